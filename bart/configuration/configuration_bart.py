@@ -1,0 +1,164 @@
+"""The architecture of a BART, as the published `config.json` files write it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from bart.errors import InputError
+from bart.generation.config import GenerationConfig
+
+ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
+
+# Fields of published BART and mBART configs that carry no architecture. They are kept and written back; listing
+# them here keeps the misspelling check from taking one of them for a typo of a neighbouring field.
+_BOOKKEEPING = frozenset(
+    "_name_or_path _num_labels add_bias_logits add_cross_attention add_final_layer_norm architectures "
+    "chunk_size_feed_forward classif_dropout classifier_dropout dtype extra_pos_embeddings finetuning_task "
+    "force_bos_token_to_be_generated gradient_checkpointing id2label is_decoder is_encoder_decoder label2id "
+    "model_type normalize_before normalize_embedding num_hidden_layers output_attentions output_hidden_states "
+    "output_past prefix problem_type return_dict save_step sep_token_id static_position_embeddings "
+    "task_specific_params tie_encoder_decoder tie_word_embeddings tokenizer_class torch_dtype torchscript "
+    "transformers_version use_bfloat16 use_cache".split()
+)
+# Values of those fields that would mean another network than the one in modeling_bart.py.
+_UNSUPPORTED = {
+    "static_position_embeddings": True,
+    "normalize_embedding": False,
+    "tie_word_embeddings": False,
+    "add_bias_logits": True,
+    "is_encoder_decoder": False,
+}
+
+
+@dataclass(init=False)
+class BartConfig:
+    """Architecture of a BART model; the defaults are `facebook/bart-large`.
+
+    Any other keyword is kept in `extra`, reads and writes as an attribute, and is written back by `to_dict`.
+    Decoding options among them (`num_beams`, `length_penalty`, …) become the model's generation defaults.
+
+    Raises:
+        InputError: a keyword looks like a misspelt field, or a value is out of range.
+    """
+
+    vocab_size: int = 50265
+    max_position_embeddings: int = 1024  # positions a source or target may have; the table has 2 rows more
+    d_model: int = 1024
+    encoder_layers: int = 12
+    encoder_attention_heads: int = 16
+    encoder_ffn_dim: int = 4096
+    encoder_layerdrop: float = 0.0  # probability of skipping a whole layer in training (Fan et al., 2020)
+    decoder_layers: int = 12
+    decoder_attention_heads: int = 16
+    decoder_ffn_dim: int = 4096
+    decoder_layerdrop: float = 0.0
+    dropout: float = 0.1  # on embeddings and on every branch before its residual addition
+    attention_dropout: float = 0.0  # on attention weights
+    activation_dropout: float = 0.0  # after the feed-forward activation
+    activation_function: str = "gelu"
+    init_std: float = 0.02
+    scale_embedding: bool = False  # multiply token embeddings by sqrt(d_model)
+    pre_ln: bool = False  # norms inside the residual branches, one more after each stack (mBART's arrangement)
+    pad_token_id: int = 1
+    bos_token_id: int = 0
+    eos_token_id: int = 2
+    decoder_start_token_id: int = 2
+
+    def __init__(self, **fields: Any) -> None:
+        object.__setattr__(self, "extra", {})
+        if fields.get("model_type") == "mbart" or fields.get("normalize_before"):
+            fields.setdefault("pre_ln", True)
+        for field in dataclasses.fields(self):
+            value = fields.pop(field.name, None)  # null is how transformers writes what is unset
+            setattr(self, field.name, field.default if value is None else value)
+        for name, value in fields.items():
+            setattr(self, name, value)
+        self.validate()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIELD_NAMES:
+            object.__setattr__(self, name, value)
+            return
+        if name not in self.extra and name not in _BOOKKEEPING and name not in _DECODING_NAMES:
+            near = get_close_matches(name, [*_FIELD_NAMES, *_DECODING_NAMES], n=1, cutoff=0.8)
+            if near:
+                raise InputError(f"config field {name!r} is unknown; did you mean {near[0]!r}?")
+        self.extra[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only when normal lookup fails; `extra` itself is missing while a copy is being unpickled.
+        if name != "extra" and name in self.__dict__.get("extra", {}):
+            return self.extra[name]
+        raise AttributeError(f"BartConfig has no field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BartConfig) and self.to_dict() == other.to_dict()
+
+    def validate(self) -> None:
+        """Raise InputError naming the first field whose value no BART can have."""
+
+        def check(ok: bool, name: str, allowed: str) -> None:
+            if not ok:
+                raise InputError(f"config field {name!r} is {getattr(self, name)!r}; allowed: {allowed}")
+
+        for name in _FIELD_NAMES:
+            value = getattr(self, name)
+            if _FIELD_TYPES[name] == "int":
+                least = 0 if name.endswith("_token_id") else 1
+                check(type(value) is int and value >= least, name, f"an integer of at least {least}")
+            elif _FIELD_TYPES[name] == "bool":
+                check(type(value) is bool, name, "true or false")
+            elif _FIELD_TYPES[name] == "float":
+                number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                if name == "init_std":
+                    check(number and value > 0, name, "a positive number")
+                else:
+                    check(number and 0 <= value < 1, name, "a number from 0 up to, not including, 1")
+        check(self.activation_function in ACTIVATIONS, "activation_function", ", ".join(ACTIVATIONS))
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            check(self.d_model % getattr(self, name) == 0, name, f"a divisor of d_model ({self.d_model})")
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+            check(getattr(self, name) < self.vocab_size, name, f"below vocab_size ({self.vocab_size})")
+        for name, value in _UNSUPPORTED.items():
+            if self.extra.get(name) is value:
+                raise InputError(f"config field {name!r} is {value!r}; this BART supports only {not value!r}")
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> BartConfig:
+        """Read a config.json of ours or of the Hub.
+
+        Raises:
+            InputError: the file is missing, is not a JSON object, or holds a bad field (the message names the file).
+        """
+        path = Path(path)
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such config file") from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise InputError(f"{path}: not a readable JSON config ({error})") from None
+        if not isinstance(fields, dict):
+            raise InputError(f"{path}: a config is a JSON object, this is {type(fields).__name__}")
+        try:
+            return cls(**fields)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, known and unknown, as they would stand in a config.json."""
+        return {name: getattr(self, name) for name in _FIELD_NAMES} | self.extra
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the config as JSON."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+_FIELD_TYPES = {field.name: str(field.type) for field in dataclasses.fields(BartConfig)}
+_FIELD_NAMES = tuple(_FIELD_TYPES)
+_DECODING_NAMES = frozenset(field.name for field in dataclasses.fields(GenerationConfig)) - set(_FIELD_NAMES)

@@ -1,0 +1,237 @@
+"""Rules that change the scores of the next token: bans, forced tokens, penalties, and the filters of sampling.
+
+A rule is a callable ``rule(tokens, scores) -> scores``. It owns the scores it is given and may write into them. Rows
+do not influence each other, so a rule gives a row the same scores whatever else is in the batch.
+
+Shapes: B articles, K beams, R = B·K decoder rows (row r belongs to article r // K), t ids so far (the start token
+included), V vocabulary, S source length. ``tokens`` is (R, t) int64, ``scores`` is (R, V) float32: log-probabilities
+with beams, logits without. A banned token scores -inf.
+
+Each rule gives the values of the transformers logits processor it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bart.errors import InputError
+from bart.generation.config import GenerationConfig
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+
+_BANNED = float("-inf")
+
+
+@dataclass(frozen=True)
+class MinLength:
+    """No EOS while a sequence is shorter than ``min_length`` (MinLengthLogitsProcessor)."""
+
+    min_length: int
+    eos_ids: Tensor  # (n,)
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        return scores.index_fill_(1, self.eos_ids, _BANNED) if tokens.shape[1] < self.min_length else scores
+
+
+@dataclass(frozen=True)
+class ForcedToken:
+    """Only ``ids`` may follow a sequence of ``length`` ids; each of them scores 0.
+
+    With length 1 this is ForcedBOSTokenLogitsProcessor, with max_length - 1 ForcedEOSTokenLogitsProcessor.
+    """
+
+    length: int
+    ids: Tensor  # (n,)
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        return scores.fill_(_BANNED).index_fill_(1, self.ids, 0) if tokens.shape[1] == self.length else scores
+
+
+@dataclass(frozen=True)
+class RepetitionPenalty:
+    """Makes each id of the sequence less likely, once however often it occurs (RepetitionPenaltyLogitsProcessor)."""
+
+    penalty: float
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        seen = scores.gather(1, tokens)
+        return scores.scatter_(1, tokens, torch.where(seen < 0, seen * self.penalty, seen / self.penalty))
+
+
+def _ban_continuations(scores: Tensor, prefixes: Tensor, windows: Tensor) -> Tensor:
+    """Ban in each row the last id of every window whose other ids are the row's prefix.
+
+    Args:
+        scores: (R, V), written in place.
+        prefixes: (R, n - 1), the last ids of each row.
+        windows: (G, W, n) where G divides R: the n-grams that hold for the rows of one of G equal, consecutive groups.
+    """
+    groups, rows = windows.shape[0], scores.shape[0]
+    prefixes = prefixes.unflatten(0, (groups, rows // groups))  # (G, R/G, n - 1)
+    matches = (windows[:, None, :, :-1] == prefixes[:, :, None]).all(dim=-1).flatten(0, 1)  # (R, W)
+    last = windows[:, None, :, -1].expand(-1, rows // groups, -1).flatten(0, 1)  # (R, W)
+    # A token may end one window that matches and one that does not: amin lets the ban win, in any order of writing.
+    return scores.scatter_reduce_(1, last, torch.where(matches, _BANNED, torch.inf), "amin")
+
+
+@dataclass(frozen=True)
+class NoRepeatNGram:
+    """No n-gram of ``size`` twice in a row's sequence (NoRepeatNGramLogitsProcessor)."""
+
+    size: int
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        if length < self.size:
+            return scores
+        return _ban_continuations(scores, tokens[:, length + 1 - self.size :], tokens.unfold(1, self.size, 1))
+
+
+class EncoderNoRepeatNGram:
+    """No n-gram of ``size`` from the row's source, its padding included (EncoderNoRepeatNGramLogitsProcessor).
+
+    Args:
+        size: n.
+        source_ids: (B, S).
+    """
+
+    def __init__(self, size: int, source_ids: Tensor) -> None:
+        self.size = size
+        # Shorter sources hold no n-gram.
+        self.windows = source_ids.unfold(1, size, 1) if source_ids.shape[1] >= size else None
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        if self.windows is None or length < self.size - 1:
+            return scores
+        return _ban_continuations(scores, tokens[:, length + 1 - self.size :], self.windows)
+
+
+class BadWords:
+    """Bans the last id of a word wherever its other ids have just been generated (NoBadWordsLogitsProcessor).
+
+    Args:
+        words: id sequences, none empty.
+        device: where the rule will be applied.
+    """
+
+    def __init__(self, words: Iterable[list[int]], device: torch.device) -> None:
+        by_length: dict[int, list[list[int]]] = {}
+        for word in words:
+            by_length.setdefault(len(word), []).append(word)
+        self.words = [torch.tensor(group, device=device) for group in by_length.values()]  # each (N, n)
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        for words in self.words:
+            length = words.shape[1]
+            if length > tokens.shape[1] + 1:
+                continue
+            prefixes = tokens[:, tokens.shape[1] + 1 - length :]  # (R, n - 1)
+            scores = _ban_continuations(scores, prefixes, words[None])
+        return scores
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Divides scores (TemperatureLogitsWarper)."""
+
+    temperature: float
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        return scores.div_(self.temperature)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Keeps the ``top_k`` best tokens and ties with the last of them (TopKLogitsWarper)."""
+
+    top_k: int
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        worst_kept = scores.topk(min(self.top_k, scores.shape[1])).values[:, -1:]
+        return scores.masked_fill_(scores < worst_kept, _BANNED)
+
+
+@dataclass(frozen=True)
+class TopP:
+    """Keeps the best tokens up to a total probability ``top_p``, and at least ``at_least`` (TopPLogitsWarper)."""
+
+    top_p: float
+    at_least: int
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        ascending, order = scores.sort()
+        # Summing from the unlikely end keeps the token that crosses the threshold.
+        dropped = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - self.top_p
+        dropped[:, -self.at_least :] = False
+        return scores.masked_fill_(dropped.scatter(1, order, dropped), _BANNED)
+
+
+def diversity_penalties(chosen: Tensor, penalty: float, vocab_size: int) -> Tensor:
+    """What the tokens chosen by earlier beam groups cost in this step (B, V) (HammingDiversityLogitsProcessor).
+
+    Args:
+        chosen: (B, N) ids that the earlier groups of each article chose; N may be 0.
+        penalty: cost of a token per time it was chosen.
+        vocab_size: V.
+    """
+    counts = torch.zeros(chosen.shape[0], vocab_size, device=chosen.device)
+    return counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=counts.dtype)).mul_(penalty)
+
+
+def rules_for(
+    config: GenerationConfig, max_length: int, vocab_size: int, source_ids: Tensor | None, device: torch.device
+) -> list[Rule]:
+    """The rules that ``config`` asks for, in the order of transformers; where two conflict, the later one wins.
+
+    Args:
+        config: the options.
+        max_length: greatest length of a sequence.
+        vocab_size: V.
+        source_ids: (B, S), needed by encoder_no_repeat_ngram_size alone.
+        device: where the scores will be.
+
+    Raises:
+        InputError: an id lies outside the vocabulary, or source_ids are needed and missing.
+    """
+
+    def ids_of(option: str, ids: list[int]) -> Tensor:
+        if max(ids, default=0) >= vocab_size:
+            raise InputError(f"{option} holds {max(ids)}; allowed: ids below the vocabulary size, {vocab_size}")
+        return torch.tensor(ids, device=device)
+
+    eos = config.eos_token_ids
+    rules: list[Rule] = []
+    if config.repetition_penalty != 1:
+        rules.append(RepetitionPenalty(config.repetition_penalty))
+    if config.no_repeat_ngram_size:
+        rules.append(NoRepeatNGram(config.no_repeat_ngram_size))
+    if config.encoder_no_repeat_ngram_size:
+        if source_ids is None:
+            raise InputError(
+                f"encoder_no_repeat_ngram_size is {config.encoder_no_repeat_ngram_size}; allowed: 0 without input_ids"
+            )
+        rules.append(EncoderNoRepeatNGram(config.encoder_no_repeat_ngram_size, source_ids))
+    if config.bad_words_ids:
+        ids_of("bad_words_ids", [token for word in config.bad_words_ids for token in word])
+        rules.append(BadWords([word for word in config.bad_words_ids if word not in [[e] for e in eos]], device))
+    if eos and config.shortest > 0:
+        rules.append(MinLength(config.shortest, ids_of("eos_token_id", eos)))
+    if config.forced_bos_token_id is not None:
+        rules.append(ForcedToken(1, ids_of("forced_bos_token_id", [config.forced_bos_token_id])))
+    if config.forced_eos_token_ids:
+        rules.append(ForcedToken(max_length - 1, ids_of("forced_eos_token_id", config.forced_eos_token_ids)))
+    if config.do_sample:
+        # With beams, enough tokens stay for every beam to go on even if all its EOS ids are drawn.
+        at_least = 1 if config.num_beams == 1 else max(2, len(eos) + 1)
+        if config.temperature != 1:
+            rules.append(Temperature(config.temperature))
+        if config.top_k:
+            rules.append(TopK(max(config.top_k, at_least)))
+        if config.top_p < 1:
+            rules.append(TopP(config.top_p, at_least))
+    return rules

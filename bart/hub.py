@@ -1,0 +1,88 @@
+"""Where a model or tokenizer lies: a path on this machine, or a repository on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bart.errors import InputError
+
+_FILE_SUFFIXES = (".ckpt", ".pt", ".bin", ".safetensors", ".json")
+
+
+def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
+    """Find the folder or file that `path_or_name` means.
+
+    What exists on this machine wins. Otherwise a well-formed Hub name (`name` or `organisation/name`) is downloaded
+    into the Hub cache (`HF_HOME`); without a network, or under `HF_HUB_OFFLINE=1`, the cached copy serves.
+
+    Args:
+        path_or_name: a folder, a file, or a Hub name; `~` is expanded.
+        patterns: glob patterns of the files wanted from a Hub repository, for example `["*.json", "*.safetensors"]`.
+
+    Returns:
+        The path as given, or the folder of the repository's newest snapshot. That folder holds those of the wanted
+        files that the repository has; offline it may hold fewer, so the caller checks for what it needs.
+
+    Raises:
+        InputError: neither exists; the repository is missing, closed to this user, or out of reach and not cached; it
+            has none of the wanted files.
+    """
+    text = os.fspath(path_or_name)
+    if not text.strip():
+        raise InputError(f"{text!r} names nothing: give a folder, a checkpoint file, or a Hub name")
+    path = Path(text).expanduser()
+    if path.exists():
+        return path
+    if _looks_like_path(text):
+        raise InputError(f"{text}: no such file or folder")
+    return _snapshot(text, patterns)
+
+
+def _looks_like_path(text: str) -> bool:
+    return text.startswith((".", "/", "~")) or text.endswith(_FILE_SUFFIXES) or text.count("/") > 1 or "\\" in text
+
+
+def _snapshot(name: str, patterns: list[str]) -> Path:
+    # Imported here: local paths, the common case, need not wait for an HTTP client to load. The client's base error
+    # comes from huggingface_hub because its releases differ in the client (httpx, httpx2).
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        HTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=patterns))
+    except HFValidationError:
+        raise InputError(
+            f"{name!r} is neither a file or folder here nor a Hub name: give a folder, a checkpoint file, or a name of "
+            "the form name or organisation/name"
+        ) from None
+    except GatedRepoError as error:
+        raise InputError(
+            f"{name}: the Hub gives this repository only to users who asked for access: accept its terms there and set "
+            "HF_TOKEN"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise InputError(
+            f"{name}: no such file or folder here, and no such repository on the Hub (or a private one: set HF_TOKEN)"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        # The cache may lack files which the caller could do without, such as the second of two weight formats.
+        partial = getattr(error, "snapshot_path", None)
+        if partial is None:
+            raise InputError(
+                f"{name}: no such file or folder here, and the Hub cannot be reached (or HF_HUB_OFFLINE is set) while "
+                "its cache lacks this repository: connect once, or give a local folder"
+            ) from error
+        folder = Path(partial)
+    except (HTTPError, OSError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{name}: could not be downloaded from the Hub: {reason[:300]}") from error
+    if not folder.is_dir() or not any(folder.iterdir()):
+        raise InputError(f"{name}: the Hub repository has none of the files {', '.join(patterns)}")
+    return folder

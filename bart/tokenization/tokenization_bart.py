@@ -1,0 +1,455 @@
+"""BART's tokenizer over the `tokenizers` library: byte-level BPE (Radford et al., 2019, "Language Models are
+Unsupervised Multitask Learners") with RoBERTa's special tokens, as published with `facebook/bart-*`.
+
+Shapes: B batch, S sequence length in tokens, special tokens included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from bart.errors import InputError
+from bart.hub import resolve
+
+# In the order of their ids in BART's vocabulary; <mask> has the last id of all.
+_LEADING_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+_SPECIAL_TOKENS = (*_LEADING_TOKENS, "<mask>")
+_BYTES = 256
+_FILES = ["tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"]
+_CLEAN_UP = (
+    *((f" {mark}", mark) for mark in ".?!,"),
+    (" ' ", "'"),
+    *((f" {ending}", ending) for ending in ("n't", "'m", "'s", "'ve", "'re")),
+)
+
+Ids = Sequence[int] | torch.Tensor
+
+
+class Encoded(dict[str, Any]):
+    """`input_ids` and `attention_mask`, by key or as attributes: lists, or int64 tensors (B, S)."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def to(self, device: torch.device | str) -> Encoded:
+        """A copy whose tensors lie on `device`."""
+        return Encoded({key: value.to(device) if torch.is_tensor(value) else value for key, value in self.items()})
+
+
+class BartTokenizer:
+    """Text to ids and back, equal to `transformers.BartTokenizer` over the published files.
+
+    Attributes:
+        bos_token_id, pad_token_id, eos_token_id, unk_token_id, mask_token_id: ids of `<s> <pad> </s> <unk> <mask>`.
+        vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
+        model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
+        add_prefix_space: whether a text is read as if a space stood before its first word. BART: False.
+
+    Calls share no state, so threads may use one tokenizer with different options.
+    """
+
+    def __init__(self, backend: Tokenizer, model_max_length: int = 1024, *, source: str = "tokenizer") -> None:
+        """Wrap a byte-level BPE pipeline; `source` names its origin in errors.
+
+        Raises:
+            InputError: the pipeline is of another kind, lacks a special token, or its ids are not 0 ... V-1.
+        """
+        pre_tokenizer = backend.pre_tokenizer
+        if not (
+            isinstance(backend.model, models.BPE)
+            and isinstance(pre_tokenizer, pre_tokenizers.ByteLevel)
+            and isinstance(backend.decoder, decoders.ByteLevel)
+            and backend.normalizer is None
+        ):
+            raise InputError(f"{source}: not a byte-level BPE tokenizer such as BART's")
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        if missing := [token for token in _SPECIAL_TOKENS if token not in vocabulary]:
+            raise InputError(f"{source}: the vocabulary lacks {' '.join(missing)} (of {' '.join(_SPECIAL_TOKENS)})")
+        if set(vocabulary.values()) != set(range(len(vocabulary))):
+            raise InputError(f"{source}: the {len(vocabulary)} token ids must be 0 to {len(vocabulary) - 1}, each once")
+
+        declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+        backend.add_special_tokens(
+            [
+                AddedToken(token, lstrip=token == "<mask>", normalized=False, special=True)
+                for token in _SPECIAL_TOKENS
+                if token not in declared
+            ]
+        )
+        # What a tokenizer.json may carry for other uses: random merges would make the ids differ between calls, and
+        # truncation and padding are for each call to decide.
+        backend.model.dropout = None
+        backend.no_truncation()
+        backend.no_padding()
+        self.bos_token_id, self.pad_token_id, self.eos_token_id, self.unk_token_id, self.mask_token_id = (
+            vocabulary[token] for token in _SPECIAL_TOKENS
+        )
+        self.add_prefix_space: bool = pre_tokenizer.add_prefix_space
+        backend.post_processor = processors.RobertaProcessing(
+            ("</s>", self.eos_token_id), ("<s>", self.bos_token_id), add_prefix_space=self.add_prefix_space
+        )
+        self.vocab_size = len(vocabulary)
+        self.model_max_length = model_max_length
+        self._backend = backend
+        self._other_prefix: Tokenizer | None = None
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    @classmethod
+    def from_pretrained(cls, path_or_name: str | os.PathLike[str]) -> BartTokenizer:
+        """Load a tokenizer.
+
+        Args:
+            path_or_name: a folder with `tokenizer.json`, or else with `vocab.json` and `merges.txt` (where present,
+                `tokenizer_config.json` gives `model_max_length` and `add_prefix_space`); a Hub name; or a checkpoint
+                of this project, which carries its tokenizer.
+
+        Raises:
+            InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
+        """
+        path = resolve(path_or_name, _FILES)
+        if path.is_file():
+            return cls.from_json(_tokenizer_of_checkpoint(path), source=str(path))
+        settings = _read_object(path / _FILES[3]) if (path / _FILES[3]).exists() else {}
+        if (path / _FILES[0]).exists():
+            tokenizer = cls.from_json(_read_text(path / _FILES[0]), source=str(path / _FILES[0]))
+        elif (path / _FILES[1]).exists() and (path / _FILES[2]).exists():
+            vocabulary = _read_vocabulary(path / _FILES[1])
+            merges = _read_merges(path / _FILES[2], vocabulary)
+            backend = _pipeline(vocabulary, merges, add_prefix_space=settings.get("add_prefix_space") is True)
+            tokenizer = cls(backend, source=str(path / _FILES[1]))
+        else:
+            raise InputError(f"{path_or_name}: holds neither tokenizer.json nor vocab.json with merges.txt")
+        length = settings.get("model_max_length")
+        # transformers writes 1e30 where it knows no limit.
+        if isinstance(length, int) and 2 < length < 10**9:
+            tokenizer.model_max_length = length
+        return tokenizer
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "tokenizer JSON") -> BartTokenizer:
+        """Inverse of `to_json`; reads any BART or RoBERTa `tokenizer.json`. `source` names its origin in errors."""
+        try:
+            backend = Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exception for every fault of the text
+            raise InputError(f"{source}: not a tokenizer.json: {' '.join(str(error).split())[:200]}") from error
+        return cls(backend, source=source)
+
+    def to_json(self) -> str:
+        """The whole tokenizer, apart from `model_max_length`, in the format of `tokenizer.json`."""
+        return self._backend.to_str()
+
+    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
+        """Write `tokenizer.json`, `vocab.json`, `merges.txt` and `tokenizer_config.json`, made if need be.
+
+        `transformers.AutoTokenizer` loads the folder, with or without a model's `config.json` in it.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        folder = Path(directory)
+        vocabulary = sorted(self._backend.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
+        text = self.to_json()
+        merges = "".join(f"{left} {right}\n" for left, right in json.loads(text)["model"]["merges"])
+        settings = {
+            "tokenizer_class": "BartTokenizer",
+            "model_max_length": self.model_max_length,
+            "add_prefix_space": self.add_prefix_space,
+            "trim_offsets": True,
+            "clean_up_tokenization_spaces": False,
+            "bos_token": "<s>",
+            "cls_token": "<s>",
+            "eos_token": "</s>",
+            "sep_token": "</s>",
+            "pad_token": "<pad>",
+            "unk_token": "<unk>",
+            # Spelt out, since transformers 5 else drops lstrip, with which BART's <mask> was published.
+            "mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False}
+            | {"normalized": False, "single_word": False, "special": True},
+        }
+        contents = {
+            "tokenizer.json": text,
+            "vocab.json": json.dumps(dict(vocabulary), ensure_ascii=False),
+            "merges.txt": "#version: 0.2\n" + merges,
+            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in contents.items():
+                (folder / name).write_text(content, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> BartTokenizer:
+        """Learn a vocabulary from text. The same texts give the same vocabulary.
+
+        Ids as in BART: `<s> <pad> </s> <unk>` are 0 to 3, then the 256 bytes, the merges, and `<mask>` last.
+
+        Args:
+            texts: the training texts, read once.
+            vocab_size: number of ids, at least 261. Text that yields fewer merges gives a smaller vocabulary.
+            min_frequency: how often a pair must occur to be merged, at least 1.
+
+        Raises:
+            InputError: a size out of range, or texts that are empty or no strings.
+        """
+        smallest = _BYTES + len(_SPECIAL_TOKENS)
+        _check_integer("vocab_size", vocab_size, smallest)
+        _check_integer("min_frequency", min_frequency, 1)
+        if isinstance(texts, str):
+            raise InputError("texts must be several texts, not one string")
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size - 1,  # <mask> comes after the merges
+            min_frequency=min_frequency,
+            special_tokens=list(_LEADING_TOKENS),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        learner = Tokenizer(models.BPE())
+        learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        learner.train_from_iterator(_training_texts(texts), trainer)
+        vocabulary = learner.get_vocab()
+        merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
+        return cls(_pipeline(vocabulary | {"<mask>": len(vocabulary)}, merges, add_prefix_space=False))
+
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        max_length: int | None = None,
+        truncation: bool | None = None,
+        padding: bool | str = False,
+        pad_to_multiple_of: int | None = None,
+        return_tensors: str | None = None,
+        add_prefix_space: bool | None = None,
+    ) -> Encoded:
+        """Encode one text, or several, as `<s> text </s>`. A `</s>` written out in a text becomes the token.
+
+        Args:
+            texts: a text, or a list of B texts.
+            max_length: tokens to keep of a text, special tokens included, at least 3; `</s>` stays last. Default: with
+                truncation or `padding="max_length"`, `model_max_length`.
+            truncation: whether to cut at `max_length`. Default, as in transformers: if `max_length` is given and there
+                is no padding.
+            padding: on the right: False for none, True or "longest" to the longest text of the call, "max_length" to
+                `max_length`.
+            pad_to_multiple_of: pad up to a multiple of this, also beyond `max_length`. Needs padding.
+            return_tensors: "pt" for int64 tensors (B, S), B = 1 for a single text. Default: lists, flat for one text.
+            add_prefix_space: for this call, in place of the tokenizer's own setting.
+
+        Raises:
+            InputError: texts that are no strings, hold unpaired surrogates (no Unicode text), or none at all; options
+                out of range or without effect; tensors asked for texts of different lengths without padding.
+        """
+        if padding not in (False, True, "longest", "max_length"):
+            raise InputError(f"padding={padding!r}: give False, True, 'longest' or 'max_length'")
+        if return_tensors not in (None, "pt"):
+            raise InputError(f"return_tensors={return_tensors!r}: give None or 'pt'")
+        if truncation not in (None, False, True):
+            raise InputError(f"truncation={truncation!r}: give True or False")
+        if truncation is None:
+            truncation = max_length is not None and not padding
+        if max_length is not None:
+            _check_integer("max_length", max_length, 3)
+            if not truncation and padding != "max_length":
+                raise InputError(f"max_length={max_length} needs truncation=True or padding='max_length'")
+        if pad_to_multiple_of is not None:
+            _check_integer("pad_to_multiple_of", pad_to_multiple_of, 1)
+            if not padding:
+                raise InputError(f"pad_to_multiple_of={pad_to_multiple_of} needs padding=True")
+        limit = self.model_max_length if max_length is None else max_length
+
+        rows = self._encode([texts] if isinstance(texts, str) else texts, add_prefix_space)
+        rows = [[self.bos_token_id, *(row[: limit - 2] if truncation else row), self.eos_token_id] for row in rows]
+        width = 0
+        if padding:
+            width = limit if padding == "max_length" else max(map(len, rows))
+            multiple = pad_to_multiple_of or 1
+            width = -(-width // multiple) * multiple
+        mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+        rows = [row + [self.pad_token_id] * (width - len(row)) for row in rows]
+        if return_tensors == "pt":
+            if len(set(map(len, rows))) > 1:
+                raise InputError(
+                    f"return_tensors='pt': the {len(rows)} texts have different lengths, so give padding=True "
+                    "(with truncation=True if one is longer than max_length)"
+                )
+            return Encoded(input_ids=torch.tensor(rows), attention_mask=torch.tensor(mask))
+        if isinstance(texts, str):
+            return Encoded(input_ids=rows[0], attention_mask=mask[0])
+        return Encoded(input_ids=rows, attention_mask=mask)
+
+    def decode(
+        self, ids: int | Ids, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
+    ) -> str:
+        """The text of one sequence of ids: a list, a 1-D tensor, or a single id.
+
+        Args:
+            ids: ids from 0; ids past the vocabulary, as a model with a padded vocabulary may emit, give no text.
+            skip_special_tokens: leave out `<s>`, `</s>` and the other special tokens.
+            clean_up_tokenization_spaces: remove the spaces before English punctuation and contractions (`"do n't ."` to
+                `"don't."`). Default: no. BART's text needs none, and recent transformers ignores it for BPE.
+
+        Raises:
+            InputError: ids that are negative (-100 marks ignored labels), not integers, or several sequences.
+        """
+        if isinstance(ids, int) or (torch.is_tensor(ids) and ids.dim() == 0):
+            ids = [int(ids)]
+        return self.batch_decode([ids], skip_special_tokens, clean_up_tokenization_spaces)[0]
+
+    def batch_decode(
+        self,
+        sequences: Sequence[Ids] | torch.Tensor,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[str]:
+        """The texts of several sequences of ids: lists or 1-D tensors, or one tensor (B, S). Options as in `decode`."""
+        rows = [row if isinstance(row, list) else _as_list(row) for row in _as_list(sequences)]
+        try:
+            texts = self._backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
+        except (TypeError, OverflowError) as error:
+            raise InputError(
+                f"cannot decode: expected integer ids from 0, one list or 1-D tensor per sequence ({error})"
+            ) from error
+        if clean_up_tokenization_spaces:
+            for spaced, closed in _CLEAN_UP:
+                texts = [text.replace(spaced, closed) for text in texts]
+        return texts
+
+    def _encode(self, texts: Sequence[str], add_prefix_space: bool | None) -> list[list[int]]:
+        if not isinstance(texts, Sequence) or isinstance(texts, bytes):
+            raise InputError(f"texts must be a string or a list of strings, got {type(texts).__name__}")
+        texts = list(texts)
+        if not texts:
+            raise InputError("texts is empty: give at least one text")
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InputError(f"texts[{index}] must be a string, got {type(text).__name__}")
+        backend = self._backend
+        if add_prefix_space not in (None, self.add_prefix_space):
+            backend = self._with_other_prefix()
+        try:
+            return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        except TypeError as error:
+            for index, text in enumerate(texts):
+                _check_unicode(f"texts[{index}]", text)
+            raise error
+
+    def _with_other_prefix(self) -> Tokenizer:
+        # A second pipeline, since to switch the one would race with other threads' calls.
+        if self._other_prefix is None:
+            other = Tokenizer.from_str(self._backend.to_str())
+            other.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=not self.add_prefix_space)
+            self._other_prefix = other
+        return self._other_prefix
+
+
+def _pipeline(vocabulary: dict[str, int], merges: list[tuple[str, str]], add_prefix_space: bool) -> Tokenizer:
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _as_list(values: Any) -> list[Any]:
+    return values.tolist() if hasattr(values, "tolist") else list(values)
+
+
+def _check_integer(name: str, value: object, smallest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+        raise InputError(f"{name}={value!r}: give a whole number from {smallest}")
+
+
+def _check_unicode(name: str, text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name}: unpaired surrogate {text[error.start]!r} at character {error.start}") from None
+
+
+def _training_texts(texts: Iterable[str]) -> Iterator[str]:
+    empty = True
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"texts[{index}] must be a string, got {type(text).__name__}")
+        _check_unicode(f"texts[{index}]", text)
+        empty = empty and not text
+        yield text
+    if empty:
+        raise InputError("texts is empty: there is nothing to learn a vocabulary from")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    vocabulary = _read_object(path)
+    for token, index in vocabulary.items():
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(vocabulary):
+            raise InputError(f"{path}: id of {token!r} is {index!r}, expected 0 to {len(vocabulary) - 1}")
+    return vocabulary
+
+
+def _read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    lines = _read_text(path).rstrip("\n").split("\n")
+    merges = []
+    for number, line in enumerate(lines, start=1):
+        if number == 1 and (line.startswith("#version") or not line):
+            continue
+        parts = line.split(" ")
+        if len(parts) != 2 or not all(parts):
+            raise InputError(f"{path}, line {number}: expected two tokens with a space between, got {line[:80]!r}")
+        left, right = parts
+        for token in (left, right, left + right):
+            if token not in vocabulary:
+                raise InputError(f"{path}, line {number}: {token!r} is not in vocab.json")
+        merges.append((left, right))
+    return merges
+
+
+def _tokenizer_of_checkpoint(path: Path) -> str:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (
+        pickle.UnpicklingError,
+        OSError,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:  # what torch raises for files that are cut off or of another kind
+        raise InputError(f"{path}: cannot be read as a checkpoint of this project ({type(error).__name__})") from error
+    text = content.get("tokenizer_json") if isinstance(content, dict) else None
+    if not isinstance(text, str):
+        raise InputError(f"{path}: the checkpoint carries no tokenizer: name a folder or a Hub name that has one")
+    return text

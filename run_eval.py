@@ -1,0 +1,21 @@
+"""Score a checkpoint with beam search and ROUGE: `python run_eval.py --help`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from utils.arguments import parse_eval_arguments
+from utils.cli import run_main
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_eval_arguments(argv)
+    # Imported here so that --help and bad options are answered at once: torch takes seconds to load.
+    from utils.evaluation.run import run
+
+    run(args)
+    return 0
+
+
+if __name__ == "__main__":
+    run_main(main)

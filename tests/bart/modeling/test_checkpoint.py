@@ -1,0 +1,563 @@
+"""Weights in and out: every format is written by the test itself from one tiny model and must bring it back exactly."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.generation import GenerationConfig
+from bart.modeling.checkpoint import stored_config
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+EMBEDDINGS = "model.shared.weight"
+COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+TINY = {
+    "vocab_size": 24,
+    "d_model": 8,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 12,
+    "decoder_ffn_dim": 16,
+    "max_position_embeddings": 10,
+}
+
+
+def make_model(**changes: Any) -> BartForConditionalGeneration:
+    """A model whose every weight is random, also those that start as ones and zeros."""
+    torch.manual_seed(7)
+    model = BartForConditionalGeneration(BartConfig(**TINY | changes)).eval()
+    with torch.no_grad():
+        for tensor in {*model.parameters(), *model.buffers()}:
+            tensor.normal_()
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> BartForConditionalGeneration:
+    return make_model()
+
+
+def weights(model: BartForConditionalGeneration) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in COPIES}
+
+
+def assert_same(loaded: BartForConditionalGeneration, model: BartForConditionalGeneration) -> None:
+    expected, actual = model.state_dict(), loaded.state_dict()
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert actual[name].dtype == torch.float32
+        torch.testing.assert_close(actual[name], tensor, rtol=0, atol=0, msg=name)
+
+
+def fairseq_weights(model: BartForConditionalGeneration, fused: bool = False) -> dict[str, Tensor]:
+    """The state under fairseq's names."""
+    state = {name.removeprefix("model."): tensor for name, tensor in weights(model).items()}
+    state.pop("final_logits_bias")
+    embeddings = state.pop("shared.weight")
+    for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight"):
+        state[name] = embeddings
+    state["encoder.version"] = state["decoder.version"] = torch.tensor([3.0])
+    state["encoder.embed_positions._float_tensor"] = torch.zeros(1)
+    if fused:
+        for name in [name for name in state if ".q_proj." in name]:
+            owner, kind = name.split(".q_proj.")
+            state[f"{owner}.in_proj_{kind}"] = torch.cat([state.pop(f"{owner}.{part}_proj.{kind}") for part in "qkv"])
+    return state
+
+
+def fairseq_arguments(**changes: Any) -> argparse.Namespace:
+    fields = {
+        "arch": "bart_large",
+        "activation_fn": "gelu",
+        "encoder_normalize_before": False,
+        "decoder_normalize_before": False,
+        "no_scale_embedding": True,
+        "dropout": 0.3,
+        "attention_dropout": 0.2,
+        "relu_dropout": 0.05,
+        "encoder_layerdrop": 0.15,
+    }
+    for side in ("encoder", "decoder"):
+        fields |= {
+            f"{side}_embed_dim": TINY["d_model"],
+            f"{side}_ffn_embed_dim": TINY[f"{side}_ffn_dim"],
+            f"{side}_layers": TINY[f"{side}_layers"],
+            f"{side}_attention_heads": TINY[f"{side}_attention_heads"],
+        }
+    return argparse.Namespace(**fields | changes)
+
+
+def write_shards(directory: Path, state: dict[str, Tensor], kind: str) -> None:
+    names = sorted(state)
+    weight_map = {}
+    for part, chunk in enumerate((names[::2], names[1::2]), 1):
+        if kind == "safetensors":
+            file = f"model-0000{part}-of-00002.safetensors"
+            safetensors.torch.save_file({name: state[name] for name in chunk}, directory / file)
+        else:
+            file = f"pytorch_model-0000{part}-of-00002.bin"
+            torch.save({name: state[name] for name in chunk}, directory / file)
+        weight_map |= dict.fromkeys(chunk, file)
+    index = "model.safetensors.index.json" if kind == "safetensors" else "pytorch_model.bin.index.json"
+    (directory / index).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
+
+
+def write(form: str, directory: Path, model: BartForConditionalGeneration) -> Path:
+    """Writes one of the formats with a config.json beside it; returns what a user passes to from_pretrained."""
+    model.config.save(directory / "config.json")
+    state = weights(model)
+    if form == "safetensors directory":
+        safetensors.torch.save_file(state, directory / "model.safetensors")
+        return directory
+    if form == "safetensors file":
+        safetensors.torch.save_file(state, directory / "best.safetensors")
+        return directory / "best.safetensors"
+    if form == "safetensors called .bin":
+        safetensors.torch.save_file(state, directory / "pytorch_model.bin")
+        return directory
+    if form == "zip called .safetensors":
+        torch.save(state, directory / "model.safetensors")
+        return directory
+    if form.endswith("shards"):
+        write_shards(directory, state, form.split()[0])
+        return directory
+    if form == "bin directory":
+        torch.save(collections.OrderedDict(state), directory / "pytorch_model.bin")
+        return directory
+    if form == "old bin with copies":
+        state |= dict.fromkeys(COPIES, state[EMBEDDINGS])
+        state |= {"model.encoder.version": torch.tensor([2.0]), "model.decoder.version": torch.tensor([2.0])}
+        torch.save(state, directory / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+        return directory
+    if form == "only the head's copy":
+        state["lm_head.weight"] = state.pop(EMBEDDINGS)
+        safetensors.torch.save_file(state, directory / "model.safetensors")
+        return directory
+    if form.startswith("lightning"):
+        prefix = form.split()[1].strip("'")
+        state = {prefix + name: tensor for name, tensor in (state | dict.fromkeys(COPIES, state[EMBEDDINGS])).items()}
+        torch.save({"epoch": 1, "hyper_parameters": {"a": 1}, "state_dict": state}, directory / "_epoch1_step2.ckpt")
+        return directory / "_epoch1_step2.ckpt"
+    raise AssertionError(form)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "safetensors directory",
+        "safetensors file",
+        "safetensors called .bin",
+        "zip called .safetensors",
+        "safetensors shards",
+        "bin shards",
+        "bin directory",
+        "old bin with copies",
+        "only the head's copy",
+        "lightning 'model.'",
+        "lightning ''",
+        "lightning 'module.wrapped.net.'",
+    ],
+)
+def test_each_format_brings_the_model_back(form: str, tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    loaded = BartForConditionalGeneration.from_pretrained(write(form, tmp_path, model))
+    assert_same(loaded, model)
+    assert loaded.config.to_dict() == model.config.to_dict()
+    assert not loaded.training
+    shared = loaded.model.shared.weight
+    assert all(loaded.get_parameter(name) is shared for name in COPIES)
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+    assert not any(tensor.is_meta for tensor in [*loaded.parameters(), *loaded.buffers()])
+    ids = torch.tensor([[0, 5, 6, 2]])
+    assert torch.equal(loaded(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
+
+
+def test_a_str_path_and_an_explicit_config(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    write("safetensors directory", tmp_path, model)
+    (tmp_path / "config.json").write_text("not read")
+    (tmp_path / "generation_config.json").write_text("not read")
+    config = BartConfig(**TINY, dropout=0.4, num_beams=3, max_length=9)
+    loaded = BartForConditionalGeneration.from_pretrained(str(tmp_path), config=config)
+    assert_same(loaded, model)
+    assert loaded.config.dropout == 0.4
+    assert loaded.generation_config.to_dict() == GenerationConfig.from_model_config(config).to_dict()
+    assert loaded.generation_config.num_beams == 3
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["q k v", "fused"])
+@pytest.mark.parametrize("bare", [False, True], ids=["zip", "bare pickle"])
+def test_fairseq(tmp_path: Path, model: BartForConditionalGeneration, fused: bool, bare: bool) -> None:
+    content = {
+        "args": fairseq_arguments(),
+        "model": fairseq_weights(model, fused),
+        "optimizer_history": [{"num_updates": 1}],
+        "extra_state": {"epoch": 3},
+    }
+    torch.save(content, tmp_path / "model.pt", _use_new_zipfile_serialization=not bare)
+    for path in (tmp_path, tmp_path / "model.pt"):
+        loaded = BartForConditionalGeneration.from_pretrained(path)
+        expected = weights(model) | {"final_logits_bias": torch.zeros(1, TINY["vocab_size"])}
+        for name, tensor in expected.items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+    config = loaded.config
+    assert {name: getattr(config, name) for name in TINY} == TINY
+    assert (config.activation_function, config.scale_embedding, config.pre_ln) == ("gelu", False, False)
+    assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.3, 0.2, 0.05)
+    assert (config.encoder_layerdrop, config.decoder_layerdrop) == (0.15, 0.0)
+
+
+def test_fairseq_pre_ln_with_newer_arguments(tmp_path: Path) -> None:
+    model = make_model(pre_ln=True, scale_embedding=True, activation_function="gelu_new")
+    arguments = fairseq_arguments(
+        encoder_normalize_before=True,
+        decoder_normalize_before=True,
+        no_scale_embedding=False,
+        activation_fn="gelu_accurate",
+    )
+    content = {"args": None, "cfg": {"model": arguments}, "model": fairseq_weights(model)}
+    torch.save(content, tmp_path / "checkpoint_best.pt")
+    loaded = BartForConditionalGeneration.from_pretrained(tmp_path / "checkpoint_best.pt")
+    model.final_logits_bias.zero_()
+    assert_same(loaded, model)
+    ids = torch.tensor([[0, 5, 6, 2]])
+    assert torch.equal(loaded(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
+
+
+def test_a_classification_head_is_left_out_with_a_warning(
+    tmp_path: Path, model: BartForConditionalGeneration, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = fairseq_weights(model) | {"classification_heads.mnli.dense.weight": torch.ones(2, 2)}
+    torch.save({"args": fairseq_arguments(), "model": state}, tmp_path / "model.pt")
+    BartForConditionalGeneration.from_pretrained(tmp_path)
+    assert "classification_heads.mnli.dense.weight" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation_fn": "linear"}, "activation_fn is 'linear'"),
+        ({"decoder_normalize_before": True}, "decoder_normalize_before is True"),
+        ({"decoder_embed_dim": 4}, "decoder_embed_dim is 4"),
+        ({"encoder_layers": 1}, "unexpected"),
+    ],
+)
+def test_fairseq_arguments_that_are_no_bart(
+    tmp_path: Path, model: BartForConditionalGeneration, changes: dict[str, Any], message: str
+) -> None:
+    torch.save({"args": fairseq_arguments(**changes), "model": fairseq_weights(model)}, tmp_path / "model.pt")
+    fails(tmp_path / "model.pt", message)
+
+
+def test_half_weights_are_widened(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    write("safetensors directory", tmp_path, model)
+    halves = {name: tensor.half() for name, tensor in weights(model).items()}
+    safetensors.torch.save_file(halves, tmp_path / "model.safetensors")
+    loaded = BartForConditionalGeneration.from_pretrained(tmp_path)
+    for name, tensor in halves.items():
+        assert torch.equal(loaded.state_dict()[name], tensor.float())
+
+
+@pytest.mark.parametrize("form", ["safetensors file", "lightning 'model.'"])
+def test_the_model_outlives_its_file(form: str, tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    path = write(form, tmp_path, model)
+    loaded = BartForConditionalGeneration.from_pretrained(path)
+    with path.open("r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    assert_same(loaded, model)
+
+
+def test_our_lightning_checkpoint_carries_its_config(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    content = {
+        "state_dict": {f"model.{name}": tensor for name, tensor in model.state_dict().items()},
+        "config": model.config.to_dict(),
+        "generation_config": GenerationConfig(num_beams=5, max_length=8).to_dict(),
+        "tokenizer_json": "{}",
+    }
+    torch.save(content, tmp_path / "last.ckpt")
+    (tmp_path / "config.json").write_text("the checkpoint's own config goes first")
+    loaded = BartForConditionalGeneration.from_pretrained(tmp_path / "last.ckpt")
+    assert_same(loaded, model)
+    assert (loaded.generation_config.num_beams, loaded.generation_config.max_length) == (5, 8)
+
+
+def test_the_config_that_lies_with_the_weights(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    for form in ("safetensors directory", "bin shards", "lightning 'model.'"):
+        directory = tmp_path / form
+        directory.mkdir()
+        path = write(form, directory, model)
+        assert stored_config(path) == model.config
+        (directory / "config.json").unlink()
+        assert stored_config(path) is None
+    torch.save({"state_dict": {}, "config": model.config.to_dict()}, tmp_path / "last.ckpt")
+    with pytest.raises(InputError, match="no weights in it"):
+        stored_config(tmp_path / "last.ckpt")
+    torch.save({"args": fairseq_arguments(), "model": fairseq_weights(model)}, tmp_path / "model.pt")
+    stored = stored_config(tmp_path / "model.pt")
+    assert stored is not None and stored.vocab_size == model.config.vocab_size
+
+
+def test_decoding_defaults_come_from_the_directory(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    directory = write("safetensors directory", tmp_path, model)
+    fields = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(fields | {"num_beams": 4, "length_penalty": 2.0}))
+    loaded = BartForConditionalGeneration.from_pretrained(directory)
+    assert (loaded.generation_config.num_beams, loaded.generation_config.length_penalty) == (4, 2.0)
+    (directory / "generation_config.json").write_text(
+        json.dumps({"num_beams": 6, "_from_model_config": True, "transformers_version": "4.27.0", "use_cache": True})
+    )
+    loaded = BartForConditionalGeneration.from_pretrained(directory)
+    assert (loaded.generation_config.num_beams, loaded.generation_config.length_penalty) == (6, 1.0)
+
+
+# ------------------------------------------------------------------------------------------------------------- saving
+
+
+@pytest.mark.parametrize("pre_ln", [False, True])
+def test_save_and_load(tmp_path: Path, pre_ln: bool) -> None:
+    model = make_model(pre_ln=pre_ln, num_beams=4, no_repeat_ngram_size=3, torch_dtype="float16", comment="kept")
+    model.generation_config = GenerationConfig.from_dict(model.generation_config.to_dict() | {"num_beams": 2})
+    directory = tmp_path / "new" / "export"
+    model.save_pretrained(directory)
+    model.save_pretrained(directory)  # over itself
+    assert sorted(os.listdir(directory)) == ["config.json", "generation_config.json", "model.safetensors"]
+    with safetensors.safe_open(directory / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert set(file.keys()) == weights(model).keys()
+    fields = json.loads((directory / "config.json").read_text())
+    assert fields["model_type"] == ("mbart" if pre_ln else "bart")
+    assert fields["dtype"] == "float32"
+    assert fields["comment"] == "kept"
+    assert not fields.keys() & {"num_beams", "no_repeat_ngram_size", "torch_dtype"}
+    loaded = BartForConditionalGeneration.from_pretrained(directory)
+    assert_same(loaded, model)
+    assert loaded.generation_config.to_dict() == model.generation_config.to_dict()
+    assert (loaded.generation_config.num_beams, loaded.generation_config.no_repeat_ngram_size) == (2, 3)
+    assert {name: getattr(loaded.config, name) for name in TINY} == TINY
+    assert loaded.config.pre_ln is pre_ln
+
+
+def test_an_interrupted_save_keeps_the_old_weights(
+    tmp_path: Path, model: BartForConditionalGeneration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.save_pretrained(tmp_path)
+
+    def dies(state: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+        Path(path).write_bytes(b"half a file")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(safetensors.torch, "save_file", dies)
+    with pytest.raises(KeyboardInterrupt):
+        make_model(d_model=8).save_pretrained(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["config.json", "generation_config.json", "model.safetensors"]
+    assert_same(BartForConditionalGeneration.from_pretrained(tmp_path), model)
+
+
+def test_saving_onto_a_file(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    (tmp_path / "taken").write_text("x")
+    with pytest.raises(InputError, match="taken: cannot be made a directory"):
+        model.save_pretrained(tmp_path / "taken")
+
+
+def test_non_contiguous_weights_are_saved(tmp_path: Path) -> None:
+    model = make_model()
+    weight = model.model.encoder.layers[0].fc1.weight
+    weight.data = weight.data.t().contiguous().t()
+    assert not weight.is_contiguous()
+    model.save_pretrained(tmp_path)
+    assert_same(BartForConditionalGeneration.from_pretrained(tmp_path), model)
+
+
+@pytest.mark.parametrize("size", [20, 24, 31])
+def test_a_resized_model_survives_the_round_trip(tmp_path: Path, size: int) -> None:
+    model = make_model(init_std=0.02)
+    before = model.model.shared.weight.detach().clone()
+    bias = model.final_logits_bias.clone()
+    model.resize_token_embeddings(size)
+    assert model.config.vocab_size == size
+    kept = min(size, len(before))
+    assert torch.equal(model.model.shared.weight[:kept], before[:kept])
+    assert torch.equal(model.final_logits_bias[:, :kept], bias[:, :kept])
+    if size > kept:
+        new = model.model.shared.weight[kept:]
+        assert 0.01 < new.std() < 0.03  # init_std
+        assert not model.final_logits_bias[:, kept:].any()
+    model.save_pretrained(tmp_path)
+    loaded = BartForConditionalGeneration.from_pretrained(tmp_path)
+    assert_same(loaded, model)
+    assert loaded(torch.tensor([[0, 5, 2]]), labels=torch.tensor([[0, 5, 2]])).logits.shape == (1, 3, size)
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+
+
+def fails(path: Path | str, *messages: str, config: BartConfig | None = None) -> None:
+    """Loading raises one line that names the path and holds the messages."""
+    with pytest.raises(InputError) as caught:
+        BartForConditionalGeneration.from_pretrained(path, config=config)
+    text = str(caught.value)
+    assert "\n" not in text
+    for message in (str(path), *messages):
+        assert message in text
+
+
+BAD_FILES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "empty"),
+    "png": (b"\x89PNG\r\n\x1a\n" + bytes(64), "neither"),
+    "jpeg": (b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(64), "neither"),
+    "text": (b"It was a dark and stormy night.\n", "neither"),
+    "short": (b"abc", "neither"),
+    "json": (b'{"a": 1}', "neither"),
+    "brace": (b"12345678{", "foreign safetensors"),
+    "zip": (b"PK\x03\x04" + bytes(64), "foreign torch"),
+    "pickle": (b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00}\x94.", "foreign torch"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"),
+}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.bin", "model.ckpt"])
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_foreign_files(tmp_path: Path, kind: str, name: str) -> None:
+    content, message = BAD_FILES[kind]
+    (tmp_path / name).write_bytes(content)
+    fails(tmp_path / name, message, config=BartConfig(**TINY))
+
+
+@pytest.mark.parametrize("kept", [0.02, 0.5, 0.999])
+@pytest.mark.parametrize("form", ["safetensors", "zip", "bare pickle"])
+def test_truncated_files(tmp_path: Path, model: BartForConditionalGeneration, form: str, kept: float) -> None:
+    path = tmp_path / "weights"
+    if form == "safetensors":
+        safetensors.torch.save_file(weights(model), path)
+    else:
+        torch.save(weights(model), path, _use_new_zipfile_serialization=form == "zip")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content))])
+    fails(path, "truncated", config=model.config)
+
+
+class Foreign:
+    """A class that no checkpoint may bring."""
+
+
+def test_other_pickled_classes_are_refused(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    torch.save({"state_dict": weights(model), "hparams": Foreign()}, tmp_path / "a.ckpt")
+    fails(tmp_path / "a.ckpt", "Foreign", "only tensors", config=model.config)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"conv1.weight": torch.ones(2, 2), "layer1.0.bn1.weight": torch.ones(2)}, "no BART network"),
+        ({"epoch": 3, "step": 4}, "no weights"),
+        ({}, "no weights"),
+        ([torch.ones(1)], "holds a list"),
+        (torch.ones(1), "holds a Tensor"),
+        ({"a.shared.weight": torch.ones(1), "b.shared.weight": torch.ones(1)}, "2 BART networks"),
+    ],
+)
+def test_checkpoints_of_something_else(tmp_path: Path, content: Any, message: str) -> None:
+    torch.save(content, tmp_path / "other.bin")
+    fails(tmp_path / "other.bin", message, config=BartConfig(**TINY))
+
+
+def test_weights_that_do_not_fit_are_listed(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    state = weights(model)
+    gone = sorted(name for name in state if name.startswith("model.encoder.layers.1."))
+    for name in gone:
+        del state[name]
+    state |= {"model.encoder.extra": torch.ones(1), "loss.weight": torch.ones(2)}
+    state["model.encoder.layers.0.fc1.weight"] = torch.ones(5, 8)
+    state["model.encoder.layers.0.fc2.bias"] = torch.ones(8, dtype=torch.int8)
+    safetensors.torch.save_file(state, tmp_path / "a.safetensors")
+    fails(
+        tmp_path / "a.safetensors",
+        f"16 missing: {gone[0]}, {gone[1]}, {gone[2]} and 13 more",
+        "2 unexpected: loss.weight, model.encoder.extra",
+        "2 wrong shape: model.encoder.layers.0.fc1.weight (5, 8) where the model has (12, 8), "
+        "model.encoder.layers.0.fc2.bias of type torch.int8",
+        config=model.config,
+    )
+
+
+def test_a_vocabulary_that_does_not_fit(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    safetensors.torch.save_file(weights(model), tmp_path / "a.safetensors")
+    config = BartConfig(**TINY | {"vocab_size": 30})
+    fails(tmp_path / "a.safetensors", "model.shared.weight (24, 8)", "(30, 8)", config=config)
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_embeddings_must_be_tied(tmp_path: Path, model: BartForConditionalGeneration, name: str) -> None:
+    state = weights(model)
+    torch.save(state | {name: state[EMBEDDINGS] + 1}, tmp_path / "a.bin")
+    fails(tmp_path / "a.bin", f"{name} differs from {EMBEDDINGS}", "tied", config=model.config)
+
+
+def test_directories(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    fails(tmp_path, "without weights", "model.safetensors")
+    safetensors.torch.save_file(weights(model), tmp_path / "model.safetensors")
+    fails(tmp_path, "config.json", "pass a config")
+    config = tmp_path / "config.json"
+    for content, message in [
+        ("{", "not valid JSON"),
+        ("\udcff", "not valid JSON"),
+        ("[1]", "JSON list"),
+        ('{"model_type": "gpt2", "n_embd": 8}', "'gpt2'"),
+        ('{"model_type": ["bart"]}', "['bart']"),
+        ('{"d_modle": 8}', "d_modle"),
+    ]:
+        config.write_bytes(content.encode("utf-8", "surrogateescape"))
+        fails(tmp_path, str(config), message)
+    model.config.save(config)
+    (tmp_path / "generation_config.json").write_text("{")
+    fails(tmp_path, "generation_config.json", "not valid JSON")
+    fails(tmp_path / "absent" / "deep" / "model.bin")
+
+
+@pytest.mark.parametrize("name", ["gone.safetensors", "../gone.safetensors", "", "/etc/hostname"])
+def test_shards_that_are_not_there(tmp_path: Path, model: BartForConditionalGeneration, name: str) -> None:
+    model.config.save(tmp_path / "config.json")
+    (tmp_path.parent / "gone.safetensors").write_bytes(b"outside")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    fails(tmp_path, str(index), repr(name))
+    for content in ("{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'):
+        index.write_text(content)
+        fails(tmp_path, str(index), "weight_map")
+
+
+# -------------------------------------------------------------------------------------------------------- a Hub name
+
+
+def test_a_hub_name_is_found_in_the_offline_cache(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    for form in ("safetensors directory", "bin shards"):
+        repository = tmp_path / "hub" / f"models--someone--{form.replace(' ', '-')}"
+        snapshot = repository / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text(commit)
+        write(form, snapshot, model)
+    program = (
+        "import sys; from bart.modeling.modeling_bart import BartForConditionalGeneration as Bart\n"
+        "for name in ('safetensors-directory', 'bin-shards'):\n"
+        "    Bart.from_pretrained('someone/' + name).save_pretrained(sys.argv[1] + name)"
+    )
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", program, f"{tmp_path}/"]
+    subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[3])
+    for name in ("safetensors-directory", "bin-shards"):
+        assert_same(BartForConditionalGeneration.from_pretrained(tmp_path / name), model)

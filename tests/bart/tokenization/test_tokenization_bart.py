@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers
+
+from bart.errors import InputError
+from bart.tokenization.tokenization_bart import BartTokenizer
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the mat and the log"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BartTokenizer:
+    return BartTokenizer.train(TEXTS, vocab_size=300)
+
+
+def folder_of(tokenizer: BartTokenizer, folder: Path, *names: str) -> Path:
+    """`folder` with only the named files of the saved tokenizer."""
+    tokenizer.save_pretrained(folder)
+    for file in folder.iterdir():
+        if file.name not in names:
+            file.unlink()
+    return folder
+
+
+# Training
+
+
+def test_trained_ids_lie_as_in_bart(tokenizer: BartTokenizer) -> None:
+    vocabulary = json.loads(tokenizer.to_json())["model"]["vocab"]
+    assert [vocabulary[token] for token in ("<s>", "<pad>", "</s>", "<unk>")] == [0, 1, 2, 3]
+    assert vocabulary["<mask>"] == len(tokenizer) - 1 == tokenizer.vocab_size - 1
+    assert sorted(vocabulary.values()) == list(range(len(tokenizer)))
+    assert tokenizer.pad_token_id == 1 and tokenizer.unk_token_id == 3
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.mask_token_id) == (0, 2, len(tokenizer) - 1)
+
+
+def test_vocabulary_size_is_exact_where_the_text_yields_enough_merges(tokenizer: BartTokenizer) -> None:
+    assert len(BartTokenizer.train(TEXTS, vocab_size=270)) == 270
+    assert 270 < len(tokenizer) < 300
+    assert len(BartTokenizer.train(["x"], vocab_size=261)) == 261
+
+
+def test_minimum_frequency() -> None:
+    rare = BartTokenizer.train(["dog dog cat"], vocab_size=300, min_frequency=2)
+    assert len(rare("dog")["input_ids"]) == 3 and len(rare("cat")["input_ids"]) == 5
+    assert len(BartTokenizer.train(["dog dog cat"], vocab_size=300, min_frequency=1)("cat")["input_ids"]) == 3
+
+
+def test_training_is_deterministic() -> None:
+    # The library's hash tables are seeded anew for each run, so ties must not be broken by them.
+    runs = {BartTokenizer.train((f"{i % 7} {i % 11} {i}" for i in range(500)), 400).to_json() for _ in range(4)}
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        (TEXTS, {"vocab_size": 260}, r"vocab_size=260: give a whole number from 261"),
+        (TEXTS, {"vocab_size": True}, r"vocab_size=True"),
+        (TEXTS, {"vocab_size": 300, "min_frequency": 0}, r"min_frequency=0: give a whole number from 1"),
+        ([], {"vocab_size": 300}, r"texts is empty"),
+        (["", ""], {"vocab_size": 300}, r"texts is empty"),
+        ("one string", {"vocab_size": 300}, r"not one string"),
+        (["a", 3], {"vocab_size": 300}, r"texts\[1\] must be a string, got int"),
+        (["a", "b\ud800"], {"vocab_size": 300}, r"texts\[1\]: unpaired surrogate '\\ud800' at character 1"),
+    ],
+)
+def test_bad_training_input(texts: list[str], options: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        BartTokenizer.train(texts, **options)
+
+
+# Files
+
+
+@pytest.mark.parametrize("names", [["tokenizer.json"], ["vocab.json", "merges.txt"]])
+def test_either_form_of_the_files_gives_the_same_tokenizer(
+    tokenizer: BartTokenizer, tmp_path: Path, names: list[str]
+) -> None:
+    loaded = BartTokenizer.from_pretrained(folder_of(tokenizer, tmp_path, *names))
+    assert loaded.to_json() == tokenizer.to_json()
+    assert loaded.model_max_length == 1024
+
+
+def test_tokenizer_json_wins(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "vocab.json").write_text("not JSON")
+    assert BartTokenizer.from_pretrained(str(tmp_path)).to_json() == tokenizer.to_json()
+
+
+def test_settings_survive_the_round_trip(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    changed = BartTokenizer.from_json(
+        tokenizer.to_json().replace('"add_prefix_space":false', '"add_prefix_space":true')
+    )
+    changed.model_max_length = 77
+    for names in (["tokenizer.json"], ["vocab.json", "merges.txt"]):
+        folder = folder_of(changed, tmp_path / names[0], *names, "tokenizer_config.json")
+        loaded = BartTokenizer.from_pretrained(folder)
+        assert loaded.model_max_length == 77
+        assert loaded.add_prefix_space
+        assert loaded("cat")["input_ids"] == tokenizer(" cat")["input_ids"]
+
+
+def test_a_limit_that_means_none_is_not_taken_over(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": int(1e30)}))
+    assert BartTokenizer.from_pretrained(tmp_path).model_max_length == 1024
+
+
+def test_padding_truncation_and_dropout_stored_in_tokenizer_json_are_not_applied(tokenizer: BartTokenizer) -> None:
+    backend = Tokenizer.from_str(tokenizer.to_json())
+    backend.model.dropout = 0.9
+    backend.enable_truncation(3)
+    backend.enable_padding(length=20)
+    assert BartTokenizer.from_json(backend.to_str())(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+
+
+def test_special_tokens_not_declared_as_such_become_so(tokenizer: BartTokenizer) -> None:
+    content = json.loads(tokenizer.to_json())
+    content["added_tokens"] = []
+    assert BartTokenizer.from_json(json.dumps(content)).to_json() == tokenizer.to_json()
+    content = json.loads(tokenizer.to_json())
+    content["added_tokens"][2]["special"] = False
+    loaded = BartTokenizer.from_json(json.dumps(content))
+    assert loaded.decode([0, 2], skip_special_tokens=True) == ""
+
+
+def test_added_tokens_count_as_vocabulary(tokenizer: BartTokenizer) -> None:
+    backend = Tokenizer.from_str(tokenizer.to_json())
+    backend.add_tokens(["<new>"])
+    larger = BartTokenizer.from_json(backend.to_str())
+    assert len(larger) == larger.vocab_size == len(tokenizer) + 1
+    assert larger("<new>")["input_ids"] == [0, len(tokenizer), 2]
+
+
+def test_merges_with_windows_line_ends(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    folder = folder_of(tokenizer, tmp_path, "vocab.json", "merges.txt")
+    merges = folder / "merges.txt"
+    merges.write_bytes(merges.read_bytes().replace(b"\n", b"\r\n"))
+    assert BartTokenizer.from_pretrained(folder).to_json() == tokenizer.to_json()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", b"not JSON", r"tokenizer\.json: not a tokenizer\.json"),
+        ("tokenizer.json", b'{"version": "1.0"}', r"tokenizer\.json: not a tokenizer\.json"),
+        ("tokenizer.json", b"\xff", r"tokenizer\.json: not UTF-8 text \(byte 0\)"),
+        ("vocab.json", b'{"<s>": 0', r"vocab\.json: not JSON"),
+        ("vocab.json", b"[" * 100_000, r"vocab\.json: not JSON"),
+        ("vocab.json", b"[1]", r"vocab\.json: expected a JSON object, got list"),
+        ("vocab.json", b'{"a": "b"}', r"vocab\.json: id of 'a' is 'b', expected 0 to 0"),
+        ("vocab.json", b'{"a": 0, "b": 2}', r"vocab\.json: id of 'b' is 2, expected 0 to 1"),
+        ("vocab.json", b'{"a": -1}', r"vocab\.json: id of 'a' is -1"),
+        ("merges.txt", b"#version: 0.2\nt h e\n", r"merges\.txt, line 2: expected two tokens .* got 't h e'"),
+        ("merges.txt", b"#version: 0.2\n\nh e", r"merges\.txt, line 2: expected two tokens .* got ''"),
+        ("merges.txt", b"q q\n", r"merges\.txt, line 1: 'qq' is not in vocab\.json"),
+        ("merges.txt", b"\xff q\n", r"merges\.txt: not UTF-8 text \(byte 0\)"),
+        ("tokenizer_config.json", b"{", r"tokenizer_config\.json: not JSON"),
+    ],
+)
+def test_malformed_files(tokenizer: BartTokenizer, tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    kept = ["tokenizer.json"] if name == "tokenizer.json" else ["vocab.json", "merges.txt"]
+    folder = folder_of(tokenizer, tmp_path, *kept)
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        BartTokenizer.from_pretrained(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [[], ["vocab.json"], ["merges.txt"], ["tokenizer_config.json"]])
+def test_a_folder_without_a_tokenizer(tokenizer: BartTokenizer, tmp_path: Path, names: list[str]) -> None:
+    with pytest.raises(InputError, match=r"holds neither tokenizer\.json nor vocab\.json with merges\.txt"):
+        BartTokenizer.from_pretrained(folder_of(tokenizer, tmp_path, *names))
+
+
+def test_a_vocabulary_without_a_special_token(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    folder = folder_of(tokenizer, tmp_path, "vocab.json", "merges.txt")
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    del vocabulary["<mask>"]
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(
+        InputError, match=r"vocab\.json: the vocabulary lacks <mask> \(of <s> <pad> </s> <unk> <mask>\)"
+    ):
+        BartTokenizer.from_pretrained(folder)
+
+
+def test_two_tokens_of_one_id(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    folder = folder_of(tokenizer, tmp_path, "vocab.json", "merges.txt")
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    vocabulary["a"] = vocabulary["b"]
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(InputError, match=r"token ids must be 0 to \d+, each once"):
+        BartTokenizer.from_pretrained(folder)
+
+
+def test_tokenizers_of_another_kind(tokenizer: BartTokenizer) -> None:
+    foreign = Tokenizer(models.WordPiece({"<s>": 0}, unk_token="<s>"))
+    with pytest.raises(InputError, match="not a byte-level BPE tokenizer"):
+        BartTokenizer.from_json(foreign.to_str())
+    lowercasing = Tokenizer.from_str(tokenizer.to_json())
+    lowercasing.normalizer = normalizers.Lowercase()
+    with pytest.raises(InputError, match="not a byte-level BPE tokenizer"):
+        BartTokenizer.from_json(lowercasing.to_str())
+    other_decoder = Tokenizer.from_str(tokenizer.to_json())
+    other_decoder.decoder = decoders.BPEDecoder()
+    with pytest.raises(InputError, match="not a byte-level BPE tokenizer"):
+        BartTokenizer.from_json(other_decoder.to_str())
+
+
+def test_saving_where_no_folder_can_be(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write the tokenizer here"):
+        tokenizer.save_pretrained(tmp_path / "file" / "folder")
+    with pytest.raises(InputError, match="cannot write the tokenizer here"):
+        tokenizer.save_pretrained(tmp_path / "file")
+
+
+def test_a_checkpoint_carries_its_tokenizer(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    torch.save({"state_dict": {"w": torch.ones(2)}, "tokenizer_json": tokenizer.to_json()}, path)
+    assert BartTokenizer.from_pretrained(path).to_json() == tokenizer.to_json()
+
+
+def test_checkpoints_that_carry_none(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    torch.save({"state_dict": {"w": torch.ones(2)}}, path)
+    with pytest.raises(InputError, match=r"last\.ckpt: the checkpoint carries no tokenizer"):
+        BartTokenizer.from_pretrained(path)
+    torch.save({"tokenizer_json": "{}"}, path)
+    with pytest.raises(InputError, match=r"last\.ckpt: not a tokenizer\.json"):
+        BartTokenizer.from_pretrained(path)
+    torch.save([tokenizer.to_json()], path)
+    with pytest.raises(InputError, match=r"last\.ckpt: the checkpoint carries no tokenizer"):
+        BartTokenizer.from_pretrained(path)
+
+
+class Explosive:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch exploded",)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"text", b"PK\x03\x04 cut off", b"\x80\x02.", pickle.dumps(Explosive()), pickle.dumps("x")[:-1]]
+)
+def test_files_that_are_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("last.ckpt").write_bytes(content)
+    with pytest.raises(InputError, match=r"last\.ckpt: cannot be read as a checkpoint") as caught:
+        BartTokenizer.from_pretrained("last.ckpt")
+    assert "\n" not in str(caught.value)
+    assert not Path("exploded").exists()
+
+
+def test_a_truncated_checkpoint(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    torch.save({"tokenizer_json": tokenizer.to_json()}, path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"last\.ckpt: cannot be read as a checkpoint"):
+        BartTokenizer.from_pretrained(path)
+
+
+# Calls
+
+
+def test_one_text_is_flat_and_several_are_nested(tokenizer: BartTokenizer) -> None:
+    one = tokenizer("the cat")
+    assert one["input_ids"][0] == 0 and one["input_ids"][-1] == 2
+    assert one["attention_mask"] == [1] * len(one["input_ids"])
+    several = tokenizer(["the cat", ""])
+    assert several["input_ids"] == [one["input_ids"], [0, 2]]
+    assert several["attention_mask"] == [one["attention_mask"], [1, 1]]
+    assert tokenizer(("the cat",))["input_ids"] == [one["input_ids"]]
+
+
+def test_tensors(tokenizer: BartTokenizer) -> None:
+    one = tokenizer("the cat", return_tensors="pt")
+    assert one.input_ids.shape[0] == 1
+    several = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    assert several.input_ids.dtype == several.attention_mask.dtype == torch.int64
+    assert several.input_ids.shape == several.attention_mask.shape == (4, max(map(len, tokenizer(TEXTS).input_ids)))
+    assert torch.equal(several.input_ids.ne(1).long(), several.attention_mask)
+
+
+def test_the_result_moves_copies_and_pickles(tokenizer: BartTokenizer) -> None:
+    result = tokenizer("the cat", return_tensors="pt")
+    moved = result.to("meta")
+    assert moved.input_ids.device.type == moved["attention_mask"].device.type == "meta"
+    assert result.input_ids.device.type == "cpu"
+    assert tokenizer("the cat").to("meta") == tokenizer("the cat")
+    for copied in (copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
+        assert torch.equal(copied.input_ids, result.input_ids)
+    with pytest.raises(AttributeError, match="labels"):
+        result.labels  # noqa: B018
+
+
+def test_truncation_keeps_the_end_token(tokenizer: BartTokenizer) -> None:
+    full = tokenizer(TEXTS[0])["input_ids"]
+    for length in range(3, len(full) + 2):
+        cut = tokenizer(TEXTS[0], max_length=length, truncation=True)["input_ids"]
+        assert cut == (full if length >= len(full) else [*full[: length - 1], 2])
+        assert tokenizer(TEXTS[0], max_length=length)["input_ids"] == cut
+
+
+def test_truncation_without_a_length_takes_the_tokenizers_own(tokenizer: BartTokenizer) -> None:
+    assert len(tokenizer("? " * 2000, truncation=True)["input_ids"]) == 1024
+    mine = pickle.loads(pickle.dumps(tokenizer))
+    mine.model_max_length = 5
+    assert mine(TEXTS[0], truncation=True) == tokenizer(TEXTS[0], max_length=5, truncation=True)
+    assert len(mine("a", padding="max_length")["input_ids"]) == 5
+
+
+def test_padding_widths(tokenizer: BartTokenizer) -> None:
+    def widths(**options: object) -> list[int]:
+        return [len(row) for row in tokenizer(["a", "a a a"], **options)["input_ids"]]
+
+    lengths = widths()
+    assert lengths[0] < lengths[1] == 5
+    assert widths(padding=True) == widths(padding="longest") == [5, 5]
+    assert widths(padding=True, pad_to_multiple_of=8) == [8, 8]
+    assert widths(padding="max_length", max_length=10) == [10, 10]
+    assert widths(padding="max_length", max_length=10, pad_to_multiple_of=8) == [16, 16]
+    assert widths(padding="max_length", max_length=4, truncation=True) == [4, 4]
+    assert widths(padding="max_length", max_length=4) == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        ("a", {"max_length": 2, "truncation": True}, "max_length=2: give a whole number from 3"),
+        ("a", {"max_length": -1}, "max_length=-1"),
+        ("a", {"max_length": 8.0}, r"max_length=8\.0"),
+        ("a", {"max_length": True}, "max_length=True"),
+        ("a", {"max_length": 8, "truncation": False}, "max_length=8 needs truncation=True or padding='max_length'"),
+        ("a", {"max_length": 8, "padding": True}, "max_length=8 needs truncation=True or padding='max_length'"),
+        ("a", {"truncation": "only_second"}, "truncation='only_second'"),
+        ("a", {"padding": "left"}, "padding='left'"),
+        ("a", {"pad_to_multiple_of": 8}, "pad_to_multiple_of=8 needs padding=True"),
+        ("a", {"pad_to_multiple_of": 0, "padding": True}, "pad_to_multiple_of=0: give a whole number from 1"),
+        ("a", {"return_tensors": "np"}, "return_tensors='np': give None or 'pt'"),
+        (["a", "a b c"], {"return_tensors": "pt"}, "different lengths, so give padding=True"),
+        ([], {}, "texts is empty"),
+        (None, {}, "texts must be a string or a list of strings, got NoneType"),
+        (b"a", {}, "got bytes"),
+        (["a", None], {}, r"texts\[1\] must be a string, got NoneType"),
+        ([("a", "b")], {}, r"texts\[0\] must be a string, got tuple"),
+        (["a", "b \udfff"], {}, r"texts\[1\]: unpaired surrogate '\\udfff' at character 2"),
+    ],
+)
+def test_bad_calls(tokenizer: BartTokenizer, texts: object, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        tokenizer(texts, **options)
+    assert str(caught.value).isprintable()
+
+
+def test_prefix_space_per_call(tokenizer: BartTokenizer) -> None:
+    plain, spaced = tokenizer("cat"), tokenizer(" cat")
+    assert plain != spaced
+    assert tokenizer("cat", add_prefix_space=True) == tokenizer(" cat", add_prefix_space=True) == spaced
+    assert tokenizer("cat", add_prefix_space=False) == tokenizer("cat") == plain
+
+
+def test_calls_with_different_options_do_not_meet(tokenizer: BartTokenizer) -> None:
+    calls = [
+        {"padding": True},
+        {"max_length": 4, "truncation": True},
+        {"padding": "max_length", "max_length": 40},
+        {"add_prefix_space": True},
+        {},
+    ] * 40
+    expected = [tokenizer(TEXTS, **options) for options in calls[:5]] * 40
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda options: tokenizer(TEXTS, **options), calls)) == expected
+
+
+def test_pickle(tokenizer: BartTokenizer) -> None:
+    assert pickle.loads(pickle.dumps(tokenizer)).to_json() == tokenizer.to_json()
+
+
+# Decoding
+
+
+def test_decode_takes_lists_and_tensors(tokenizer: BartTokenizer) -> None:
+    ids = tokenizer("the cat")["input_ids"]
+    assert tokenizer.decode(ids) == "<s>the cat</s>"
+    assert tokenizer.decode(torch.tensor(ids)) == tokenizer.decode(tuple(ids)) == "<s>the cat</s>"
+    assert tokenizer.decode(torch.tensor(ids), skip_special_tokens=True) == "the cat"
+    assert tokenizer.decode(0) == tokenizer.decode(torch.tensor(0)) == "<s>"
+    assert tokenizer.decode([]) == ""
+    batch = tokenizer(["the cat", "a"], padding=True, return_tensors="pt")["input_ids"]
+    assert tokenizer.batch_decode(batch, skip_special_tokens=True) == ["the cat", "a"]
+    assert tokenizer.batch_decode(list(batch), True) == tokenizer.batch_decode(batch.tolist(), True) == ["the cat", "a"]
+    assert tokenizer.batch_decode([]) == []
+
+
+def test_ids_past_the_vocabulary_give_no_text(tokenizer: BartTokenizer) -> None:
+    assert tokenizer.decode([*tokenizer("the cat")["input_ids"], len(tokenizer) + 3], True) == "the cat"
+
+
+def test_clean_up_is_off_unless_asked_for(tokenizer: BartTokenizer) -> None:
+    ids = tokenizer("do n't , he 's here .")["input_ids"]
+    assert tokenizer.decode(ids, True) == tokenizer.decode(ids, True, False) == "do n't , he 's here ."
+    assert tokenizer.decode(ids, True, True) == "don't, he's here."
+
+
+@pytest.mark.parametrize("ids", [[-100], [[1, 2]], [1.5], [2**40], ["<s>"], torch.ones(2, 2, dtype=torch.long)])
+def test_ids_that_cannot_be_decoded(tokenizer: BartTokenizer, ids: object) -> None:
+    with pytest.raises(InputError, match="cannot decode"):
+        tokenizer.decode(ids)
+
+
+# Processes
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_workers_neither_hang_nor_warn(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    script = f"""
+from torch.utils.data import DataLoader
+from bart.tokenization.tokenization_bart import BartTokenizer
+
+tokenizer = BartTokenizer.from_pretrained({str(tmp_path)!r})
+texts = ["the cat sat"] * 64
+tokenizer(texts)  # the library has started its threads
+loader = DataLoader(
+    texts, batch_size=16, num_workers=2, multiprocessing_context="fork",
+    collate_fn=lambda texts: tokenizer(texts, padding=True, return_tensors="pt")["input_ids"],
+)
+assert sum(len(batch) for batch in loader) == 64
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
+    command = [sys.executable, "-W", "error::UserWarning", "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "tokenizers" not in done.stderr.lower()

@@ -1,0 +1,194 @@
+"""Ids and decoded text equal to transformers' BartTokenizer over the same files."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bart.tokenization.tokenization_bart import BartTokenizer
+
+transformers = pytest.importorskip("transformers")
+
+PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "bart-vocab"
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+# fmt: off
+HOSTILE = [
+    "", " ", "  ", "\n", "\t", "\r\n", " \n \t ", "\0", "a\0b", "\x01\x02\x1b[31m\x7f\x85",
+    "\x0b\x0c\x1c\x1d\x1e\x1f", "Hello world", " Hello world", "Hello  world   with    runs     of      spaces",
+    "trailing   ", "   leading", "x" + " " * 500 + "y", "tabs\tand\nnew\r\nlines\n\n\n",
+    "para\u2028graph\u2029separators", "\ufeffbyte order mark\ufeff", "no\u00a0break\u202fspaces\u3000here",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 family",
+    "\U0001f3f3\ufe0f\u200d\U0001f308\U0001f1e9\U0001f1ea\U0001f44d\U0001f3fd", "שלום עולם",
+    "مرحبا بالعالم ١٢٣", "\u202eoverride\u202c \u2066isolate\u2069",
+    "e\u0301 \u00e9 Z\u0351\u036b\u0343\u036a\u0302\u036b", "\u0301combining first", "नमस्ते दुनिया",
+    "สวัสดีชาวโลก", "你好，世界。", "こんにちは", "한국어 \u1112\u1161\u11ab", "ﬁ ½ ² Ⅷ",
+    "\uffff\ufffe\U0010ffff\ud7ff\ue000", "it's I'm you'll we've they're don't DON'T 'S 's's ''s",
+    "1234567890 3.14 1,000,000", "a.b,c;d:e!f?g", "CamelCaseWords snake_case_words",
+    "https://example.org/?q=a&b=%20#x", "a <mask> b", "a<mask>b", "<mask>", "  <mask>  ", "\u3000\n<mask>",
+    "<s>", "</s>", "a </s> b", "<s> twice <s></s></s> <pad><unk>", "< s >", "<S>", "<mask", "<<mask>>",
+    "Ġ Ċ âĢĻ", "\u0120the", "do n't , he 's , I 'm , we 've , you 're ' x ' . ? !", "a" * 100_000,
+    "\U0001f600" * 2_000, "ab " * 3_000,
+]
+# fmt: on
+
+
+class Pair(NamedTuple):
+    ours: BartTokenizer
+    theirs: transformers.PreTrainedTokenizerFast
+
+
+def over_plain_files(folder: Path, **options: object) -> transformers.PreTrainedTokenizerFast:
+    # transformers 5 gives <mask> no lstrip where only vocab.json and merges.txt are at hand. The published
+    # tokenizer.json, and earlier releases, have it.
+    mask = transformers.AddedToken("<mask>", lstrip=True, normalized=False, special=True)
+    return transformers.BartTokenizer.from_pretrained(folder, mask_token=mask, **options)
+
+
+@pytest.fixture(scope="module")
+def plain_files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    if request.param == "published":
+        if not PUBLISHED.is_dir():
+            pytest.skip(f"no published vocabulary at {PUBLISHED}")
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copy(PUBLISHED / name, folder)
+    else:
+        BartTokenizer.train((text[:1000] for text in HOSTILE * 2), vocab_size=700).save_pretrained(folder)
+        (folder / "tokenizer.json").unlink()
+        (folder / "tokenizer_config.json").unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair(plain_files: Path) -> Pair:
+    return Pair(BartTokenizer.from_pretrained(plain_files), over_plain_files(plain_files))
+
+
+both = pytest.mark.parametrize("plain_files", ["published", "trained"], indirect=True)
+
+
+def assert_same(pair: Pair, texts: list[str], add_prefix_space: bool | None = None, **options: object) -> None:
+    ours = pair.ours(texts, add_prefix_space=add_prefix_space, **options)
+    theirs = pair.theirs(texts, **options)
+    for key in ("input_ids", "attention_mask"):
+        mine, other = ours[key], theirs[key]
+        if torch.is_tensor(mine):
+            assert mine.dtype == other.dtype
+            mine, other = mine.tolist(), other.tolist()
+        wrong = [text[:80] for text, left, right in zip(texts, mine, other, strict=True) if left != right]
+        assert not wrong, f"{key} differ for {wrong!r}"
+
+
+@pytest.mark.parametrize("plain_files", ["published"], indirect=True)
+def test_known_ids(pair: Pair) -> None:
+    assert pair.ours("Hello world")["input_ids"] == [0, 31414, 232, 2]
+    assert pair.ours(" Hello world")["input_ids"] == [0, 20920, 232, 2]
+    assert len(pair.ours) == 50265 and pair.ours.mask_token_id == 50264
+
+
+@both
+def test_vocabulary(pair: Pair) -> None:
+    assert len(pair.ours) == pair.ours.vocab_size == len(pair.theirs)
+    for name in ("bos", "pad", "eos", "unk", "mask"):
+        assert getattr(pair.ours, f"{name}_token_id") == getattr(pair.theirs, f"{name}_token_id")
+
+
+@both
+def test_ids(pair: Pair) -> None:
+    assert_same(pair, HOSTILE)
+    for text in HOSTILE[:60]:
+        assert dict(pair.ours(text)) == dict(pair.theirs(text))
+
+
+@both
+def test_ids_with_prefix_space(pair: Pair, plain_files: Path) -> None:
+    spaced = over_plain_files(plain_files, add_prefix_space=True)
+    assert_same(Pair(pair.ours, spaced), HOSTILE, add_prefix_space=True)
+    assert_same(pair, HOSTILE)
+
+
+@both
+def test_truncation_and_padding(pair: Pair) -> None:
+    for length in (3, 4, 16, 64):
+        assert_same(pair, HOSTILE, max_length=length)
+        assert_same(pair, HOSTILE, max_length=length, truncation=True)
+        assert_same(pair, HOSTILE, max_length=length, truncation=True, padding=True, return_tensors="pt")
+        assert_same(pair, HOSTILE, max_length=length, truncation=True, padding="max_length", return_tensors="pt")
+    short = HOSTILE[:50]
+    assert_same(pair, short, padding=True)
+    assert_same(pair, short, padding="longest", pad_to_multiple_of=8, return_tensors="pt")
+    assert_same(pair, short, padding="max_length", max_length=600, return_tensors="pt")
+    assert_same(pair, short, padding="max_length", max_length=9, pad_to_multiple_of=8)
+
+
+@both
+def test_decoded_text(pair: Pair) -> None:
+    ids = pair.ours(HOSTILE)["input_ids"]
+    # Also sequences that no text encodes to: characters cut in half, ids past the vocabulary.
+    ids += [row[i : i + 5] for row in ids for i in range(0, min(len(row), 40), 3)] + [[len(pair.ours)], []]
+    for skip, clean in product((False, True), (False, True)):
+        ours = pair.ours.batch_decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=clean)
+        theirs = [pair.theirs.decode(row, skip_special_tokens=skip, clean_up_tokenization_spaces=False) for row in ids]
+        if clean:
+            # Some releases ignore the option for BPE; this is what it does in the others.
+            theirs = [pair.theirs.clean_up_tokenization(text) for text in theirs]
+        assert ours == theirs
+    assert [pair.ours.decode(row) for row in ids] == [pair.theirs.decode(row) for row in ids]
+
+
+@both
+def test_round_trip(pair: Pair) -> None:
+    texts = [text for text in HOSTILE if not any(token in text for token in SPECIAL)]
+    assert pair.ours.batch_decode(pair.ours(texts)["input_ids"], skip_special_tokens=True) == texts
+
+
+pieces = st.sampled_from(
+    [*SPECIAL, " ", "  ", "\n", "'s", "'", "\u2028", "\u200d", "\U0001f468", "é", "\u0301", "the", "The", "3"]
+)
+
+
+@both
+@settings(max_examples=60, deadline=None, database=None)
+@given(texts=st.lists(st.text() | st.lists(pieces).map("".join), min_size=1, max_size=20))
+def test_any_text(pair: Pair, texts: list[str]) -> None:
+    assert_same(pair, texts)
+    ids = pair.ours(texts)["input_ids"]
+    for skip in (False, True):
+        theirs = [pair.theirs.decode(row, skip_special_tokens=skip) for row in ids]
+        assert pair.ours.batch_decode(ids, skip_special_tokens=skip) == theirs
+    for text, row in zip(texts, ids, strict=True):
+        if not any(token in text for token in SPECIAL):
+            assert pair.ours.decode(row, skip_special_tokens=True) == text
+
+
+@both
+@pytest.mark.parametrize(("with_config", "prefix"), [(False, True), (True, False)])
+def test_what_we_save_transformers_loads(pair: Pair, tmp_path: Path, with_config: bool, prefix: bool) -> None:
+    marked = '"add_prefix_space":false'
+    ours = BartTokenizer.from_json(pair.ours.to_json().replace(marked, marked.replace("false", str(prefix).lower())))
+    assert ours.add_prefix_space is prefix
+    ours.model_max_length = 77
+    ours.save_pretrained(tmp_path)
+    if with_config:
+        (tmp_path / "config.json").write_text(
+            '{"model_type": "bart", "architectures": ["BartForConditionalGeneration"]}'
+        )
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.model_max_length == 77
+    assert type(theirs) is type(pair.theirs)
+    assert_same(Pair(ours, theirs), HOSTILE)
+    (tmp_path / "tokenizer.json").unlink()
+    assert_same(Pair(ours, transformers.AutoTokenizer.from_pretrained(tmp_path)), HOSTILE)
+
+
+@both
+def test_what_transformers_saves_we_load(pair: Pair, tmp_path: Path) -> None:
+    pair.theirs.save_pretrained(tmp_path)
+    assert_same(Pair(BartTokenizer.from_pretrained(tmp_path), pair.theirs), HOSTILE)

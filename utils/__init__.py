@@ -1,0 +1,1 @@
+"""The recipe around the model: arguments, data, training, evaluation."""

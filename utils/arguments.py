@@ -1,0 +1,189 @@
+"""The options of finetune.py: names as NVIDIA's BART example has them, and two of our own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bart.errors import InputError
+from utils.cli import option, parse_dataclass
+
+MODEL, DATA, TRAINING, REGULARISATION = "model", "data", "training", "regularisation"
+EVALUATION, HARDWARE, RUN = "evaluation", "hardware and precision", "run"
+SCHEDULES = ("polynomial", "linear", "cosine", "cosine_w_restarts", "constant")
+AMP_LEVELS = ("O0", "O1", "O2", "O3")
+METRICS = ("loss", "rouge1", "rouge2", "rougeLsum")
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    config: str | None = option(None, section=RUN, help="YAML file of these options by name; the command line wins")
+    output_dir: str = option("results", section=RUN, help="where logs, checkpoints, the export and scores are written")
+    do_train: bool = option(False, section=RUN, help="train on the train split")
+    do_predict: bool = option(False, section=RUN, help="score the test split, with the best checkpoint after training")
+    seed: int = option(42, section=RUN, least=0, help="seed of weights, order and dropout")
+    resume_from_checkpoint: str | None = option(
+        None, section=RUN, help="checkpoint to go on from, with its optimizer, schedule and position in the epoch"
+    )
+
+    model_name_or_path: str = option(
+        "facebook/bart-large",
+        section=MODEL,
+        help="initial weights: a Hub name, a directory, a checkpoint file, or 'scratch' for random ones",
+    )
+    config_path: str = option(
+        "configs/config.json", section=MODEL, help="JSON with the architecture and decoding options"
+    )
+    tokenizer: str | None = option(
+        None, section=MODEL, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
+    )
+    freeze_embeds: bool = option(False, section=MODEL, help="do not train token and position embeddings")
+    freeze_encoder: bool = option(False, section=MODEL, help="do not train the encoder")
+    activation_checkpointing: bool = option(
+        False, section=MODEL, help="recompute activations in the backward pass: less memory, a third more time"
+    )
+
+    data_dir: str = option("data/cnn_dm", section=DATA, help="directory with {train,val,test}.{source,target}")
+    max_source_length: int = option(1024, section=DATA, least=3, help="tokens a source is cut to")
+    max_target_length: int = option(142, section=DATA, least=3, help="tokens a training target is cut to")
+    val_max_target_length: int = option(142, section=DATA, least=3, help="tokens a validation target is cut to")
+    test_max_target_length: int = option(142, section=DATA, least=3, help="tokens a test target is cut to for its loss")
+    n_train: int = option(-1, section=DATA, least=-1, help="training examples to use; -1 for all")
+    n_val: int = option(-1, section=DATA, least=-1, help="validation examples to use; -1 for all")
+    n_test: int = option(-1, section=DATA, least=-1, help="test examples to use; -1 for all")
+    sortish_sampler: bool = option(False, section=DATA, help="group training examples of like length: less padding")
+    num_workers: int = option(
+        2, section=DATA, least=0, help="loader processes per GPU; 0 loads in the training process"
+    )
+
+    train_batch_size: int = option(8, section=TRAINING, least=1, help="examples per process and micro-batch")
+    gradient_accumulation_steps: int = option(1, section=TRAINING, least=1, help="micro-batches per optimizer step")
+    learning_rate: float = option(3e-5, section=TRAINING, above=0, help="peak learning rate")
+    lr_scheduler: str = option("linear", section=TRAINING, choices=SCHEDULES, help="decay after the warm-up")
+    warmup_steps: int = option(0, section=TRAINING, least=0, help="optimizer steps of linear warm-up")
+    max_steps: int = option(-1, section=TRAINING, least=-1, help="optimizer steps to train; -1 leaves it to max_epochs")
+    max_epochs: int | None = option(
+        None, section=TRAINING, least=1, help="epochs to train; by default 1, and unlimited where --max_steps is given"
+    )
+    min_epochs: int = option(1, section=TRAINING, least=0, help="epochs before early stopping may end the run")
+
+    label_smoothing: float = option(
+        0.0, section=REGULARISATION, least=0, most=1, help="mass spread over the vocabulary"
+    )
+    weight_decay: float = option(0.0, section=REGULARISATION, least=0, help="AdamW's, on all but biases and norms")
+    dropout: float | None = option(None, section=REGULARISATION, least=0, most=0.99, help="by default the config's")
+    attention_dropout: float | None = option(
+        None, section=REGULARISATION, least=0, most=0.99, help="by default the config's"
+    )
+    gradient_clip_val: float = option(1.0, section=REGULARISATION, least=0, help="gradient norm limit; 0 for none")
+
+    eval_batch_size: int = option(8, section=EVALUATION, least=1, help="examples per process in validation and test")
+    eval_beams: int | None = option(
+        None,
+        section=EVALUATION,
+        least=0,
+        help="beams in validation and test; by default the config's num_beams; 0 scores validation by the "
+        "teacher-forced arg-max, without search, and leaves the test split at the config's num_beams",
+    )
+    eval_max_gen_length: int | None = option(
+        None, section=EVALUATION, least=2, help="tokens to generate at most; by default the config's max_length"
+    )
+    val_check_interval: float = option(
+        1.0,
+        section=EVALUATION,
+        above=0,
+        help="validate every so many epochs (up to 1), or every so many training samples (above 1)",
+    )
+    val_metric: str | None = option(
+        None,
+        section=EVALUATION,
+        choices=METRICS,
+        help="what makes a checkpoint the best one; by default rouge2, and loss with --eval_beams 0, because an "
+        "arg-max under teacher forcing that merely echoes the reference's previous token has a high ROUGE",
+    )
+    early_stopping_patience: int = option(
+        -1, section=EVALUATION, least=-1, help="validations without a better val_metric that end the run; -1 for never"
+    )
+    num_sanity_val_steps: int = option(
+        0, section=EVALUATION, least=-1, help="validation batches before training; -1 for all"
+    )
+
+    gpus: int = option(1, section=HARDWARE, least=0, help="GPUs to train on; 0 trains on the CPU")
+    fp16: bool = option(False, section=HARDWARE, help="half precision, with loss scaling; needs a GPU")
+    bf16: bool = option(False, section=HARDWARE, help="bfloat16 precision")
+    tf32: bool = option(False, section=HARDWARE, help="fp32 with TF32 tensor cores in matrix products")
+    amp_level: str = option(
+        "O1",
+        section=HARDWARE,
+        choices=AMP_LEVELS,
+        help="how --fp16 and --bf16 are used: O0 not at all, O1 autocast, O2 half weights with fp32 master copies, "
+        "O3 half everywhere",
+    )
+    log_every_n_steps: int = option(10, section=RUN, least=1, help="optimizer steps between two lines of the logs")
+
+    def __post_init__(self) -> None:
+        _check_one_precision(self)
+        if self.gpus == 0 and (self.fp16 or self.tf32):
+            name = "fp16" if self.fp16 else "tf32"
+            raise InputError(f"--{name} needs a GPU and --gpus is 0; the CPU takes fp32 (no flag) or --bf16")
+        for name in ("n_train", "n_val", "n_test", "max_steps"):
+            if getattr(self, name) == 0:
+                raise InputError(f"--{name} is 0; allowed: -1, or at least 1")
+        if not (self.do_train or self.do_predict):
+            raise InputError("nothing to do: give --do_train, --do_predict or both")
+        if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
+            raise InputError(
+                f"--val_check_interval is {self.val_check_interval}; above 1 it counts training samples, so it is whole"
+            )
+
+    @property
+    def selection_metric(self) -> str:
+        """What makes a checkpoint the best one."""
+        return self.val_metric or ("loss" if self.eval_beams == 0 else "rouge2")
+
+    @property
+    def processes(self) -> int:
+        """Processes that train together: torchrun's where it started this one, else one per GPU."""
+        return int(os.environ.get("WORLD_SIZE", max(1, self.gpus)))
+
+
+def parse_train_arguments(argv: Sequence[str] | None = None) -> TrainArguments:
+    """Read finetune.py's command line, and the YAML file that it may name."""
+    return parse_dataclass(TrainArguments, argv, "Fine-tune BART for summarisation and score it.", prog="finetune.py")
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    model: str = option(help="checkpoint file, Hub-format directory or Hub name")
+    config_path: str = option(help="JSON with the decoding options, and the architecture if the checkpoint has none")
+    data_dir: str = option(help="directory with {train,val,test}.{source,target}")
+    save_dir: str = option(help="where generations and scores are written")
+    tokenizer: str | None = option(None, help="vocabulary; by default the one that lies with the weights")
+    type_path: str = option("test", choices=("train", "val", "test"), help="split to score")
+    bs: int = option(8, least=1, help="examples per process and batch")
+    n_obs: int = option(-1, least=-1, help="examples to use; -1 for all")
+    max_source_length: int = option(1024, least=3, help="tokens a source is cut to")
+    max_target_length: int = option(142, least=3, help="tokens a target is cut to for its loss")
+    eval_beams: int | None = option(None, least=1, help="beams; by default the config's num_beams")
+    eval_max_gen_length: int | None = option(None, least=2, help="tokens to generate at most; by default the config's")
+    device: str | None = option(None, choices=("cpu", "cuda"), help="by default the GPU where there is one")
+    fp16: bool = option(False, help="half precision; needs a GPU")
+    bf16: bool = option(False, help="bfloat16 precision")
+    tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products")
+
+    def __post_init__(self) -> None:
+        _check_one_precision(self)
+        if self.n_obs == 0:
+            raise InputError("--n_obs is 0; allowed: -1, or at least 1")
+
+
+def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
+    """Read run_eval.py's command line."""
+    return parse_dataclass(EvalArguments, argv, "Summarise a split with beam search and score it.", prog="run_eval.py")
+
+
+def _check_one_precision(args: TrainArguments | EvalArguments) -> None:
+    chosen = [f"--{name}" for name in ("fp16", "bf16", "tf32") if getattr(args, name)]
+    if len(chosen) > 1:
+        raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")

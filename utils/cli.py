@@ -1,0 +1,172 @@
+"""Command lines made from dataclasses: one field is one option, with its type, range, default and help text."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+
+from bart.errors import InputError
+
+Arguments = TypeVar("Arguments")
+
+
+def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
+    """Run an entry point: bad input ends it with one line on stderr and status 2, without a traceback."""
+    try:
+        sys.exit(main(None) or 0)
+    except InputError as error:
+        print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """argparse, with errors of one line and unknown options answered by the nearest known one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            near = get_close_matches(unknown[0].split("=")[0], self._option_string_actions, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; {self.prog} --help lists what there is"
+            self.error(f"unknown argument {unknown[0]}{hint}")
+        return parsed
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str,
+    section: str = "options",
+    choices: Sequence[str] | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A dataclass field that is an option; without a default it is a required positional argument.
+
+    Args:
+        help: what the option does, shown by --help with the default behind it.
+        section: the heading of --help under which it stands.
+        choices: the strings allowed.
+        least, most, above: the range allowed; `above` excludes its own value.
+    """
+    metadata = {"help": help, "section": section, "choices": choices, "least": least, "most": most, "above": above}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def _plain_type(annotation: Any) -> type:
+    """`int | None` -> int: the type that a given value must have."""
+    if isinstance(annotation, types.UnionType):
+        return next(part for part in typing.get_args(annotation) if part is not type(None))
+    return annotation
+
+
+def _converter(field: dataclasses.Field[Any], kind: type) -> Callable[[Any], Any]:
+    """A function that turns a string, or a YAML value, into the field's type or says what is allowed."""
+    limits = field.metadata
+    allowed = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}[kind]
+    words = [f"{word} {limits[key]:g}" for key, word in (("least", "at least"), ("above", "above"), ("most", "at most"))
+             if limits[key] is not None]  # fmt: skip
+    if limits["choices"]:
+        words = ["one of " + ", ".join(limits["choices"])]
+    allowed = " ".join([allowed if not limits["choices"] else "", ", ".join(words)]).strip()
+
+    def convert(text: Any) -> Any:
+        try:
+            if kind is bool and not isinstance(text, bool):
+                raise ValueError
+            value = kind(text)
+            if kind is int and isinstance(text, float) and text != value:
+                raise ValueError
+        except (TypeError, ValueError):
+            raise argparse.ArgumentTypeError(f"{text!r} is not allowed: it takes {allowed}") from None
+        in_range = (
+            (limits["least"] is None or value >= limits["least"])
+            and (limits["most"] is None or value <= limits["most"])
+            and (limits["above"] is None or value > limits["above"])
+            and (not limits["choices"] or value in limits["choices"])
+        )
+        if not in_range:
+            raise argparse.ArgumentTypeError(f"{text!r} is not allowed: it takes {allowed}")
+        return value
+
+    return convert
+
+
+def parse_dataclass(cls: type[Arguments], argv: Sequence[str] | None, description: str, **kwargs: Any) -> Arguments:
+    """Read a dataclass of `option` fields from a command line, and from a YAML file where it has a field `config`.
+
+    The command line wins over the file, the file over the defaults. Booleans are `--name` and `--no_name`.
+    Exits with status 2 and one line on stderr for anything that does not fit.
+    """
+    parser = ArgumentParser(description=description, **kwargs)
+    hints = typing.get_type_hints(cls)
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    converters = {field.name: _converter(field, _plain_type(hints[field.name])) for field in fields}
+    sections: dict[str, Any] = {}
+    for field in fields:
+        section = field.metadata["section"]
+        group = sections.setdefault(section, None) or parser.add_argument_group(section)
+        sections[section] = group
+        text = field.metadata["help"].replace("%", "%%")
+        if field.default is dataclasses.MISSING:
+            group.add_argument(field.name, type=converters[field.name], help=text)
+        elif _plain_type(hints[field.name]) is bool:
+            text += f" (default: {'on' if field.default else 'off'})"
+            group.add_argument(f"--{field.name}", action="store_true", default=field.default, help=text)
+            # The negation only has to exist; listing it would double the help.
+            group.add_argument(
+                f"--no_{field.name}", dest=field.name, action="store_false", default=field.default,
+                help=argparse.SUPPRESS,
+            )  # fmt: skip
+        else:
+            if field.default is not None:
+                text += f" (default: {field.default})"
+            choices = field.metadata["choices"]
+            metavar = "{" + ",".join(choices) + "}" if choices else _plain_type(hints[field.name]).__name__.upper()
+            group.add_argument(
+                f"--{field.name}", type=converters[field.name], default=field.default, help=text, metavar=metavar
+            )
+    if any(field.name == "config" for field in fields):
+        early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        early.add_argument("--config")
+        path = early.parse_known_args(argv)[0].config
+        if path is not None:
+            parser.set_defaults(**_read_yaml(Path(path), converters))
+    return cls(**vars(parser.parse_args(argv)))
+
+
+def _read_yaml(path: Path, converters: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"--config {path}: cannot be read as YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(values, dict):
+        raise InputError(f"--config {path}: a mapping of option names to values is expected")
+    for name, value in values.items():
+        if name not in converters or name == "config":
+            near = get_close_matches(str(name), converters, n=1)
+            raise InputError(
+                f"--config {path}: unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+        if value is not None:
+            try:
+                values[name] = converters[name](value)
+            except argparse.ArgumentTypeError as error:
+                raise InputError(f"--config {path}: {name}: {error}") from None
+    return values

@@ -1,0 +1,1 @@
+"""Line files, batches, the sample corpus, vocabularies."""

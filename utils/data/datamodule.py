@@ -1,0 +1,69 @@
+"""Lightning's view of a data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytorch_lightning as pl
+from torch.utils.data import DataLoader
+
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.arguments import TrainArguments
+from utils.data.dataset import Collate, PairDataset, TrainBatches, evaluation_batches
+from utils.data.line_files import read_pairs
+
+
+class SummarizationDataModule(pl.LightningDataModule):
+    """Training and validation loaders over the line files of `--data_dir`.
+
+    Files are read and tokenised when the object is made, so that bad data ends a run before anything else starts.
+    """
+
+    def __init__(self, args: TrainArguments, tokenizer: BartTokenizer) -> None:
+        super().__init__()
+        self.args = args
+        self.collate = Collate(tokenizer.pad_token_id)
+        self.train_set, self.val_set = (
+            PairDataset(*read_pairs(args.data_dir, split, limit), tokenizer, args.max_source_length, target_length)
+            for split, limit, target_length in (
+                ("train", args.n_train, args.max_target_length),
+                ("val", args.n_val, args.val_max_target_length),
+            )
+        )
+
+    def train_batches(self) -> TrainBatches:
+        """This process's batches; before the trainer is attached, those of rank 0 from the start."""
+        trainer = self.trainer
+
+        def position() -> tuple[int, int]:
+            if trainer is None:
+                return 0, 0
+            # A run resumed inside an epoch finds here how many of its batches it has already seen.
+            return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
+
+        return TrainBatches(
+            self.train_set.sources.lengths,
+            self.args.train_batch_size,
+            self.args.seed,
+            rank=trainer.global_rank if trainer else 0,
+            world_size=trainer.world_size if trainer else self.args.processes,
+            group_by_length=self.args.sortish_sampler,
+            position=position,
+        )
+
+    def train_dataloader(self) -> DataLoader:
+        return self._loader(self.train_set, self.train_batches())
+
+    def val_dataloader(self) -> DataLoader:
+        rank, world_size = self.trainer.global_rank, self.trainer.world_size
+        batches = evaluation_batches(self.val_set.sources.lengths, self.args.eval_batch_size, rank, world_size)
+        return self._loader(self.val_set, batches)
+
+    def _loader(self, dataset: PairDataset, batches: Iterable[list[int]]) -> DataLoader:
+        return DataLoader(
+            dataset,
+            batch_sampler=batches,
+            collate_fn=self.collate,
+            num_workers=self.args.num_workers,
+            pin_memory=self.args.gpus > 0,
+        )

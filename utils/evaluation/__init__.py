@@ -1,0 +1,1 @@
+"""Scoring: generation over a data set, ROUGE."""

@@ -1,0 +1,137 @@
+"""Beam search over a split, its ROUGE, and how fast it went."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.data.dataset import Collate, PairDataset, evaluation_batches
+from utils.evaluation.rouge import rouge
+from utils.training.loss import smoothed_loss, teacher_forced
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+def generation_options(beams: int | None, max_gen_length: int | None) -> dict[str, int]:
+    """Options of `generate` for what the command line gave; the model's defaults stand for what it did not."""
+    options = {"num_beams": beams, "max_length": max_gen_length}
+    options = {name: value for name, value in options.items() if value is not None}
+    return options
+
+
+def score_split(
+    model: BartForConditionalGeneration,
+    tokenizer: BartTokenizer,
+    dataset: PairDataset,
+    batch_size: int,
+    options: Mapping[str, Any],
+    save_dir: str | os.PathLike[str],
+    split: str = "test",
+) -> dict[str, Any] | None:
+    """Summarise every source, write the summaries in the order of the input, and score them.
+
+    Writes `<split>_generations.txt`, one summary a line, and `<split>_scores.json` to save_dir. In a process group each
+    process takes a share of the articles, and rank 0 merges, scores and writes.
+
+    Args:
+        options: passed to `model.generate`.
+
+    Returns:
+        The scores: ROUGE F in percent, `loss` (mean negative log-likelihood of the target tokens, nats), articles and
+        generated tokens per second, and percentiles of the time to generate a batch, in milliseconds. None on other
+        ranks than 0.
+    """
+    distributed = dist.is_available() and dist.is_initialized()
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
+    model.eval()
+    collate = Collate(tokenizer.pad_token_id)
+    summaries: dict[int, str] = {}
+    loss = tokens = generated = 0.0
+    latencies: list[float] = []
+    batches = evaluation_batches(dataset.sources.lengths, batch_size, rank, world_size)
+    for done, indices in enumerate(batches):
+        if rank == 0:
+            _show_progress(done, len(batches))
+        batch = {name: tensor.to(model.device) for name, tensor in collate([dataset[i] for i in indices]).items()}
+        with torch.inference_mode():
+            output = teacher_forced(model, batch)
+            batch_loss, batch_tokens = smoothed_loss(output.logits, batch["labels"])
+            del output
+            loss += batch_loss.item()
+            tokens += batch_tokens.item()
+            start = time.perf_counter()
+            ids = model.generate(batch["input_ids"], batch["attention_mask"], **options).cpu()
+            latencies.append(time.perf_counter() - start)
+        generated += (ids != tokenizer.pad_token_id).sum().item()
+        for index, summary in zip(indices, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True):
+            summaries[index] = " ".join(summary.split("\n")).strip()
+    if rank == 0:
+        _show_progress(len(batches), len(batches))
+    share = (summaries, loss, tokens, generated, latencies)
+    shares: list[Any] = [share]
+    if distributed:
+        shares = [None] * world_size if rank == 0 else []
+        dist.gather_object(share, shares if rank == 0 else None)
+    if rank != 0:
+        return None
+
+    merged = {index: summary for part in shares for index, summary in part[0].items()}
+    predictions = [merged[index] for index in range(len(dataset))]
+    loss, tokens, generated = (sum(part[i] for part in shares) for i in (1, 2, 3))
+    seconds = max(sum(part[4]) for part in shares)
+    milliseconds = 1000 * np.concatenate([part[4] for part in shares])
+    scores: dict[str, Any] = {
+        "split": split,
+        "examples": len(predictions),
+        **rouge(predictions, dataset.references),
+        "loss": loss / tokens,
+        "generation_seconds": seconds,
+        "articles_per_second": len(predictions) / seconds,
+        "generated_tokens_per_second": generated / seconds,
+        "batch_size": batch_size,
+        "batch_latency_ms": {f"p{p}": float(np.percentile(milliseconds, p)) for p in PERCENTILES},
+        "processes": world_size,
+        "device": str(model.device),
+        "precision": str(model.dtype).removeprefix("torch."),
+        "generation": {**model.generation_config.to_dict(), **options},
+    }
+    save_dir = Path(save_dir)
+    save_dir.mkdir(parents=True, exist_ok=True)
+    (save_dir / f"{split}_generations.txt").write_text("".join(f"{text}\n" for text in predictions), encoding="utf-8")
+    (save_dir / f"{split}_scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    return scores
+
+
+def _show_progress(done: int, total: int) -> None:
+    """One line that renews itself on a terminal; in a log, a line every tenth of the way."""
+    if sys.stderr.isatty():
+        print(f"\rgenerating: {done}/{total} batches", end="\n" if done == total else "", file=sys.stderr, flush=True)
+    elif done == total or done % max(1, total // 10) == 0:
+        print(f"generating: {done}/{total} batches", file=sys.stderr, flush=True)
+
+
+def format_scores(scores: Mapping[str, Any]) -> str:
+    """The scores as a few lines for people."""
+    latency = "  ".join(f"{name} {value:.0f}" for name, value in scores["batch_latency_ms"].items())
+    generation = scores["generation"]
+    return "\n".join(
+        [
+            f"{scores['split']}: {scores['examples']} examples, {generation['num_beams']} beams, "
+            f"{scores['precision']} on {scores['device']}",
+            f"  ROUGE-1 {scores['rouge1']:.2f}   ROUGE-2 {scores['rouge2']:.2f}   ROUGE-Lsum {scores['rougeLsum']:.2f}"
+            f"   loss {scores['loss']:.3f}",
+            f"  {scores['articles_per_second']:.2f} articles/s, {scores['generated_tokens_per_second']:.0f} tokens/s; "
+            f"ms per batch of {scores['batch_size']}: {latency}",
+        ]
+    )

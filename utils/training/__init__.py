@@ -1,0 +1,1 @@
+"""The Lightning modules and everything a training run needs."""

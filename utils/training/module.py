@@ -1,0 +1,134 @@
+"""The Lightning module: what one training step and one validation do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.arguments import TrainArguments
+from utils.evaluation.rouge import ROUGE_TYPES, rouge_per_example
+from utils.evaluation.scoring import generation_options
+from utils.training.loss import smoothed_loss, teacher_forced
+from utils.training.optim import build_optimizer, build_schedule
+from utils.training.precision import MasterWeightAdamW
+
+
+class SummarizationModule(pl.LightningModule):
+    """Fine-tunes a BART on pairs of articles and summaries.
+
+    The loss of an optimizer step is the mean over all target tokens of its micro-batches on all processes. Each
+    backward pass adds a sum over tokens; the gradients are divided by the number of tokens just before the step.
+
+    Args:
+        references: validation targets, by their line; the texts that ROUGE compares with.
+        total_steps: optimizer steps of the whole run, for the schedule.
+    """
+
+    def __init__(
+        self,
+        model: BartForConditionalGeneration,
+        tokenizer: BartTokenizer,
+        args: TrainArguments,
+        references: list[str],
+        total_steps: int,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.args = args
+        self.references = references
+        self.total_steps = total_steps
+        # Sums over tokens would overflow fp16 gradients; this constant keeps them near the size of a mean's.
+        self.reference_tokens = float(args.train_batch_size * args.max_target_length)
+        self.register_buffer("step_tokens", torch.zeros((), dtype=torch.long), persistent=False)
+        self.register_buffer("step_loss", torch.zeros(()), persistent=False)
+        self.register_buffer("val_sums", torch.zeros(2 + len(ROUGE_TYPES), dtype=torch.float64), persistent=False)
+        self.val_examples = 0
+        if args.freeze_embeds:
+            for table in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
+                table.requires_grad_(False)
+        if args.freeze_encoder:
+            model.model.encoder.requires_grad_(False)
+            # The table is the decoder's and the head's as well; --freeze_embeds freezes it.
+            model.model.shared.requires_grad_(not args.freeze_embeds)
+        model.set_activation_checkpointing(args.activation_checkpointing)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        args = self.args
+        optimizer = build_optimizer(self.model, args)
+        scheduler = build_schedule(args.lr_scheduler, optimizer, args.warmup_steps, self.total_steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step", "name": "lr"}}
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        output = teacher_forced(self.model, batch)
+        loss, tokens = smoothed_loss(output.logits, batch["labels"], self.args.label_smoothing)
+        self.step_loss += loss.detach()
+        self.step_tokens += tokens
+        return loss / self.reference_tokens
+
+    def on_after_backward(self) -> None:
+        optimizer = self.trainer.optimizers[0]
+        if isinstance(optimizer, MasterWeightAdamW):
+            optimizer.collect_gradients()
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Turn gradients of a sum over tokens into those of the step's mean, before clipping."""
+        totals = torch.stack([self.step_tokens.double(), self.step_loss.double()])
+        if self.trainer.world_size > 1:
+            totals = self.trainer.strategy.reduce(totals, reduce_op="sum")
+        tokens, loss = totals
+        # Lightning divided the loss by the number of micro-batches, and DDP averages over processes.
+        factor = self.reference_tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens
+        parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+        self.log("train_loss", (loss / tokens).float(), prog_bar=True)
+        self.log("lr", optimizer.param_groups[0]["lr"], prog_bar=True)
+        self.step_tokens.zero_()
+        self.step_loss.zero_()
+
+    def on_validation_epoch_start(self) -> None:
+        self.val_sums.zero_()
+        self.val_examples = 0
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        labels = batch["labels"]
+        output = teacher_forced(self.model, batch)
+        loss, tokens = smoothed_loss(output.logits, labels, self.args.label_smoothing)
+        if self.args.eval_beams == 0:
+            # Teacher forcing: at every position the likeliest token after the reference's own prefix.
+            summary_ids = output.logits.argmax(-1).where(labels != IGNORE_INDEX, self.tokenizer.pad_token_id)
+        else:
+            summary_ids = self.model.generate(
+                batch["input_ids"],
+                batch["attention_mask"],
+                encoder_outputs=output.encoder_last_hidden_state,
+                **generation_options(self.args.eval_beams, self.args.eval_max_gen_length),
+            )
+        predictions = self.tokenizer.batch_decode(summary_ids, skip_special_tokens=True)
+        scores = rouge_per_example(predictions, [self.references[i] for i in batch["index"].tolist()])
+        sums = [sum(score[name] for score in scores) for name in ROUGE_TYPES]
+        self.val_sums += torch.tensor([0.0, 0.0, *sums], dtype=torch.float64, device=self.val_sums.device)
+        self.val_sums[:2] += torch.stack([loss.double(), tokens.double()])
+        self.val_examples += len(scores)
+
+    def on_validation_epoch_end(self) -> None:
+        totals = torch.cat([self.val_sums, self.val_sums.new_tensor([self.val_examples])])
+        if self.trainer.world_size > 1:
+            totals = self.trainer.strategy.reduce(totals, reduce_op="sum")
+        loss, tokens, *sums, examples = totals.tolist()
+        metrics = {"val_loss": loss / tokens}
+        metrics |= {f"val_{name}": value / examples for name, value in zip(ROUGE_TYPES, sums, strict=True)}
+        self.log_dict(metrics, prog_bar=True, rank_zero_only=False)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let a checkpoint carry all that evaluation needs."""
+        checkpoint["config"] = self.model.config.to_dict()
+        checkpoint["generation_config"] = self.model.generation_config.to_dict()
+        checkpoint["tokenizer_json"] = self.tokenizer.to_json()

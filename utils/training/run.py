@@ -1,0 +1,219 @@
+"""One fine-tuning run, from its arguments to its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import yaml
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.arguments import TrainArguments
+from utils.data.datamodule import SummarizationDataModule
+from utils.data.dataset import PairDataset
+from utils.data.line_files import read_pairs
+from utils.evaluation.scoring import format_scores, generation_options, score_split
+from utils.loading import check_lengths, load_for_evaluation, load_for_training
+from utils.training.callbacks import LogProgress, StopOnNonFiniteLoss, Throughput, progress
+from utils.training.module import SummarizationModule
+from utils.training.precision import precision_of
+
+logger = logging.getLogger(__name__)
+EXPORT = "export"
+
+
+def run(args: TrainArguments) -> None:
+    """Train and score as the arguments say; everything written lies in `--output_dir`.
+
+    Raises:
+        InputError: anything wrong with options, files or the machine, found before training starts.
+    """
+    output_dir = Path(args.output_dir)
+    check_device(args.gpus)
+    config = BartConfig.from_json(args.config_path)
+    for name in ("dropout", "attention_dropout"):
+        if getattr(args, name) is not None:
+            setattr(config, name, getattr(args, name))
+    check_lengths(
+        config,
+        max_source_length=args.max_source_length,
+        max_target_length=args.max_target_length,
+        val_max_target_length=args.val_max_target_length,
+        test_max_target_length=args.test_max_target_length,
+        eval_max_gen_length=args.eval_max_gen_length,
+    )
+    if args.do_predict:
+        read_pairs(args.data_dir, "test")  # better refused now than after hours of training
+    start_log(output_dir)
+    pl.seed_everything(args.seed, verbose=False)
+    model, tokenizer = load_for_training(args.model_name_or_path, config, args.tokenizer)
+    if args.do_train:
+        (output_dir / "arguments.yaml").write_text(yaml.safe_dump(dataclasses.asdict(args), sort_keys=False))
+        train(args, model, tokenizer)
+        del model
+    if args.do_predict:
+        if args.do_train:
+            model, tokenizer = load_for_evaluation(output_dir / EXPORT, args.config_path)
+        predict(args, model, tokenizer)
+
+
+def check_device(gpus: int) -> None:
+    """Raise InputError when the machine has fewer GPUs than asked for."""
+    if gpus > torch.cuda.device_count():
+        raise InputError(
+            f"--gpus is {gpus}; this machine has {torch.cuda.device_count()} CUDA devices (--gpus 0 runs on the CPU)"
+        )
+
+
+def start_log(output_dir: Path) -> None:
+    """Send the log to the terminal and to `log.txt` in the run's directory."""
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        terminal, file = logging.StreamHandler(), logging.FileHandler(output_dir / "log.txt", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"output directory {output_dir}: cannot be written ({error.strerror})") from None
+    if sys.stderr.isatty():
+        terminal.addFilter(lambda record: record.name != progress.name)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=[terminal, file]
+    )
+    # Lightning's greetings say nothing about this run; its warnings stay.
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for harmless in (
+        "does not have many workers",
+        "exists and is not empty",  # the run's directory holds its log already
+        "your dataloader is not resumable",  # TrainBatches resumes by itself
+        "smaller than the logging interval",
+        "isinstance.treespec, LeafSpec",
+    ):
+        warnings.filterwarnings("ignore", message=f".*{harmless}")
+
+
+def steps_of(args: TrainArguments, batches_per_epoch: int) -> int:
+    """Optimizer steps of the whole run: --max_steps or --max_epochs, whichever ends it first."""
+    epochs = args.max_epochs if args.max_epochs is not None else (1 if args.max_steps < 0 else None)
+    steps = [args.max_steps] if args.max_steps > 0 else []
+    if epochs is not None:
+        steps.append(epochs * math.ceil(batches_per_epoch / args.gradient_accumulation_steps))
+    return min(steps)
+
+
+def validation_schedule(args: TrainArguments, batches_per_epoch: int) -> dict[str, Any]:
+    """Lightning's Trainer arguments for --val_check_interval, in batches."""
+    if args.val_check_interval <= 1:
+        return {"val_check_interval": max(1, int(args.val_check_interval * batches_per_epoch))}
+    batches = round(args.val_check_interval / (args.train_batch_size * args.processes))
+    # Counted through epochs, since so many samples may be more than one epoch has.
+    return {"val_check_interval": max(1, batches), "check_val_every_n_epoch": None}
+
+
+def train(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> None:
+    """Train, keep the best and the last checkpoint, and export the best one in Hub format."""
+    output_dir = Path(args.output_dir)
+    data = SummarizationDataModule(args, tokenizer)
+    per_epoch = len(data.train_batches())
+    total_steps = steps_of(args, per_epoch)
+    module = SummarizationModule(model, tokenizer, args, data.val_set.references, total_steps)
+    checkpoints, callbacks = build_callbacks(args)
+    if args.tf32:
+        torch.set_float32_matmul_precision("high")
+    trainer = pl.Trainer(
+        accelerator="gpu" if args.gpus else "cpu",
+        devices=args.gpus or 1,
+        strategy="ddp" if args.processes > 1 else "auto",
+        max_steps=total_steps,
+        max_epochs=args.max_epochs if args.max_epochs is not None else -1,
+        min_epochs=args.min_epochs,
+        accumulate_grad_batches=args.gradient_accumulation_steps,
+        gradient_clip_val=args.gradient_clip_val or None,
+        num_sanity_val_steps=args.num_sanity_val_steps,
+        log_every_n_steps=args.log_every_n_steps,
+        logger=[CSVLogger(output_dir, name="", version=""), TensorBoardLogger(output_dir, name="", version="")],
+        callbacks=callbacks,
+        enable_model_summary=False,
+        enable_progress_bar=sys.stderr.isatty(),
+        use_distributed_sampler=False,
+        default_root_dir=output_dir,
+        **precision_of(args),
+        **validation_schedule(args, per_epoch),
+    )
+    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    logger.info(
+        "training %.1f M of %.1f M parameters on %d examples for %d steps of %d examples",
+        trainable / 1e6,
+        sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+        len(data.train_set),
+        total_steps,
+        args.train_batch_size * args.processes * args.gradient_accumulation_steps,
+    )
+    keep_old_metrics(output_dir / "metrics.csv")
+    trainer.fit(module, data, ckpt_path=args.resume_from_checkpoint, weights_only=True)
+    if trainer.is_global_zero:
+        best = checkpoints.best_model_path or checkpoints.last_model_path
+        BartForConditionalGeneration.from_pretrained(best).save_pretrained(output_dir / EXPORT, tokenizer)
+        summary = {
+            "steps": trainer.global_step,
+            "best_checkpoint": Path(best).name,
+            f"val_{args.selection_metric}": float(score)
+            if (score := checkpoints.best_model_score) is not None
+            else None,
+        }
+        (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        logger.info("best checkpoint %s, exported to %s", best, output_dir / EXPORT)
+    trainer.strategy.barrier("export")
+
+
+def keep_old_metrics(path: Path) -> None:
+    """Move an earlier run's metrics aside: the logger would delete them, and a resumed run's curve needs them."""
+    if path.exists():
+        number = 1 + sum(1 for _ in path.parent.glob("metrics.*.csv"))
+        path.rename(path.with_name(f"metrics.{number}.csv"))
+
+
+def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callback]]:
+    """The checkpoint callback, and the list of all."""
+    metric, mode = f"val_{args.selection_metric}", "min" if args.selection_metric == "loss" else "max"
+    checkpoints = ModelCheckpoint(
+        args.output_dir,
+        filename="_epoch{epoch}_step{step}",
+        auto_insert_metric_name=False,
+        monitor=metric,
+        mode=mode,
+        save_top_k=1,
+        save_last=True,
+    )
+    callbacks: list[Callback] = [Throughput(), LogProgress(args.log_every_n_steps), StopOnNonFiniteLoss(), checkpoints]
+    if sys.stderr.isatty():
+        callbacks.append(TQDMProgressBar())
+    if args.early_stopping_patience >= 0:
+        callbacks.append(EarlyStopping(metric, mode=mode, patience=args.early_stopping_patience))
+    return checkpoints, callbacks
+
+
+def predict(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> None:
+    """Summarise and score the test split."""
+    test_set = PairDataset(
+        *read_pairs(args.data_dir, "test", args.n_test), tokenizer, args.max_source_length, args.test_max_target_length
+    )
+    if args.gpus:
+        model.to(torch.device("cuda", torch.cuda.current_device()))
+    if args.fp16 or args.bf16:
+        model.to(torch.float16 if args.fp16 else torch.bfloat16)
+    options = generation_options(args.eval_beams or None, args.eval_max_gen_length)
+    scores = score_split(model, tokenizer, test_set, args.eval_batch_size, options, args.output_dir)
+    if scores is not None:
+        print(format_scores(scores))
