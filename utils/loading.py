@@ -66,7 +66,7 @@ def load_for_evaluation(
 
 
 def fit_vocabulary(model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> None:
-    """Check that every id of the tokenizer has its row in the model, and that special ids agree.
+    """Check that every id of the tokenizer has its row in the model, and that special ids and lengths agree.
 
     facebook/bart-large-cnn and -xsum were published without a row for `<mask>`, their vocabulary's last id; that row
     is added.
@@ -88,6 +88,7 @@ def fit_vocabulary(model: BartForConditionalGeneration, tokenizer: BartTokenizer
             f"the vocabulary does not fit the model: the tokenizer has {len(tokenizer)} ids, the model's vocab_size is "
             f"{config.vocab_size}"
         )
+    tokenizer.model_max_length = config.max_position_embeddings
 
 
 def check_lengths(config: BartConfig, **options: int | None) -> None:

@@ -207,6 +207,22 @@ class GenerationConfig:
         """Length from which on EOS is allowed."""
         return self.min_length if self.min_new_tokens is None else self.min_new_tokens + 1
 
+    def check_vocabulary(self, size: int) -> None:
+        """Raise InputError if an option holds an id outside a vocabulary of that size, or nothing but EOS is left."""
+        words = [token for word in self.bad_words_ids or [] for token in word]
+        for name, ids in {
+            "bad_words_ids": words,
+            "forced_bos_token_id": _as_list(self.forced_bos_token_id),
+            "forced_eos_token_id": self.forced_eos_token_ids,
+            "eos_token_id": self.eos_token_ids,
+            "pad_token_id": _as_list(self.pad_token_id),
+            "decoder_start_token_id": [self.start_token_id],
+        }.items():
+            if max(ids, default=0) >= size:
+                raise InputError(f"{name} holds {max(ids)}; allowed: ids below the vocabulary's size, {size}")
+        if len(self.eos_token_ids) >= size:
+            raise InputError(f"eos_token_id holds {len(self.eos_token_ids)} ids; allowed: fewer than there are, {size}")
+
     def _check_values(self) -> None:
         for name in ("do_sample", "output_scores", "return_dict_in_generate"):
             self._require(isinstance(getattr(self, name), bool), name, "True or False")

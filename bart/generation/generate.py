@@ -78,6 +78,7 @@ def generate(
             article without a single unmasked id, or more ids than the model has positions.
     """
     config = model.generation_config.merged(**options)
+    config.check_vocabulary(model.config.vocab_size)
     device = model.device
     input_ids, attention_mask, encoder_outputs = (
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
@@ -86,7 +87,7 @@ def generate(
     max_length = config.longest(model.config.max_position_embeddings)
     if config.shortest > max_length:
         warnings.warn(f"min_length ({config.shortest}) is above max_length ({max_length})", stacklevel=3)
-    rules = rules_for(config, max_length, model.config.vocab_size, input_ids, device)
+    rules = rules_for(config, max_length, input_ids, device)
     search = _search_beams if config.num_beams > 1 else _search_single
     beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
     with _eval_mode(model):

@@ -183,27 +183,18 @@ def diversity_penalties(chosen: Tensor, penalty: float, vocab_size: int) -> Tens
     return counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=counts.dtype)).mul_(penalty)
 
 
-def rules_for(
-    config: GenerationConfig, max_length: int, vocab_size: int, source_ids: Tensor | None, device: torch.device
-) -> list[Rule]:
+def rules_for(config: GenerationConfig, max_length: int, source_ids: Tensor | None, device: torch.device) -> list[Rule]:
     """The rules that ``config`` asks for, in the order of transformers; where two conflict, the later one wins.
 
     Args:
         config: the options.
         max_length: greatest length of a sequence.
-        vocab_size: V.
         source_ids: (B, S), needed by encoder_no_repeat_ngram_size alone.
         device: where the scores will be.
 
     Raises:
-        InputError: an id lies outside the vocabulary, or source_ids are needed and missing.
+        InputError: source_ids are needed and missing.
     """
-
-    def ids_of(option: str, ids: list[int]) -> Tensor:
-        if max(ids, default=0) >= vocab_size:
-            raise InputError(f"{option} holds {max(ids)}; allowed: ids below the vocabulary size, {vocab_size}")
-        return torch.tensor(ids, device=device)
-
     eos = config.eos_token_ids
     rules: list[Rule] = []
     if config.repetition_penalty != 1:
@@ -212,19 +203,17 @@ def rules_for(
         rules.append(NoRepeatNGram(config.no_repeat_ngram_size))
     if config.encoder_no_repeat_ngram_size:
         if source_ids is None:
-            raise InputError(
-                f"encoder_no_repeat_ngram_size is {config.encoder_no_repeat_ngram_size}; allowed: 0 without input_ids"
-            )
+            size = config.encoder_no_repeat_ngram_size
+            raise InputError(f"encoder_no_repeat_ngram_size is {size}; allowed: 0 without input_ids")
         rules.append(EncoderNoRepeatNGram(config.encoder_no_repeat_ngram_size, source_ids))
     if config.bad_words_ids:
-        ids_of("bad_words_ids", [token for word in config.bad_words_ids for token in word])
         rules.append(BadWords([word for word in config.bad_words_ids if word not in [[e] for e in eos]], device))
     if eos and config.shortest > 0:
-        rules.append(MinLength(config.shortest, ids_of("eos_token_id", eos)))
+        rules.append(MinLength(config.shortest, torch.tensor(eos, device=device)))
     if config.forced_bos_token_id is not None:
-        rules.append(ForcedToken(1, ids_of("forced_bos_token_id", [config.forced_bos_token_id])))
+        rules.append(ForcedToken(1, torch.tensor([config.forced_bos_token_id], device=device)))
     if config.forced_eos_token_ids:
-        rules.append(ForcedToken(max_length - 1, ids_of("forced_eos_token_id", config.forced_eos_token_ids)))
+        rules.append(ForcedToken(max_length - 1, torch.tensor(config.forced_eos_token_ids, device=device)))
     if config.do_sample:
         # With beams, enough tokens stay for every beam to go on even if all its EOS ids are drawn.
         at_least = 1 if config.num_beams == 1 else max(2, len(eos) + 1)

@@ -237,7 +237,8 @@ class _Stack(nn.Module):
         return F.dropout(hidden, self.dropout, self.training)
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
-        if self.training and self.layerdrop > 0 and torch.rand(()).item() < self.layerdrop:
+        # Drawn even where LayerDrop is off, as transformers does: one seed then gives both the same dropout.
+        if self.training and torch.rand(()).item() < self.layerdrop:
             return hidden
         if self.activation_checkpointing and self.training:
             return checkpoint(layer, hidden, *args, use_reentrant=False)
@@ -335,10 +336,12 @@ class BartForConditionalGeneration(nn.Module):
         self.generation_config = GenerationConfig.from_model_config(config)
         self.model = BartModel(config)
         self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        # The head gets its weight from tie_weights; one of its own would cost as much memory as the embeddings.
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False, device="meta")
         self.tie_weights()
         if not self.final_logits_bias.is_meta:
-            self.apply(self._init_weights)
+            for module in self.model.modules():
+                self._init_weights(module)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):

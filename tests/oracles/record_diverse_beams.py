@@ -6,7 +6,8 @@ transformers 4.53.3 and torch 2.13.0 by
     pip install 'transformers==4.53.*' torch safetensors
     python tests/oracles/record_diverse_beams.py
 
-(4.49, for one, does not serve: it forgets the encoder mask of BART when it decodes.) The weights are stored too, for a random generator need not give the same numbers in another torch.
+4.49, for one, would not serve: decoding a padded batch it forgets the encoder mask. The weights are stored too, for
+a random generator need not give the same numbers in another torch.
 """
 
 from __future__ import annotations

@@ -69,7 +69,13 @@ def test_unknown_option_names_the_nearest():
 def test_none_switches_an_option_off():
     config = GenerationConfig(num_beams=4, top_k=10, forced_bos_token_id=0)
     off = config.merged(num_beams=None, top_k=None, top_p=None, forced_bos_token_id=None, early_stopping=None)
-    assert (off.num_beams, off.top_k, off.top_p, off.forced_bos_token_id, off.early_stopping) == (1, 0, 1.0, None, False)
+    assert (off.num_beams, off.top_k, off.top_p, off.forced_bos_token_id, off.early_stopping) == (
+        1,
+        0,
+        1.0,
+        None,
+        False,
+    )
 
 
 def test_merged_leaves_the_original_alone():

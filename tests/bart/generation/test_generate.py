@@ -1,0 +1,241 @@
+"""Laws of decoding that need no oracle: articles are independent, padding is nothing, bad input is named."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.generation import GenerationOutput, generate
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+PAD, EOS, VOCAB, POSITIONS = 1, 2, 71, 24
+
+METHODS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "beams": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 1.5},
+    "early": {"num_beams": 3, "early_stopping": True, "no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 2},
+    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "num_return_sequences": 4},
+    "rules": {"num_beams": 2, "min_length": 5, "repetition_penalty": 1.3, "bad_words_ids": [[5], [6, 7]]},
+}
+every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
+
+
+@pytest.fixture(scope="module")
+def model() -> BartForConditionalGeneration:
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = BartConfig(vocab_size=VOCAB, max_position_embeddings=POSITIONS, init_std=0.6, **sizes, **heads)
+    model = BartForConditionalGeneration(config).eval()
+    model.final_logits_bias[0, EOS] = 6.0
+    return model
+
+
+@pytest.fixture(scope="module")
+def source() -> Tensor:
+    ids = torch.randint(3, VOCAB, (6, 12), generator=torch.Generator().manual_seed(5))
+    for row, length in enumerate((12, 4, 7, 12, 1, 9)):
+        ids[row, length - 1] = EOS
+        ids[row, length:] = PAD
+    return ids
+
+
+def without_padding(sequences: Tensor) -> list[list[int]]:
+    """Ids of each sequence, without the padding that follows it."""
+    kept = sequences != PAD
+    lengths = (kept * torch.arange(1, sequences.shape[1] + 1)).amax(dim=1)
+    return [row[:length].tolist() for row, length in zip(sequences, lengths, strict=True)]
+
+
+@every_method
+def test_an_article_gives_the_same_alone_and_in_a_batch(model, source: Tensor, options: dict[str, Any]):
+    together = without_padding(model.generate(source, max_length=20, **options))
+    alone = []
+    for article in source:
+        ids = article[article != PAD][None]
+        alone += without_padding(model.generate(ids, max_length=20, **options))
+    assert together == alone
+    assert len({len(sequence) for sequence in together}) > 2, "all of one length: the test would show nothing"
+
+
+@every_method
+def test_padding_changes_nothing(model, source: Tensor, options: dict[str, Any]):
+    padded = torch.nn.functional.pad(source, (0, 5), value=PAD)
+    assert torch.equal(
+        model.generate(source, max_length=20, **options), model.generate(padded, max_length=20, **options)
+    )
+
+
+def test_the_mask_is_inferred_from_padding(model, source: Tensor):
+    explicit = model.generate(source, (source != PAD).long(), max_length=20, num_beams=2)
+    assert torch.equal(model.generate(source, max_length=20, num_beams=2), explicit)
+    unmasked = model.generate(source, torch.ones_like(source), max_length=20, num_beams=2)
+    assert without_padding(unmasked) != without_padding(explicit)
+    # Padding that might as well be EOS says nothing.
+    assert torch.equal(
+        model.generate(source, max_length=20, pad_token_id=PAD, eos_token_id=[EOS, PAD]),
+        model.generate(source, torch.ones_like(source), max_length=20, pad_token_id=PAD, eos_token_id=[EOS, PAD]),
+    )
+
+
+@every_method
+def test_checking_rarely_for_the_end_changes_nothing(
+    model, source: Tensor, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """As on an accelerator, where some steps are taken after all is done."""
+    options = options | {"max_length": 20, "min_length": 0, "eos_token_id": [EOS, *range(20, VOCAB)]}
+    options |= {"return_dict_in_generate": True, "output_scores": True}
+    every_step = model.generate(source, **options)
+    assert len(every_step.scores) < 15, "nothing ends early: the test would show nothing"
+    module = importlib.import_module("bart.generation.generate")  # the package's attribute is the function
+
+    class RareCheck(module._StopCheck):
+        def __init__(self, device: torch.device) -> None:
+            super().__init__(device)
+            self.every = 100
+
+    monkeypatch.setattr(module, "_StopCheck", RareCheck)
+    rarely = model.generate(source, **options)
+    assert torch.equal(rarely.sequences, every_step.sequences)
+    assert len(rarely.scores) == len(every_step.scores)
+
+
+def test_sequences_begin_with_the_start_token_and_end_with_padding(model, source: Tensor):
+    sequences = model.generate(source, max_length=20, num_beams=3, decoder_start_token_id=9, pad_token_id=PAD)
+    assert (sequences[:, 0] == 9).all()
+    ended = (sequences == EOS).int().cumsum(dim=1) - (sequences == EOS).int() > 0
+    assert ended.any()
+    assert (sequences[ended] == PAD).all()
+    assert not ended[:, -1].all(), "trimmed to the longest"
+
+
+def test_bos_starts_where_no_start_token_is_set(model, source: Tensor):
+    assert (model.generate(source, max_length=5, decoder_start_token_id=None)[:, 0] == 0).all()
+
+
+def test_dict_output(model, source: Tensor):
+    options = {"max_length": 12, "num_beams": 3, "num_return_sequences": 2, "return_dict_in_generate": True}
+    output = model.generate(source, output_scores=True, **options)
+    assert isinstance(output, GenerationOutput)
+    assert torch.equal(output.sequences, model.generate(source, max_length=12, num_beams=3, num_return_sequences=2))
+    assert output.beam_indices.shape == (12, output.sequences.shape[1] - 1)
+    # The score of a sequence is the sum of what its ids scored in their rows, over the length.
+    scores = torch.stack(output.scores)  # (steps, R, V)
+    steps = torch.arange(output.beam_indices.shape[1]).expand_as(output.beam_indices)
+    taken = scores[steps, output.beam_indices.clamp(min=0), output.sequences[:, 1:]]
+    generated = output.beam_indices >= 0
+    totals = taken.masked_fill(~generated, 0.0).sum(dim=1) / generated.sum(dim=1)
+    torch.testing.assert_close(totals, output.sequences_scores)
+    plain = model.generate(source, **options)
+    assert plain.scores is None
+    assert plain.sequences_scores is None
+
+
+def test_encoder_outputs_save_encoding_again(model, source: Tensor, monkeypatch: pytest.MonkeyPatch):
+    mask = (source != PAD).long()
+    expected = model.generate(source, mask, max_length=12, num_beams=2)
+    states = model.encode(source, mask)
+    monkeypatch.setattr(model, "encode", lambda *_: pytest.fail("encoded again"))
+    assert torch.equal(
+        model.generate(attention_mask=mask, encoder_outputs=states, max_length=12, num_beams=2), expected
+    )
+    assert torch.equal(model.generate(source, encoder_outputs=states, max_length=12, num_beams=2), expected)
+    with pytest.raises(InputError, match="encoder_no_repeat_ngram_size"):
+        model.generate(attention_mask=mask, encoder_outputs=states, encoder_no_repeat_ngram_size=2)
+
+
+def test_runs_without_dropout_and_gradients_and_restores_each_modules_mode(source: Tensor):
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+    config = BartConfig(vocab_size=VOCAB, dropout=0.5, encoder_attention_heads=2, decoder_attention_heads=2, **sizes)
+    model = BartForConditionalGeneration(config).train()
+    model.model.encoder.eval()
+    modes = [module.training for module in model.modules()]
+    first = model.generate(source, max_length=12, return_dict_in_generate=True, output_scores=True)
+    second = model.generate(source, max_length=12, return_dict_in_generate=True, output_scores=True)
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(a, b) for a, b in zip(first.scores, second.scores, strict=True))
+    assert not first.scores[0].requires_grad
+    with pytest.raises(InputError):
+        model.generate(source, num_beams=0)
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_sampling_follows_the_seed_and_differs_without_one(model, source: Tensor):
+    def sample(seed: int, **options: Any) -> list[list[int]]:
+        torch.manual_seed(seed)
+        return model.generate(source, max_length=15, do_sample=True, **options).tolist()
+
+    for options in ({}, {"num_return_sequences": 3}, {"num_beams": 3}):
+        assert sample(0, **options) == sample(0, **options)
+        assert sample(0, **options) != sample(1, **options)
+    assert sample(0, top_k=1) == model.generate(source, max_length=15).tolist()
+    assert len(sample(0, num_return_sequences=3)) == 18
+
+
+def test_max_length_may_be_one_more_than_the_positions(model, source: Tensor):
+    sequences = model.generate(source, max_length=POSITIONS + 1, eos_token_id=None, num_beams=2)
+    assert sequences.shape == (6, POSITIONS + 1)
+
+
+def test_impossible_demands_still_give_a_result(model, source: Tensor):
+    """Every id banned: as in transformers, beams find nothing, and other methods take some id."""
+    banned = {"bad_words_ids": [[token] for token in range(VOCAB)], "eos_token_id": None, "max_length": 6}
+    for options in ({}, {"num_beams": 3}, {"do_sample": True, "top_k": 0}, {"do_sample": True, "num_beams": 3}):
+        sequences = model.generate(source, **banned, **options)
+        assert sequences.shape == (6, 1 if "num_beams" in options else 6)
+        assert ((sequences >= 0) & (sequences < VOCAB)).all()
+
+
+def test_beams_may_outnumber_the_vocabulary(model, source: Tensor):
+    sequences = model.generate(source, max_length=6, num_beams=VOCAB + 9, num_return_sequences=VOCAB + 9)
+    assert len(sequences) == 6 * (VOCAB + 9)
+
+
+def test_min_length_above_max_length_warns(model, source: Tensor):
+    with pytest.warns(UserWarning, match="min_length"):
+        sequences = model.generate(source, max_length=8, min_length=12, num_beams=2)
+    assert sequences.shape[1] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "neither"),
+        ({"input_ids": torch.zeros(0, 5, dtype=torch.long)}, "at least one article"),
+        ({"input_ids": torch.zeros(2, 0, dtype=torch.long)}, "at least one article and one id"),
+        ({"input_ids": torch.zeros(5, dtype=torch.long)}, "two dimensions"),
+        ({"input_ids": torch.zeros(2, 5)}, "int64"),
+        ({"input_ids": torch.full((1, 4), VOCAB)}, f"0 to {VOCAB - 1}"),
+        ({"input_ids": torch.full((1, 4), -1)}, f"0 to {VOCAB - 1}"),
+        ({"input_ids": torch.full((1, POSITIONS + 1), 5)}, f"at most {POSITIONS}"),
+        ({"input_ids": torch.full((2, 4), PAD)}, "all padding"),
+        ({"input_ids": torch.full((2, 4), 5), "attention_mask": torch.tensor([[1] * 4, [0] * 4])}, "all padding"),
+        ({"input_ids": torch.full((2, 4), 5), "attention_mask": torch.ones(2, 5)}, "attention_mask"),
+        ({"input_ids": torch.full((2, 4), 5), "encoder_outputs": torch.ones(2, 5, 16)}, "encoder_outputs"),
+        ({"encoder_outputs": torch.ones(2, 5)}, "three dimensions"),
+        ({"input_ids": torch.full((2, 4), 5), "max_length": POSITIONS + 2}, "max_length"),
+        ({"input_ids": torch.full((2, 4), 5), "num_beam": 4}, "num_beams"),
+        ({"input_ids": torch.full((2, 4), 5), "bad_words_ids": [[VOCAB]]}, "bad_words_ids"),
+        ({"input_ids": torch.full((2, 4), 5), "forced_bos_token_id": VOCAB}, "forced_bos_token_id"),
+        ({"input_ids": torch.full((2, 4), 5), "forced_eos_token_id": VOCAB}, "forced_eos_token_id"),
+        ({"input_ids": torch.full((2, 4), 5), "eos_token_id": [2, VOCAB]}, "eos_token_id"),
+        ({"input_ids": torch.full((2, 4), 5), "decoder_start_token_id": VOCAB}, "decoder_start_token_id"),
+        ({"input_ids": torch.full((2, 4), 5), "num_beams": 2, "eos_token_id": list(range(VOCAB))}, "eos_token_id"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it(model, arguments: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message) as error:
+        generate(model, **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_no_start_token_at_all(model, source: Tensor):
+    with pytest.raises(InputError, match="decoder_start_token_id"):
+        generate(model, source, decoder_start_token_id=None, bos_token_id=None)

@@ -1,0 +1,104 @@
+"""What the network promises besides agreeing with transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
+
+
+def tiny(**changes: object) -> BartForConditionalGeneration:
+    fields = {
+        "vocab_size": 50,
+        "d_model": 16,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "max_position_embeddings": 12,
+    }
+    torch.manual_seed(0)
+    return BartForConditionalGeneration(BartConfig(**{**fields, **changes}))
+
+
+def loss_and_gradients(model: BartForConditionalGeneration) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    torch.manual_seed(1)
+    ids = torch.randint(3, 50, (3, 9))
+    loss = model(ids, labels=ids[:, :5]).loss
+    return loss, list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+
+
+def test_activation_checkpointing_changes_memory_not_results() -> None:
+    model = tiny(dropout=0.3, attention_dropout=0.2).train()
+    loss, gradients = loss_and_gradients(model)
+    calls = []
+    model.model.encoder.layers[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    model.set_activation_checkpointing(True)
+    again, gradients_again = loss_and_gradients(model)
+    assert len(calls) == 2  # once forward, once more in the backward pass
+    assert loss == again
+    assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_again, strict=True))
+
+
+def test_layerdrop_skips_layers_in_training_only() -> None:
+    model = tiny(encoder_layerdrop=0.5, decoder_layerdrop=0.5, dropout=0.0)
+    ids = torch.randint(3, 50, (2, 6))
+    model.eval()
+    assert torch.equal(model(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
+    model.train()
+    counts = torch.zeros(2)
+    for index, layer in enumerate((model.model.encoder.layers[0], model.model.decoder.layers[1])):
+        layer.register_forward_pre_hook(lambda *_, index=index: counts.__setitem__(index, counts[index] + 1))
+    torch.manual_seed(0)
+    for _ in range(200):
+        model(ids, decoder_input_ids=ids)
+    assert ((counts > 70) & (counts < 130)).all()  # binomial(200, 0.5): five standard deviations are 35
+
+
+def test_labels_shift_behind_the_start_token() -> None:
+    labels = torch.tensor([[0, 7, 8, 2], [0, 9, 2, -100]])
+    assert shift_tokens_right(labels, 1, 2).tolist() == [[2, 0, 7, 8], [2, 0, 9, 2]]
+    assert shift_tokens_right(torch.tensor([[0, -100, -100]]), 1, 2).tolist() == [[2, 0, 1]]
+
+
+def test_initial_weights() -> None:
+    model = tiny(init_std=0.05, vocab_size=5000, d_model=64)
+    assert model.model.shared.weight.std().item() == pytest.approx(0.05, rel=0.02)
+    assert model.model.shared.weight[1].abs().sum() == 0  # padding
+    assert model.model.encoder.layers[0].fc1.bias.abs().sum() == 0
+    assert model.lm_head.weight is model.model.shared.weight
+
+
+def test_resized_vocabulary_keeps_old_rows_and_its_logits() -> None:
+    model = tiny().eval()
+    model.final_logits_bias.normal_()
+    ids = torch.randint(3, 50, (2, 6))
+    before = model(ids, decoder_input_ids=ids).logits
+    model.resize_token_embeddings(57)
+    after = model(ids, decoder_input_ids=ids).logits
+    assert after.shape[-1] == model.config.vocab_size == model.final_logits_bias.shape[1] == 57
+    torch.testing.assert_close(after[..., :50], before)
+    assert model.model.decoder.embed_tokens.weight is model.lm_head.weight
+    model.resize_token_embeddings(40)
+    assert model(ids % 37 + 3, decoder_input_ids=ids % 37 + 3).logits.shape[-1] == 40
+    with pytest.raises(InputError, match="vocab_size"):
+        model.resize_token_embeddings(0)
+
+
+def test_more_tokens_than_positions_is_an_error_that_names_both_numbers() -> None:
+    model = tiny()
+    with pytest.raises(InputError, match=r"13 tokens.*max_position_embeddings \(12\)"):
+        model.encode(torch.full((1, 13), 5))
+
+
+def test_a_forward_pass_without_targets_or_sources_is_an_error() -> None:
+    model = tiny()
+    with pytest.raises(InputError, match="decoder_input_ids or labels"):
+        model(torch.full((1, 3), 5))
+    with pytest.raises(InputError, match="input_ids or encoder_outputs"):
+        model(labels=torch.full((1, 3), 5))

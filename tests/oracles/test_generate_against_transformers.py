@@ -1,0 +1,225 @@
+"""Generated ids equal those of transformers over a grid of options, on tiny random BARTs that stop at different steps.
+
+Beam groups, which transformers 5 no longer has, are compared with a recording (see record_diverse_beams.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+PAD, EOS, VOCAB = 1, 2, 97
+FIXTURES = Path(__file__).parent / "fixtures"
+
+CONFIG: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 32,
+    "max_position_embeddings": 40,
+    "init_std": 0.5,
+}
+
+Pair = tuple[transformers.BartForConditionalGeneration, BartForConditionalGeneration]
+
+
+def make_pair(seed: int, eos_bias: float) -> Pair:
+    torch.manual_seed(seed)
+    theirs = transformers.BartForConditionalGeneration(transformers.BartConfig(**CONFIG)).eval()
+    theirs.final_logits_bias[0, EOS] = eos_bias
+    ours = BartForConditionalGeneration(BartConfig(**CONFIG)).eval()
+    ours.load_state_dict(theirs.state_dict(), strict=False)
+    return theirs, ours
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[Pair]:
+    return [make_pair(0, 3.0), make_pair(1, 5.0), make_pair(2, 7.0)]
+
+
+def batch(seed: int, articles: int = 5, longest: int = 14) -> tuple[Tensor, Tensor]:
+    """Articles of different lengths, at least one id and EOS each, with their mask."""
+    lengths = random.Random(seed).choices(range(2, longest), k=articles - 1) + [longest]
+    ids = torch.randint(3, VOCAB, (articles, longest), generator=torch.Generator().manual_seed(seed))
+    for row, length in enumerate(lengths):
+        ids[row, length - 1] = EOS
+        ids[row, length:] = PAD
+    return ids, (ids != PAD).long()
+
+
+def assert_same(pair: Pair, ids: Tensor, mask: Tensor, options: dict[str, Any], seed: int = 0) -> Tensor:
+    """Compare everything that generate returns; give back the sequences."""
+    both = {"return_dict_in_generate": True, "output_scores": True}
+    torch.manual_seed(seed)
+    expected = pair[0].generate(ids, attention_mask=mask, **both, **options)
+    torch.manual_seed(seed)
+    got = pair[1].generate(ids, mask, **both, **options)
+    assert got.sequences.tolist() == expected.sequences.tolist()
+    if options.get("num_beams", 1) > 1:
+        torch.testing.assert_close(got.sequences_scores, expected.sequences_scores, atol=1e-5, rtol=1e-5)
+        assert got.beam_indices.tolist() == expected.beam_indices.tolist()
+    else:
+        assert got.sequences_scores is None
+    assert len(got.scores) == len(expected.scores)
+    return got.sequences
+
+
+def lengths(sequences: Tensor) -> set[int]:
+    return {int(length) for length in (sequences != PAD).sum(dim=1)}
+
+
+def test_the_models_do_stop_at_different_steps(pairs: list[Pair]):
+    for pair in pairs:
+        found = lengths(pair[1].generate(*batch(0, articles=12), max_length=25, num_beams=3, no_repeat_ngram_size=3))
+        assert len(found) >= 4
+        assert min(found) < 10
+
+
+CORE = [
+    {
+        "num_beams": beams,
+        "early_stopping": early,
+        "length_penalty": penalty,
+        "no_repeat_ngram_size": n,
+        "min_length": least,
+    }
+    for beams, early, penalty, n, least in itertools.product(
+        (2, 4), (True, False, "never"), (0.0, 1.0, 2.0), (0, 3), (0, 9)
+    )
+]
+
+
+@pytest.mark.parametrize("number", range(len(CORE)))
+def test_core_options_in_full_product(pairs: list[Pair], number: int):
+    options = CORE[number] | {"num_return_sequences": CORE[number]["num_beams"], "max_length": 22}
+    assert_same(pairs[number % 3], *batch(number), options)
+
+
+def random_options(seed: int) -> dict[str, Any]:
+    """One choice for every option."""
+    pick = random.Random(seed).choice
+    beams = pick([1, 2, 3, 4, 6])
+    options: dict[str, Any] = {
+        "num_beams": beams,
+        "max_length": pick([2, 3, 12, 22, 30, 41]),
+        "min_length": pick([0, 0, 6]),
+        "length_penalty": pick([-1.0, 0.0, 0.6, 1.0, 2.0]),
+        "early_stopping": pick([True, False, "never"]),
+        "no_repeat_ngram_size": pick([0, 1, 2, 3]),
+        "encoder_no_repeat_ngram_size": pick([0, 0, 1, 2, 3]),
+        "repetition_penalty": pick([1.0, 1.0, 1.3, 0.8]),
+        "bad_words_ids": pick([None, [[5], [6, 7], [8, 9, 10], [2]], [[2, 3]]]),
+        "forced_bos_token_id": pick([None, 0, 7]),
+        "forced_eos_token_id": pick([None, 2, 2, [2, 5]]),
+        "eos_token_id": pick([2, 2, [2, 11, 12]]),
+        "do_sample": pick([False, False, True]),
+        "temperature": pick([1.0, 0.7, 1.5]),
+        "top_k": pick([0, 5, 50]),
+        "top_p": pick([1.0, 0.8, 0.3]),
+    }
+    options["num_return_sequences"] = pick([1, beams]) if beams > 1 or not options["do_sample"] else pick([1, 3])
+    if pick([True, False]):
+        options |= {"max_new_tokens": options["max_length"] - 1, "min_new_tokens": options["min_length"]}
+        del options["max_length"], options["min_length"]
+    return options
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_all_options_at_random(pairs: list[Pair], seed: int):
+    assert_same(pairs[seed % 3], *batch(seed, articles=1 + seed % 5), random_options(seed), seed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_beams": 4, "no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "min_length": 4},
+        {"num_beams": 3, "encoder_no_repeat_ngram_size": 2, "forced_bos_token_id": 0},
+        {"do_sample": True, "top_k": 10, "top_p": 0.9, "temperature": 1.3},
+        {"do_sample": True, "num_beams": 3, "top_p": 0.9},
+    ],
+    ids=str,
+)
+def test_the_scores_of_every_step(pairs: list[Pair], options: dict[str, Any]):
+    for pair in pairs:
+        ids, mask = batch(1)
+        both = {"max_length": 12, "return_dict_in_generate": True, "output_scores": True} | options
+        torch.manual_seed(0)
+        expected = pair[0].generate(ids, attention_mask=mask, **both).scores
+        torch.manual_seed(0)
+        got = pair[1].generate(ids, mask, **both).scores
+        torch.testing.assert_close(torch.stack(got), torch.stack(expected), atol=1e-5, rtol=1e-5)
+
+
+def test_defaults_of_a_model_and_of_its_generation_config(pairs: list[Pair]):
+    """Without any option: 20 new ids, greedy, EOS forced in the last place."""
+    theirs, ours = pairs[0]
+    ids, mask = batch(3)
+    expected = theirs.generate(ids, attention_mask=mask)
+    assert expected.shape[1] == 21
+    assert torch.equal(ours.generate(ids, mask), expected)
+
+
+def test_our_generation_config_is_read_by_transformers_and_theirs_by_us(pairs: list[Pair]):
+    from bart.generation import GenerationConfig
+
+    ours = GenerationConfig(
+        num_beams=4, length_penalty=2.0, early_stopping=True, eos_token_id=2, bad_words_ids=[[4, 5]]
+    )
+    theirs = transformers.GenerationConfig.from_dict(ours.to_dict())
+    assert {name: getattr(theirs, name) for name in ours.to_dict()} == ours.to_dict()
+    assert GenerationConfig.from_dict(theirs.to_dict()) == ours
+
+
+def recorded() -> dict[str, Any]:
+    return json.loads((FIXTURES / "diverse_beams.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def recorded_model() -> BartForConditionalGeneration:
+    model = BartForConditionalGeneration(BartConfig(**recorded()["config"])).eval()
+    model.load_state_dict(load_file(FIXTURES / "diverse_beams.safetensors"), strict=False)
+    return model
+
+
+@pytest.mark.parametrize("case", recorded()["cases"], ids=range(len(recorded()["cases"])))
+def test_diverse_beams(recorded_model: BartForConditionalGeneration, case: dict[str, Any]):
+    ids = torch.tensor(recorded()["input_ids"])
+    got = recorded_model.generate(ids, return_dict_in_generate=True, output_scores=True, **case["options"])
+    assert got.sequences.tolist() == case["sequences"]
+    torch.testing.assert_close(got.sequences_scores, torch.tensor(case["sequences_scores"]), atol=1e-5, rtol=0)
+
+
+def test_the_recording_holds_different_lengths():
+    assert len(set().union(*(lengths(torch.tensor(case["sequences"])) for case in recorded()["cases"]))) >= 8
+
+
+@pytest.mark.skipif(
+    not hasattr(transformers.GenerationMixin, "_group_beam_search"), reason="this transformers has no group beam search"
+)
+def test_the_recording_is_what_transformers_gives():
+    path = Path(__file__).with_name("record_diverse_beams.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    recorder = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recorder)
+    model = recorder.tiny_model()
+    model.load_state_dict(load_file(recorder.WEIGHTS), strict=False)
+    for case in recorded()["cases"]:
+        assert recorder.answers(model, case["options"])["sequences"] == case["sequences"]

@@ -1,0 +1,186 @@
+"""The network against Hugging Face's: logits, loss, gradients, cached steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import BartConfig as HFBartConfig
+from transformers import BartForConditionalGeneration as HFBart
+from transformers import MBartConfig, MBartForConditionalGeneration
+
+from bart.configuration.configuration_bart import ACTIVATIONS, BartConfig
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+TINY = {
+    "vocab_size": 97,
+    "d_model": 32,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 40,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "init_std": 0.3,
+}
+
+
+def pair(family: str = "bart", **changes: object) -> tuple[torch.nn.Module, BartForConditionalGeneration]:
+    """A random Hugging Face model and ours with its weights."""
+    torch.manual_seed(0)
+    classes = {"bart": (HFBartConfig, HFBart), "mbart": (MBartConfig, MBartForConditionalGeneration)}
+    config_class, model_class = classes[family]
+    config = config_class(**{**TINY, **changes})
+    theirs = model_class(config).eval()
+    with torch.no_grad():
+        theirs.final_logits_bias.normal_()
+    ours = BartForConditionalGeneration(BartConfig(**config.to_dict())).eval()
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def batch() -> dict[str, torch.Tensor]:
+    """Ragged sources and targets: (4, 17) and (4, 11), padded on the right."""
+    generator = torch.Generator().manual_seed(1)
+    input_ids = torch.randint(3, 97, (4, 17), generator=generator)
+    labels = torch.randint(3, 97, (4, 11), generator=generator)
+    attention_mask = torch.ones_like(input_ids)
+    for row, (source, target) in enumerate([(17, 11), (9, 3), (1, 7), (13, 1)]):
+        input_ids[row, source:] = 1
+        attention_mask[row, source:] = 0
+        labels[row, target:] = -100
+    return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+
+
+VARIANTS = [
+    *[pytest.param("bart", {"activation_function": name}, id=name) for name in ACTIVATIONS],
+    pytest.param("bart", {"scale_embedding": True}, id="scaled embeddings"),
+    pytest.param("mbart", {}, id="Pre-LN"),
+    pytest.param("mbart", {"scale_embedding": True}, id="Pre-LN, scaled embeddings"),
+]
+
+
+@pytest.mark.parametrize(("family", "changes"), VARIANTS)
+def test_logits_loss_and_every_gradient(family: str, changes: dict[str, object]) -> None:
+    theirs, ours = pair(family, **changes)
+    inputs = batch()
+    if family == "mbart":  # its own shift puts a language id first; hand both models the same decoder input
+        inputs["decoder_input_ids"] = torch.randint(3, 97, (4, 11), generator=torch.Generator().manual_seed(2))
+    expected, actual = theirs(**inputs), ours(**inputs)
+    torch.testing.assert_close(actual.logits, expected.logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        actual.encoder_last_hidden_state, expected.encoder_last_hidden_state, rtol=0, atol=1e-5
+    )
+    torch.testing.assert_close(actual.loss, expected.loss, rtol=0, atol=1e-5)
+    assert actual[0] is actual.loss
+    assert actual[1] is actual.logits
+    expected.loss.backward()
+    actual.loss.backward()
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    assert gradients.keys() == dict(ours.named_parameters()).keys()
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], rtol=0, atol=1e-5, msg=name)
+
+
+def test_without_labels_the_logits_come_first() -> None:
+    _, ours = pair()
+    output = ours(batch()["input_ids"], decoder_input_ids=torch.tensor([[2, 5]] * 4))
+    assert output.loss is None
+    assert output[0] is output.logits
+
+
+def test_decoder_attention_mask() -> None:
+    theirs, ours = pair()
+    inputs = batch()
+    labels = inputs.pop("labels")
+    inputs["decoder_input_ids"] = labels.clamp(min=1)
+    mask = torch.ones_like(labels)
+    mask[0, 3:5] = 0  # a hole in the middle, where causality alone would let later positions read
+    inputs["decoder_attention_mask"] = mask
+    torch.testing.assert_close(ours(**inputs).logits, theirs(**inputs).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bart", "mbart"])
+def test_one_seed_gives_both_the_same_dropout_and_layerdrop(family: str) -> None:
+    drops = {"dropout": 0.2, "activation_dropout": 0.3, "attention_dropout": 0.1}
+    theirs, ours = pair(family, **drops, encoder_layerdrop=0.4, decoder_layerdrop=0.4)
+    inputs = batch()
+    inputs["decoder_input_ids"] = torch.randint(3, 97, (4, 11))
+    for seed in range(5):
+        torch.manual_seed(seed)
+        expected = theirs.train()(**inputs).loss
+        torch.manual_seed(seed)
+        torch.testing.assert_close(ours.train()(**inputs).loss, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bart", "mbart"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_cached_steps_equal_the_full_pass(family: str, beams: int) -> None:
+    _, ours = pair(family)
+    inputs = batch()
+    ids = torch.randint(3, 97, (4 * beams, 12), generator=torch.Generator().manual_seed(4))
+    sources = inputs["input_ids"].repeat_interleave(beams, 0)
+    mask = inputs["attention_mask"].repeat_interleave(beams, 0)
+    with torch.no_grad():
+        expected = ours(sources, mask, decoder_input_ids=ids).logits
+        states = ours.encode(inputs["input_ids"], inputs["attention_mask"])
+        cache = ours.new_cache(states, inputs["attention_mask"], beams=beams, max_length=12)
+        # A prefix, single tokens, several tokens behind others.
+        steps = [ours.decode(ids[:, start:end], cache) for start, end in [(0, 3), (3, 4), (4, 5), (5, 9), (9, 12)]]
+    assert cache.length == 12
+    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=0, atol=1e-5)
+
+
+def test_reordered_cache_continues_the_chosen_rows() -> None:
+    _, ours = pair()
+    inputs = batch()
+    ids = torch.randint(3, 97, (8, 6), generator=torch.Generator().manual_seed(5))
+    order = torch.tensor([1, 1, 2, 3, 5, 4, 6, 6])
+    with torch.no_grad():
+        states = ours.encode(inputs["input_ids"], inputs["attention_mask"])
+        cache = ours.new_cache(states, inputs["attention_mask"], beams=2, max_length=6)
+        ours.decode(ids[:, :5], cache)
+        cache.reorder(order)
+        actual = ours.decode(ids[:, 5:], cache)
+        followed = torch.cat([ids[order, :5], ids[:, 5:]], 1)
+        mask = inputs["attention_mask"].repeat_interleave(2, 0)
+        expected = ours(inputs["input_ids"].repeat_interleave(2, 0), mask, decoder_input_ids=followed).logits[:, 5:]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bart", "mbart"])
+def test_padding_changes_nothing(family: str) -> None:
+    _, ours = pair(family)
+    inputs = batch()
+    decoder_input_ids = torch.randint(3, 97, (4, 6))
+    with torch.no_grad():
+        together = ours(inputs["input_ids"], inputs["attention_mask"], decoder_input_ids=decoder_input_ids).logits
+        for row, length in enumerate([17, 9, 1, 13]):
+            alone = ours(inputs["input_ids"][row : row + 1, :length], decoder_input_ids=decoder_input_ids[row : row + 1])
+            torch.testing.assert_close(together[row : row + 1], alone.logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_bart_large_at_full_size() -> None:
+    """406 M parameters: logits, gradients, and beam search of one article, against transformers."""
+    torch.manual_seed(0)
+    theirs = HFBart(HFBartConfig(dropout=0.0)).eval()
+    config = BartConfig(**theirs.config.to_dict())
+    with torch.device("meta"):
+        ours = BartForConditionalGeneration(config)
+    ours.load_state_dict(theirs.state_dict(), assign=True)  # one copy of the weights serves both models
+    ours.tie_weights()
+    ours.eval()
+    input_ids = torch.randint(3, 50000, (2, 200))
+    mask = torch.ones_like(input_ids)
+    input_ids[1, 120:], mask[1, 120:] = 1, 0
+    labels = torch.randint(3, 50000, (2, 30))
+    expected, actual = (model(input_ids=input_ids, attention_mask=mask, labels=labels) for model in (theirs, ours))
+    torch.testing.assert_close(actual.logits, expected.logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(actual.loss, expected.loss, rtol=0, atol=1e-5)
+    options = {"num_beams": 4, "max_length": 30, "min_length": 10, "no_repeat_ngram_size": 3, "length_penalty": 2.0}
+    options |= {"early_stopping": True, "forced_bos_token_id": 0}
+    expected_ids = theirs.generate(input_ids, attention_mask=mask, **options)
+    assert ours.generate(input_ids, mask, **options).tolist() == expected_ids.tolist()

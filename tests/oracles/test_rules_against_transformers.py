@@ -1,0 +1,99 @@
+"""Each score rule against the logits processor of transformers that it names, on random scores and sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+from bart.generation import GenerationConfig
+from bart.generation.rules import (
+    BadWords,
+    EncoderNoRepeatNGram,
+    ForcedToken,
+    MinLength,
+    NoRepeatNGram,
+    RepetitionPenalty,
+    Rule,
+    Temperature,
+    TopK,
+    TopP,
+    diversity_penalties,
+    rules_for,
+)
+
+ARTICLES, BEAMS, VOCAB, SOURCE = 3, 4, 13, 9
+ROWS = ARTICLES * BEAMS
+CPU = torch.device("cpu")
+WORDS = [[3], [4, 5], [6, 5], [5, 5, 5], [7, 8, 9, 10], [11], [1, 2, 3, 4, 5, 6, 7, 8]]
+
+
+def random_source() -> Tensor:
+    # Few different ids, so that n-grams do repeat.
+    return torch.randint(3, 7, (ARTICLES, SOURCE), generator=torch.Generator().manual_seed(7))
+
+
+PAIRS: dict[str, tuple[Rule, Callable[[Tensor, Tensor], Tensor]]] = (
+    {
+        "min length": (MinLength(5, torch.tensor([2])), hf.MinLengthLogitsProcessor(5, 2)),
+        "min length, two EOS": (MinLength(5, torch.tensor([2, 6])), hf.MinLengthLogitsProcessor(5, [2, 6])),
+        "forced BOS": (ForcedToken(1, torch.tensor([3])), hf.ForcedBOSTokenLogitsProcessor(3)),
+        "forced EOS": (ForcedToken(7, torch.tensor([2])), hf.ForcedEOSTokenLogitsProcessor(8, 2)),
+        "forced EOS, two": (ForcedToken(7, torch.tensor([2, 4])), hf.ForcedEOSTokenLogitsProcessor(8, [2, 4])),
+        "repetition up": (RepetitionPenalty(1.7), hf.RepetitionPenaltyLogitsProcessor(1.7)),
+        "repetition down": (RepetitionPenalty(0.6), hf.RepetitionPenaltyLogitsProcessor(0.6)),
+        "bad words": (BadWords(WORDS, CPU), hf.NoBadWordsLogitsProcessor(WORDS)),
+        "temperature": (Temperature(0.7), hf.TemperatureLogitsWarper(0.7)),
+        "top k": (TopK(5), hf.TopKLogitsWarper(5)),
+        "top k above V": (TopK(50), hf.TopKLogitsWarper(50)),
+        "top p": (TopP(0.6, 1), hf.TopPLogitsWarper(0.6)),
+        "top p, at least": (TopP(0.01, 4), hf.TopPLogitsWarper(0.01, min_tokens_to_keep=4)),
+    }
+    | {f"{n}-gram": (NoRepeatNGram(n), hf.NoRepeatNGramLogitsProcessor(n)) for n in (1, 2, 3, 5)}
+    | {
+        f"encoder {n}-gram": (
+            EncoderNoRepeatNGram(n, random_source()),
+            hf.EncoderNoRepeatNGramLogitsProcessor(n, random_source()),
+        )
+        for n in (1, 2, 3, SOURCE, SOURCE + 1)
+    }
+)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8])
+@pytest.mark.parametrize("name", PAIRS)
+def test_rule_equals_processor(name: str, length: int):
+    rule, processor = PAIRS[name]
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        tokens = torch.randint(3, 7, (ROWS, length), generator=generator)
+        scores = torch.randn(ROWS, VOCAB, generator=generator)
+        scores[0, 5] = -torch.inf  # rules follow upon each other's bans
+        scores[1] = scores[1].round()  # ties
+        expected = processor(tokens, scores.clone())
+        assert torch.equal(rule(tokens, scores), expected)
+
+
+def test_the_random_sequences_do_bring_bans_about():
+    tokens = torch.randint(3, 7, (ROWS, 8), generator=torch.Generator().manual_seed(0))
+    for name in ("2-gram", "3-gram", "encoder 2-gram", "encoder 3-gram", "bad words"):
+        assert PAIRS[name][0](tokens, torch.zeros(ROWS, VOCAB)).isinf().any(), name
+
+
+def test_bad_words_may_hold_a_single_eos_which_is_ignored():
+    config = GenerationConfig(bad_words_ids=[[2], [3], [2, 4]], eos_token_id=2)
+    (rule,) = rules_for(config, 8, None, CPU)
+    processor = hf.NoBadWordsLogitsProcessor([[2], [3], [2, 4]], eos_token_id=2)
+    tokens = torch.tensor([[2], [5]])
+    scores = torch.zeros(2, VOCAB)
+    expected = processor(tokens, scores.clone())
+    assert torch.equal(rule(tokens, scores), expected)
+
+
+def test_diversity_penalty_counts_how_often_earlier_groups_chose_a_token():
+    penalties = diversity_penalties(torch.tensor([[4, 4, 6], [0, 1, 2]]), 0.5, 8)
+    assert penalties.tolist() == [[0, 0, 0, 0, 1, 0, 0.5, 0], [0.5, 0.5, 0.5, 0, 0, 0, 0, 0]]
+    assert not diversity_penalties(torch.zeros(2, 0, dtype=torch.long), 0.5, 8).any()
