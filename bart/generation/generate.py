@@ -255,17 +255,20 @@ def _checked_mask(
         got = f"{tuple(input_ids.shape)} of {input_ids.dtype}"
         raise InputError(f"input_ids are {got}; allowed: two dimensions (articles, source length) of int64")
     if encoder_outputs is not None and encoder_outputs.dim() != 3:
-        got = tuple(encoder_outputs.shape)
-        raise InputError(f"encoder_outputs are {got}; allowed: three dimensions (articles, source length, width)")
+        shape = tuple(encoder_outputs.shape)
+        raise InputError(f"encoder_outputs are {shape}; allowed: three dimensions (articles, source length, width)")
     shape = source.shape[:2]
     if 0 in shape:
         raise InputError(f"the source is {tuple(shape)}; allowed: at least one article and one id")
     positions = model.config.max_position_embeddings
     if shape[1] > positions:
         raise InputError(f"the source has {shape[1]} ids; allowed: at most {positions}, the model's positions")
-    for name, tensor in {"attention_mask": attention_mask, "encoder_outputs": encoder_outputs}.items():
-        if tensor is not None and tensor.shape[:2] != shape:
-            raise InputError(f"{name} is {tuple(tensor.shape)}; allowed: {tuple(shape)} first, as the source has it")
+    if encoder_outputs is not None and encoder_outputs.shape[:2] != shape:
+        raise InputError(
+            f"encoder_outputs are of {tuple(encoder_outputs.shape[:2])}; allowed: {tuple(shape)}, as input_ids"
+        )
+    if attention_mask is not None and attention_mask.shape != shape:
+        raise InputError(f"attention_mask is {tuple(attention_mask.shape)}; allowed: {tuple(shape)}, as the source")
     if input_ids is not None:
         least, most = (int(bound) for bound in input_ids.aminmax())
         if least < 0 or most >= model.config.vocab_size:

@@ -9,6 +9,7 @@ import importlib.util
 import itertools
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.generation import GenerationConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+# The grid asks for min_length above max_length, and for options of methods not in use, on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 PAD, EOS, VOCAB = 1, 2, 97
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -49,14 +54,23 @@ def make_pair(seed: int, eos_bias: float) -> Pair:
     return theirs, ours
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads only get in each other's way with models this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def pairs() -> list[Pair]:
-    return [make_pair(0, 3.0), make_pair(1, 5.0), make_pair(2, 7.0)]
+    return [make_pair(0, 4.0), make_pair(3, 5.0), make_pair(6, 3.0)]
 
 
 def batch(seed: int, articles: int = 5, longest: int = 14) -> tuple[Tensor, Tensor]:
     """Articles of different lengths, at least one id and EOS each, with their mask."""
-    lengths = random.Random(seed).choices(range(2, longest), k=articles - 1) + [longest]
+    lengths = [*random.Random(seed).choices(range(2, longest), k=articles - 1), longest]
     ids = torch.randint(3, VOCAB, (articles, longest), generator=torch.Generator().manual_seed(seed))
     for row, length in enumerate(lengths):
         ids[row, length - 1] = EOS
@@ -92,23 +106,19 @@ def test_the_models_do_stop_at_different_steps(pairs: list[Pair]):
         assert min(found) < 10
 
 
-CORE = [
-    {
-        "num_beams": beams,
-        "early_stopping": early,
-        "length_penalty": penalty,
-        "no_repeat_ngram_size": n,
-        "min_length": least,
-    }
-    for beams, early, penalty, n, least in itertools.product(
-        (2, 4), (True, False, "never"), (0.0, 1.0, 2.0), (0, 3), (0, 9)
-    )
-]
+CORE: dict[str, list[Any]] = {
+    "num_beams": [2, 4],
+    "early_stopping": [True, False, "never"],
+    "length_penalty": [0.0, 1.0, 2.0],
+    "no_repeat_ngram_size": [0, 3],
+    "min_length": [0, 9],
+}
+CORE_CASES = [dict(zip(CORE, values, strict=True)) for values in itertools.product(*CORE.values())]
 
 
-@pytest.mark.parametrize("number", range(len(CORE)))
+@pytest.mark.parametrize("number", range(len(CORE_CASES)))
 def test_core_options_in_full_product(pairs: list[Pair], number: int):
-    options = CORE[number] | {"num_return_sequences": CORE[number]["num_beams"], "max_length": 22}
+    options = CORE_CASES[number] | {"num_return_sequences": CORE_CASES[number]["num_beams"], "max_length": 22}
     assert_same(pairs[number % 3], *batch(number), options)
 
 
@@ -125,7 +135,8 @@ def random_options(seed: int) -> dict[str, Any]:
         "no_repeat_ngram_size": pick([0, 1, 2, 3]),
         "encoder_no_repeat_ngram_size": pick([0, 0, 1, 2, 3]),
         "repetition_penalty": pick([1.0, 1.0, 1.3, 0.8]),
-        "bad_words_ids": pick([None, [[5], [6, 7], [8, 9, 10], [2]], [[2, 3]]]),
+        # None begins with the start token: transformers 5.17, unlike 5.23, overlooks a word begun by the very first id.
+        "bad_words_ids": pick([None, [[5], [6, 7], [8, 9, 10], [2]], [[word, 2] for word in range(3, 50)]]),
         "forced_bos_token_id": pick([None, 0, 7]),
         "forced_eos_token_id": pick([None, 2, 2, [2, 5]]),
         "eos_token_id": pick([2, 2, [2, 11, 12]]),
@@ -177,9 +188,7 @@ def test_defaults_of_a_model_and_of_its_generation_config(pairs: list[Pair]):
     assert torch.equal(ours.generate(ids, mask), expected)
 
 
-def test_our_generation_config_is_read_by_transformers_and_theirs_by_us(pairs: list[Pair]):
-    from bart.generation import GenerationConfig
-
+def test_our_generation_config_is_read_by_transformers_and_theirs_by_us():
     ours = GenerationConfig(
         num_beams=4, length_penalty=2.0, early_stopping=True, eos_token_id=2, bad_words_ids=[[4, 5]]
     )

@@ -70,6 +70,7 @@ def test_rule_equals_processor(name: str, length: int):
     for seed in range(8):
         generator = torch.Generator().manual_seed(seed)
         tokens = torch.randint(3, 7, (ROWS, length), generator=generator)
+        tokens[:, 0] = 2
         scores = torch.randn(ROWS, VOCAB, generator=generator)
         scores[0, 5] = -torch.inf  # rules follow upon each other's bans
         scores[1] = scores[1].round()  # ties
@@ -87,10 +88,16 @@ def test_bad_words_may_hold_a_single_eos_which_is_ignored():
     config = GenerationConfig(bad_words_ids=[[2], [3], [2, 4]], eos_token_id=2)
     (rule,) = rules_for(config, 8, None, CPU)
     processor = hf.NoBadWordsLogitsProcessor([[2], [3], [2, 4]], eos_token_id=2)
-    tokens = torch.tensor([[2], [5]])
+    tokens = torch.tensor([[2, 2], [2, 5]])
     scores = torch.zeros(2, VOCAB)
     expected = processor(tokens, scores.clone())
     assert torch.equal(rule(tokens, scores), expected)
+
+
+def test_a_bad_word_may_begin_with_the_very_first_id():
+    """As transformers 5.23 has it; 5.17 wanted one id more in front."""
+    scores = BadWords([[2, 4], [9, 2, 4]], CPU)(torch.tensor([[2]]), torch.zeros(1, VOCAB))
+    assert scores.isinf().nonzero().tolist() == [[0, 4]]
 
 
 def test_diversity_penalty_counts_how_often_earlier_groups_chose_a_token():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytorch_lightning as pl
+import torch
 from torch.utils.data import DataLoader
 
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -65,5 +66,6 @@ class SummarizationDataModule(pl.LightningDataModule):
             batch_sampler=batches,
             collate_fn=self.collate,
             num_workers=self.args.num_workers,
+            generator=torch.Generator(),  # a loader must not draw from the stream that dropout draws from
             pin_memory=self.args.gpus > 0,
         )

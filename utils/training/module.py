@@ -39,11 +39,12 @@ class SummarizationModule(pl.LightningModule):
         total_steps: int,
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model = model.train()  # from_pretrained gives eval mode, and Lightning keeps what it finds
         self.tokenizer = tokenizer
         self.args = args
         self.references = references
         self.total_steps = total_steps
+        self.random_states: dict[str, Tensor] = {}
         # Sums over tokens would overflow fp16 gradients; this constant keeps them near the size of a mean's.
         self.reference_tokens = float(args.train_batch_size * args.max_target_length)
         self.register_buffer("step_tokens", torch.zeros((), dtype=torch.long), persistent=False)
@@ -132,3 +133,16 @@ class SummarizationModule(pl.LightningModule):
         checkpoint["config"] = self.model.config.to_dict()
         checkpoint["generation_config"] = self.model.generation_config.to_dict()
         checkpoint["tokenizer_json"] = self.tokenizer.to_json()
+        checkpoint["random_states"] = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_initialized():
+            checkpoint["random_states"]["cuda"] = torch.cuda.get_rng_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.random_states = checkpoint.get("random_states", {})
+
+    def on_train_start(self) -> None:
+        """Let dropout go on where an interrupted run left it."""
+        if "cpu" in self.random_states:
+            torch.set_rng_state(self.random_states["cpu"].cpu())
+        if "cuda" in self.random_states and torch.cuda.is_initialized():
+            torch.cuda.set_rng_state(self.random_states["cuda"].cpu())

@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import optimization as schedules
 
 from utils.arguments import TrainArguments
-from utils.training.precision import MasterWeightAdamW, keeps_master_weights
+from utils.training.precision import MasterWeightAdamW, half_dtype, keeps_master_weights
 
 
 def build_optimizer(model: nn.Module, args: TrainArguments) -> AdamW:
@@ -19,8 +19,8 @@ def build_optimizer(model: nn.Module, args: TrainArguments) -> AdamW:
     vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = MasterWeightAdamW if keeps_master_weights(args) else AdamW
-    # torch's fused AdamW unscales fp16 gradients itself, which rules out clipping them in between.
-    return optimizer(groups, lr=args.learning_rate, fused=not args.fp16)
+    # torch's fused AdamW unscales half-precision gradients itself, and Lightning refuses to clip such gradients.
+    return optimizer(groups, lr=args.learning_rate, fused=half_dtype(args) is None)
 
 
 def build_schedule(name: str, optimizer: Optimizer, warmup_steps: int, total_steps: int) -> LambdaLR:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
-from pytorch_lightning.plugins.precision import MixedPrecision, Precision
+from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.optim import AdamW
 
@@ -57,9 +57,6 @@ class HalfWeights(MixedPrecision):
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return nullcontext()
-
-    def clip_gradients(self, *args: Any, **kwargs: Any) -> None:
-        Precision.clip_gradients(self, *args, **kwargs)
 
 
 class MasterWeightAdamW(AdamW):

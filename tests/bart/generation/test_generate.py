@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +25,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "rules": {"num_beams": 2, "min_length": 5, "repetition_penalty": 1.3, "bad_words_ids": [[5], [6, 7]]},
 }
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads only get in each other's way with models this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,260 @@
+"""Whole runs of finetune.py on tiny data."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import yaml
+from tests.tiny_run import write_tiny_run
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+import finetune
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.arguments import parse_train_arguments
+from utils.data.datamodule import SummarizationDataModule
+from utils.training import run as run_module
+from utils.training.precision import precision_of
+
+
+def train(folder: Path, output: Path, *options: object) -> None:
+    argv = write_tiny_run(folder) if not (folder / "data").exists() else tiny_options(folder)
+    argv += ["--do_train", "--output_dir", str(output), "--train_batch_size", "4", "--sortish_sampler"]
+    finetune.main([*argv, *map(str, options)])
+
+
+_OPTIONS: dict[Path, list[str]] = {}
+
+
+def tiny_options(folder: Path) -> list[str]:
+    return list(_OPTIONS[folder])
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    _OPTIONS[tmp_path] = write_tiny_run(tmp_path)
+    return tmp_path
+
+
+def losses(output: Path) -> list[str]:
+    """Training losses as written, step by step, over an interrupted run's files and the last one."""
+    rows = []
+    for path in [*sorted(output.glob("metrics.*.csv")), output / "metrics.csv"]:
+        with path.open() as file:
+            rows += [row["train_loss"] for row in csv.DictReader(file) if row["train_loss"]]
+    return rows
+
+
+def test_a_run_leaves_everything_the_design_names(tiny: Path) -> None:
+    output = tiny / "run"
+    train(tiny, output, "--do_predict", "--max_epochs", 2, "--learning_rate", 1e-3, "--val_check_interval", 0.5)
+    names = {path.name for path in output.iterdir()}
+    assert {"arguments.yaml", "log.txt", "metrics.csv", "last.ckpt", "export"} <= names
+    assert {"train_summary.json", "test_generations.txt", "test_scores.json"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert summary["steps"] == 12  # 22 examples in batches of 4, twice
+    assert (output / summary["best_checkpoint"]).is_file()
+    assert summary["best_checkpoint"].startswith("_epoch")
+    scores = json.loads((output / "test_scores.json").read_text())
+    assert scores["examples"] == 7
+    assert scores["generation"]["num_beams"] == 2  # --eval_beams 0 is about validation
+    assert len((output / "test_generations.txt").read_text().split("\n")) == 7 + 1
+    arguments = yaml.safe_load((output / "arguments.yaml").read_text())
+    assert arguments["learning_rate"] == 1e-3
+    assert len(losses(output)) == 12
+    validated = [row["val_loss"] for row in csv.DictReader((output / "metrics.csv").open()) if row["val_loss"]]
+    assert len(validated) == 4
+
+
+def test_export_loads_in_transformers_and_checkpoints_need_neither_config_nor_tokenizer(tiny: Path) -> None:
+    output = tiny / "run"
+    train(tiny, output, "--max_steps", 3)
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(output / "export")
+    ids = AutoTokenizer.from_pretrained(output / "export")("the dog sat", return_tensors="pt")["input_ids"]
+    for place in (output / "export", output / "last.ckpt"):
+        ours, tokenizer = BartForConditionalGeneration.from_pretrained(place), BartTokenizer.from_pretrained(place)
+        assert tokenizer("the dog sat", return_tensors="pt")["input_ids"].tolist() == ids.tolist()
+        assert ours.generate(ids).tolist() == theirs.generate(ids).tolist()
+
+
+def test_training_runs_in_training_mode(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """from_pretrained gives eval mode; dropout must be on all the same, also after a validation."""
+    train(tiny, tiny / "first", "--max_steps", 1)
+    seen = []
+    step = run_module.SummarizationModule.training_step
+
+    def spy(self: pl.LightningModule, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        seen.append(all(module.training for module in self.model.modules()))
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(run_module.SummarizationModule, "training_step", spy)
+    options = ("--model_name_or_path", tiny / "first" / "export", "--max_steps", 4, "--val_check_interval", 0.3)
+    train(tiny, tiny / "second", *options)
+    assert seen == [True] * 4
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    tiny: Path, accumulation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted behind every validation of two epochs in turn: same losses, same weights, bit for bit."""
+    common = ("--max_epochs", 2, "--learning_rate", 1e-3, "--val_check_interval", 0.34, "--val_metric", "loss")
+    common += ("--gradient_accumulation_steps", accumulation)
+    train(tiny, tiny / "whole", *common)
+    expected = losses(tiny / "whole")
+    final = torch.load(tiny / "whole" / "last.ckpt", weights_only=True)["state_dict"]
+
+    class Interrupted(Exception):
+        pass
+
+    class InterruptAt(pl.Callback):
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def on_train_batch_start(self, trainer: pl.Trainer, *_: object) -> None:
+            done = trainer.fit_loop.epoch_loop.batch_progress.total.ready
+            if done > self.count:
+                raise Interrupted
+
+    build = run_module.build_callbacks
+    for count in (3, 5, 7, 9):
+        output = tiny / f"interrupted{count}"
+
+        def interrupting(args: object, count: int = count) -> tuple[object, list[pl.Callback]]:
+            checkpoints, callbacks = build(args)
+            return checkpoints, [*callbacks, InterruptAt(count)]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run_module, "build_callbacks", interrupting)
+            with pytest.raises(Interrupted):
+                train(tiny, output, *common)
+        steps = torch.load(output / "last.ckpt", weights_only=True)["global_step"]
+        train(tiny, output, *common, "--resume_from_checkpoint", output / "last.ckpt")
+        with (output / "metrics.csv").open() as file:
+            resumed = [row["train_loss"] for row in csv.DictReader(file) if row["train_loss"]]
+        assert resumed == expected[steps:], count
+        again = torch.load(output / "last.ckpt", weights_only=True)["state_dict"]
+        assert all(torch.equal(again[name], tensor) for name, tensor in final.items()), count
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--max_steps", "7"], 7),
+        (["--max_epochs", "3"], 9),
+        (["--max_steps", "7", "--max_epochs", "2"], 6),
+        ([], 3),
+        (["--gradient_accumulation_steps", "2"], 2),
+    ],
+)
+def test_total_steps(options: list[str], expected: int) -> None:
+    args = parse_train_arguments(["--do_train", *options])
+    assert run_module.steps_of(args, batches_per_epoch=3) == expected
+
+
+@pytest.mark.parametrize(
+    ("interval", "batch_size", "expected"),
+    [
+        ("1", "4", {"val_check_interval": 100}),
+        ("0.3", "4", {"val_check_interval": 30}),
+        ("0.001", "4", {"val_check_interval": 1}),
+        ("80", "4", {"val_check_interval": 20, "check_val_every_n_epoch": None}),
+        ("3", "4", {"val_check_interval": 1, "check_val_every_n_epoch": None}),
+    ],
+)
+def test_validation_interval(interval: str, batch_size: str, expected: dict[str, object]) -> None:
+    args = parse_train_arguments(["--do_train", "--val_check_interval", interval, "--train_batch_size", batch_size])
+    assert run_module.validation_schedule(args, batches_per_epoch=100) == expected
+
+
+def test_gradients_do_not_depend_on_how_a_step_is_cut(tiny: Path) -> None:
+    """1 x 12, 2 x 6 and 3 x 4 examples: one optimizer step gives the same weights to 1e-6."""
+    weights = []
+    for batch, accumulation in ((12, 1), (6, 2), (4, 3)):
+        output = tiny / f"cut{batch}"
+        train(
+            tiny, output, "--n_train", 12, "--train_batch_size", batch, "--gradient_accumulation_steps", accumulation,
+            "--max_steps", 1, "--learning_rate", 1e-2, "--dropout", 0, "--attention_dropout", 0,
+            "--gradient_clip_val", 0.1, "--no_sortish_sampler", "--lr_scheduler", "constant",
+        )  # fmt: skip
+        weights.append(torch.load(output / "last.ckpt", weights_only=True)["optimizer_states"][0]["state"])
+    for other in weights[1:]:
+        for key, state in weights[0].items():
+            torch.testing.assert_close(other[key]["exp_avg"], state["exp_avg"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_bf16_levels_train_on_the_cpu(tiny: Path, level: str) -> None:
+    output = tiny / level
+    train(tiny, output, "--bf16", "--amp_level", level, "--max_epochs", 8, "--learning_rate", 5e-3)
+    curve = [float(loss) for loss in losses(output)]
+    assert sum(curve[-6:]) / 6 < sum(curve[:6]) / 6 - 0.2
+    dtypes = {tensor.dtype for tensor in torch.load(output / "last.ckpt", weights_only=True)["state_dict"].values()}
+    assert dtypes == {torch.bfloat16 if level in ("O2", "O3") else torch.float32}
+    BartForConditionalGeneration.from_pretrained(output / "export")
+
+
+def test_o2_keeps_updates_that_halves_would_round_away(tiny: Path) -> None:
+    """Norm weights start at 1, where bf16 steps by 1/128; with updates of 1e-4 only fp32 copies can move them."""
+    for level in ("O2", "O3"):
+        options = ("--bf16", "--amp_level", level, "--max_steps", 5, "--learning_rate", 1e-4)
+        train(tiny, tiny / level, *options, "--lr_scheduler", "constant")
+        checkpoint = torch.load(tiny / level / "last.ckpt", weights_only=True)
+        weight = checkpoint["state_dict"]["model.model.encoder.layernorm_embedding.weight"]
+        assert (weight == 1).all()
+        if level == "O2":
+            masters = checkpoint["optimizer_states"][0]["masters"]
+            near_one = [m for m in masters if m.shape == weight.shape and ((m - 1).abs() < 0.1).all()]
+            assert len(near_one) == 7  # 2 embedding norms, 2 encoder and 3 decoder norms
+            assert all(((m - 1).abs() > 1e-5).any() for m in near_one)
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision"),
+    [
+        ([], "32-true"),
+        (["--fp16"], "16-mixed"),
+        (["--bf16"], "bf16-mixed"),
+        (["--tf32"], "32-true"),
+        (["--fp16", "--amp_level", "O0"], "32-true"),
+        (["--fp16", "--amp_level", "O3"], "16-true"),
+        (["--bf16", "--amp_level", "O3"], "bf16-true"),
+    ],
+)
+def test_precision_names(flags: list[str], precision: str) -> None:
+    assert precision_of(parse_train_arguments(["--do_train", *flags])) == {"precision": precision}
+
+
+def test_frozen_parts_do_not_move(tiny: Path) -> None:
+    train(tiny, tiny / "start", "--max_steps", 1)
+    start = BartForConditionalGeneration.from_pretrained(tiny / "start" / "export").state_dict()
+    options = ("--model_name_or_path", tiny / "start" / "export", "--max_steps", 3, "--learning_rate", 1e-2)
+    train(tiny, tiny / "embeds", *options, "--freeze_embeds")
+    train(tiny, tiny / "encoder", *options, "--freeze_encoder")
+    embeds = BartForConditionalGeneration.from_pretrained(tiny / "embeds" / "last.ckpt").state_dict()
+    encoder = BartForConditionalGeneration.from_pretrained(tiny / "encoder" / "last.ckpt").state_dict()
+    for name, tensor in start.items():
+        if name == "final_logits_bias":
+            continue
+        assert torch.equal(embeds[name], tensor) == ("embed_" in name or "shared" in name or "lm_head" in name), name
+        tied = name.endswith("embed_tokens.weight")
+        assert torch.equal(encoder[name], tensor) == (name.startswith("model.encoder") and not tied), name
+
+
+def test_early_stopping_and_validation_with_beams(tiny: Path) -> None:
+    options = ("--max_epochs", 30, "--learning_rate", 1e-9, "--early_stopping_patience", 1, "--eval_beams", 2)
+    train(tiny, tiny / "run", *options, "--eval_max_gen_length", 5)
+    assert json.loads((tiny / "run" / "train_summary.json").read_text())["steps"] < 30 * 6
+    assert "val_rouge2" in json.loads((tiny / "run" / "train_summary.json").read_text())
+
+
+def test_dataloader_position_before_a_trainer_is_attached(tiny: Path) -> None:
+    args = parse_train_arguments([*tiny_options(tiny), "--do_train", "--train_batch_size", "4"])
+    data = SummarizationDataModule(args, BartTokenizer.from_pretrained(tiny / "tokenizer"))
+    assert sorted(i for batch in data.train_batches() for i in batch) == list(range(22))
