@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -91,7 +92,7 @@ def _converter(field: dataclasses.Field[Any], kind: type) -> Callable[[Any], Any
             if kind is bool and not isinstance(text, bool):
                 raise ValueError
             value = kind(text)
-            if kind is int and isinstance(text, float) and text != value:
+            if (kind is int and isinstance(text, float) and text != value) or (kind is float and not isfinite(value)):
                 raise ValueError
         except (TypeError, ValueError):
             raise argparse.ArgumentTypeError(f"{text!r} is not allowed: it takes {allowed}") from None

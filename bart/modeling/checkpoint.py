@@ -108,7 +108,7 @@ def load_pretrained(
             tied, or weights that do not fit; the latter lists missing, unexpected and wrongly shaped names.
     """
     weights = _find_weights(path_or_name)
-    checkpoint = _read_sharded(weights) if weights.suffix == ".json" else _read_file(weights)
+    checkpoint = _read_sharded(weights) if weights.suffix == ".json" else read_file(weights)
     state = _canonical_names(_state_dict(checkpoint, weights), weights)
     generation: GenerationConfig | None = None
     if config is None:
@@ -128,7 +128,7 @@ def stored_config(path_or_name: str | os.PathLike[str]) -> BartConfig | None:
     weights = _find_weights(path_or_name)
     if weights.suffix in (".safetensors", ".json"):  # these hold weights alone, so they need not be read
         return _stored_config({}, {}, weights)[0]
-    checkpoint = _read_file(weights)
+    checkpoint = read_file(weights)
     return _stored_config(checkpoint, _canonical_names(_state_dict(checkpoint, weights), weights), weights)[0]
 
 
@@ -153,12 +153,16 @@ def _read_sharded(index: Path) -> dict[str, Any]:
         shard = index.parent / name
         if Path(name).name != name or not shard.is_file():
             raise InputError(f"{index}: it names the shard {name!r}, which is no file in {index.parent}")
-        state.update(_read_file(shard))
+        state.update(read_file(shard))
     return state
 
 
-def _read_file(path: Path) -> dict[str, Any]:
-    """The content of one file: names to tensors, or the top level of a training checkpoint."""
+def read_file(path: Path) -> dict[str, Any]:
+    """The content of one file: names to tensors, or the top level of a training checkpoint; nothing in it is run.
+
+    Raises:
+        InputError: the file is missing, empty, damaged or foreign.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(16)

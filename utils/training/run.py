@@ -19,6 +19,7 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.modeling.checkpoint import read_file
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import TrainArguments
@@ -60,6 +61,8 @@ def run(args: TrainArguments) -> None:
     start_log(output_dir)
     pl.seed_everything(args.seed, verbose=False)
     model, tokenizer = load_for_training(args.model_name_or_path, config, args.tokenizer)
+    if args.resume_from_checkpoint is not None:
+        check_resumable(Path(args.resume_from_checkpoint), model.config)
     if args.do_train:
         (output_dir / "arguments.yaml").write_text(yaml.safe_dump(dataclasses.asdict(args), sort_keys=False))
         train(args, model, tokenizer)
@@ -76,6 +79,18 @@ def check_device(gpus: int) -> None:
         raise InputError(
             f"--gpus is {gpus}; this machine has {torch.cuda.device_count()} CUDA devices (--gpus 0 runs on the CPU)"
         )
+
+
+def check_resumable(path: Path, config: BartConfig) -> None:
+    """Raise InputError when a file is no training checkpoint, or one of a network of another shape."""
+    checkpoint = read_file(path)
+    if not {"config", "state_dict", "optimizer_states", "loops"} <= checkpoint.keys():
+        raise InputError(f"--resume_from_checkpoint {path}: not a training checkpoint of finetune.py")
+    stored = BartConfig(**checkpoint["config"])
+    for field in dataclasses.fields(BartConfig):
+        old, new = getattr(stored, field.name), getattr(config, field.name)
+        if old != new and type(old) is not float:  # probabilities of dropping may change
+            raise InputError(f"--resume_from_checkpoint {path}: its {field.name} is {old}, this run's is {new}")
 
 
 def start_log(output_dir: Path) -> None:

@@ -1,0 +1,154 @@
+"""Bad input ends an entry point with one line that names the thing, status 2, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from tests.tiny_run import CONFIG, write_tiny_run
+
+import finetune
+import run_eval
+from bart.configuration.configuration_bart import BartConfig
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.cli import run_main
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[object, list[object]], str]:
+    """Runs an entry point's main as a shell would, and returns the one line it ends with."""
+
+    def refuse(module: object, argv: list[object]) -> str:
+        monkeypatch.setattr(sys, "argv", ["finetune.py", *map(str, argv)])
+        with pytest.raises(SystemExit) as stop:
+            run_main(module.main)
+        error = capsys.readouterr().err
+        assert stop.value.code == 2, error
+        lines = [line for line in error.splitlines() if "error: " in line]
+        assert len(lines) == 1
+        assert error.splitlines()[-1] == lines[0]
+        return lines[0]
+
+    return refuse
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> tuple[Path, list[object]]:
+    argv = write_tiny_run(tmp_path)
+    return tmp_path, [*argv, "--do_train", "--do_predict", "--output_dir", tmp_path / "run", "--max_steps", "1"]
+
+
+def test_missing_data(tiny: tuple[Path, list[object]], run: Callable[..., str]) -> None:
+    folder, argv = tiny
+    assert "nowhere" in run(finetune, [*argv, "--data_dir", folder / "nowhere"])
+    for split in ("train", "val", "test"):
+        target = folder / "data" / f"{split}.target"
+        aside = target.rename(folder / "aside")
+        assert f"{split}.target: no such file" in run(finetune, argv)
+        aside.rename(target)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"one\ntwo\n", "has 2"), (b"one\n\nthree\n", "line 2: blank"), (b"one\n\xff\n", "line 2: not UTF-8")],
+)
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_bad_line_files(
+    split: str, content: bytes, message: str, tiny: tuple[Path, list[object]], run: Callable[..., str]
+) -> None:
+    folder, argv = tiny
+    (folder / "data" / f"{split}.source").write_bytes(content)
+    error = run(finetune, argv)
+    assert f"{split}.source" in error
+    assert message in error
+
+
+def test_precision_and_devices(tiny: tuple[Path, list[object]], run: Callable[..., str]) -> None:
+    _, argv = tiny
+    assert "--fp16 and --bf16 exclude" in run(finetune, [*argv, "--fp16", "--bf16"])
+    assert "--fp16 needs a GPU" in run(finetune, [*argv, "--fp16"])
+    if torch.cuda.device_count() < 64:
+        assert "--gpus is 64" in run(finetune, [*argv, "--gpus", "64"])
+    assert "unknown argument --fp17" in run(finetune, [*argv, "--fp17"])
+    assert "--train_batch_size: '-1'" in run(finetune, [*argv, "--train_batch_size", "-1"])
+
+
+def test_configs(tiny: tuple[Path, list[object]], run: Callable[..., str]) -> None:
+    folder, argv = tiny
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "encoder_layer": 3}))
+    assert "'encoder_layer' is unknown; did you mean 'encoder_layers'" in run(finetune, argv)
+    assert "no such config file" in run(finetune, [*argv, "--config_path", folder / "absent.json"])
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    assert "--max_source_length is 65; the model has 64" in run(finetune, [*argv, "--max_source_length", "65"])
+    assert "--val_max_target_length is 99" in run(finetune, [*argv, "--val_max_target_length", "99"])
+    assert "needs --tokenizer" in run(finetune, [word for word in argv if "tokenizer" not in str(word)])
+    (folder / "file").write_text("")
+    assert "file" in run(finetune, [*argv, "--output_dir", folder / "file"])
+
+
+def test_checkpoints(tiny: tuple[Path, list[object]], run: Callable[..., str]) -> None:
+    folder, argv = tiny
+    tokenizer = BartTokenizer.from_pretrained(folder / "tokenizer")
+    good = folder / "good"
+    BartForConditionalGeneration(BartConfig.from_json(folder / "config.json")).save_pretrained(good, tokenizer)
+    weights = (good / "model.safetensors").read_bytes()
+    cases = {
+        "missing.ckpt": None,
+        "truncated.safetensors": weights[: len(weights) // 2],
+        "empty.ckpt": b"",
+        "picture.ckpt": b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20,
+        "text.pt": b"hello\n" * 100,
+    }
+    for name, content in cases.items():
+        if content is not None:
+            (folder / name).write_bytes(content)
+        error = run(finetune, [*argv, "--model_name_or_path", folder / name])
+        assert name in error
+    safetensors.torch.save_file({"fc.weight": torch.zeros(3, 3)}, folder / "resnet.safetensors")
+    assert "resnet.safetensors" in run(finetune, [*argv, "--model_name_or_path", folder / "resnet.safetensors"])
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "encoder_ffn_dim": 48}))
+    error = run(finetune, [*argv, "--model_name_or_path", good])
+    assert "wrong shape: model.encoder.layers.0.fc1.bias (32,) where the model has (48,)" in error
+    error = run(finetune, [*argv, "--resume_from_checkpoint", folder / "absent.ckpt"])
+    assert "absent.ckpt" in error
+    error = run(finetune, [*argv, "--resume_from_checkpoint", folder / "picture.ckpt"])
+    assert "picture.ckpt" in error
+    error = run(finetune, [*argv, "--resume_from_checkpoint", good / "model.safetensors"])
+    assert "model.safetensors" in error
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    finetune.main([str(word) for word in argv])
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "encoder_ffn_dim": 48}))
+    error = run(finetune, [*argv, "--resume_from_checkpoint", folder / "run" / "last.ckpt"])
+    assert "its encoder_ffn_dim is 32, this run's is 48" in error
+    assert "missing.ckpt" in run(run_eval, [folder / "missing.ckpt", folder / "config.json", folder / "data", folder])
+
+
+def test_a_vocabulary_that_does_not_fit(tiny: tuple[Path, list[object]], run: Callable[..., str]) -> None:
+    folder, argv = tiny
+    tokenizer = BartTokenizer.from_pretrained(folder / "tokenizer")
+    model = BartForConditionalGeneration(BartConfig.from_json(folder / "config.json"))
+    model.resize_token_embeddings(len(tokenizer) - 5)
+    model.save_pretrained(folder / "small", tokenizer)
+    error = run(finetune, [*argv, "--model_name_or_path", folder / "small"])
+    assert f"the tokenizer has {len(tokenizer)} ids, the model's vocab_size is {len(tokenizer) - 5}" in error
+    error = run(run_eval, [folder / "small", folder / "config.json", folder / "data", folder / "out"])
+    assert "the vocabulary does not fit the model" in error
+
+
+def test_from_a_shell() -> None:
+    for command in (["finetune.py", "--do_train", "--nonsense"], ["run_eval.py", "a", "b", "no/such/folder/x", "d"]):
+        result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+        assert result.returncode == 2
+        assert result.stderr.startswith(f"{command[0]}: error: ")
+        assert result.stderr.count("\n") == 1

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bart.errors import InputError
+from utils.data.line_files import read_lines, read_pairs
+
+
+def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    odd = "one\u2028still one\x0b\x0c\x1c\x1d\x1e\x85\u2029"
+    path.write_bytes(f"{odd}\ntwo\r\nthree".encode())
+    assert read_lines(path) == [odd, "two", "three"]
+    path.write_bytes(b"\xef\xbb\xbfwith a byte order mark\nand an end\n")
+    assert read_lines(path) == ["with a byte order mark", "and an end"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"one\n\nthree\n", "line 2: blank"),
+        (b"one\n \t\nthree\n", "line 2: blank"),
+        (b"\n", "line 1: blank"),
+        (b"one\ntwo\n\n", "line 3: blank"),
+        (b"one\ntwo\nth\xffree\n", "line 3: not UTF-8.*0xff"),
+    ],
+)
+def test_bad_files_are_errors_that_name_file_and_line(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.source"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"train\.source.*{message}"):
+        read_lines(path)
+
+
+def test_pairs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere.*no such directory"):
+        read_pairs(tmp_path / "nowhere", "train")
+    (tmp_path / "val.source").write_text("a\nb\nc\n")
+    with pytest.raises(InputError, match=r"val\.target: no such file"):
+        read_pairs(tmp_path, "val")
+    (tmp_path / "val.target").write_text("x\ny\n")
+    with pytest.raises(InputError, match=r"val\.source has 3 lines.*val\.target has 2"):
+        read_pairs(tmp_path, "val")
+    (tmp_path / "val.target").write_text("x\ny\nz\n")
+    assert read_pairs(tmp_path, "val") == (["a", "b", "c"], ["x", "y", "z"])
+    assert read_pairs(tmp_path, "val", 2) == (["a", "b"], ["x", "y"])

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bart.errors import InputError
+from utils.arguments import TrainArguments, parse_eval_arguments, parse_train_arguments
+
+ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --fp16 --bf16 --amp_level --do_train
+--do_predict --n_train --n_val --n_test --train_batch_size --eval_batch_size --gradient_accumulation_steps --max_steps
+--max_epochs --min_epochs --warmup_steps --val_check_interval --max_source_length --max_target_length
+--val_max_target_length --test_max_target_length --eval_max_gen_length --sortish_sampler --lr_scheduler
+--label_smoothing --weight_decay --dropout --attention_dropout --gradient_clip_val --early_stopping_patience
+--num_sanity_val_steps --eval_beams --val_metric --freeze_embeds --freeze_encoder --seed --num_workers
+--resume_from_checkpoint --config --model_name_or_path --tokenizer""".split()
+
+
+def test_help_names_every_flag_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse_train_arguments(["--help"])
+    assert stop.value.code == 0
+    words = capsys.readouterr().out.split()
+    assert [flag for flag in ISSUE_FLAGS if flag not in words] == []
+
+
+def test_every_option_is_read_somewhere() -> None:
+    sources = "".join(path.read_text() for path in Path(__file__).parents[2].glob("utils/**/*.py"))
+    unread = [name for name in TrainArguments.__dataclass_fields__ if f"args.{name}" not in sources]
+    # Dropouts are read by name, and val_metric through selection_metric.
+    assert set(unread) == {"dropout", "attention_dropout", "val_metric"}
+
+
+def test_yaml_gives_values_and_the_command_line_wins(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({"learning_rate": 1e-3, "do_train": True, "max_steps": 5, "fp16": False}))
+    args = parse_train_arguments(["--config", str(path), "--max_steps", "7", "--no_do_train", "--do_predict"])
+    assert (args.learning_rate, args.max_steps, args.do_train, args.do_predict) == (1e-3, 7, False, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("learning_rat: 1", "learning_rat.*learning_rate"),
+        ("learning_rate: fast", "learning_rate.*'fast'.*a number above 0"),
+        ("train_batch_size: 2.5", "train_batch_size.*2.5.*an integer"),
+        ("do_train: 3", "do_train.*true or false"),
+        ("[1, 2]", "mapping"),
+        ("a: [", "YAML"),
+    ],
+)
+def test_bad_yaml(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(content)
+    with pytest.raises(InputError, match=f"(?s)run.yaml.*{message}"):
+        parse_train_arguments(["--config", str(path)])
+    with pytest.raises(InputError, match="absent.yaml"):
+        parse_train_arguments(["--config", str(tmp_path / "absent.yaml")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--learning_rat", "1"], "unknown argument --learning_rat; did you mean --learning_rate?"),
+        (["stray"], "unknown argument stray"),
+        (["--train_batch_size", "0"], "--train_batch_size: '0' is not allowed: it takes an integer at least 1"),
+        (["--train_batch_size", "x"], "--train_batch_size: 'x' is not allowed"),
+        (["--max_source_length", "-5"], "--max_source_length: '-5' is not allowed"),
+        (["--n_train", "-2"], "--n_train: '-2' is not allowed"),
+        (["--learning_rate", "0"], "--learning_rate: '0' is not allowed: it takes a number above 0"),
+        (["--learning_rate", "nan"], "--learning_rate: 'nan' is not allowed"),
+        (["--weight_decay", "inf"], "--weight_decay: 'inf' is not allowed"),
+        (["--label_smoothing", "1.5"], "--label_smoothing: '1.5' is not allowed"),
+        (["--lr_scheduler", "step"], "--lr_scheduler: 'step' is not allowed: it takes one of polynomial"),
+        (["--gpus", "-1"], "--gpus: '-1' is not allowed"),
+        (["--eval_beams"], "--eval_beams: expected one argument"),
+    ],
+)
+def test_bad_options_end_with_one_line_and_status_2(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse_train_arguments(["--do_train", *options])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--do_train", "--fp16", "--bf16"], "--fp16 and --bf16 exclude"),
+        (["--do_train", "--gpus", "0", "--fp16"], "--fp16 needs a GPU"),
+        (["--do_train", "--max_steps", "0"], "--max_steps is 0"),
+        (["--do_train", "--n_val", "0"], "--n_val is 0"),
+        (["--do_train", "--val_check_interval", "80.5"], "--val_check_interval is 80.5"),
+        ([], "--do_train"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_train_arguments(options)
+
+
+def test_selection_metric_follows_eval_beams() -> None:
+    assert parse_train_arguments(["--do_train"]).selection_metric == "rouge2"
+    assert parse_train_arguments(["--do_train", "--eval_beams", "0"]).selection_metric == "loss"
+    assert parse_train_arguments(["--do_train", "--eval_beams", "0", "--val_metric", "rouge1"]).selection_metric == "rouge1"
+
+
+def test_eval_arguments() -> None:
+    args = parse_eval_arguments(["model", "config.json", "data", "out", "--bs", "3", "--eval_beams", "2"])
+    assert (args.model, args.config_path, args.data_dir, args.save_dir) == ("model", "config.json", "data", "out")
+    assert (args.bs, args.eval_beams, args.type_path) == (3, 2, "test")
+    with pytest.raises(InputError, match="--bf16"):
+        parse_eval_arguments(["m", "c", "d", "o", "--bf16", "--fp16"])
