@@ -11,22 +11,20 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from tests.tiny_run import CONFIG, write_tiny_run
 
 import finetune
 import run_eval
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import CONFIG, write_tiny_run
 from utils.cli import run_main
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[object, list[object]], str]:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[object, list[object]], str]:
     """Runs an entry point's main as a shell would, and returns the one line it ends with."""
 
     def refuse(module: object, argv: list[object]) -> str:

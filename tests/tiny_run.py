@@ -37,7 +37,7 @@ def write_tiny_run(folder: Path, n_train: int = 22, n_val: int = 5, n_test: int 
     tokenizer = BartTokenizer.train(words * 3, vocab_size=300)
     tokenizer.save_pretrained(folder / "tokenizer")
     (folder / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": len(tokenizer)}))
-    lengths = [f"--{name}max_{side}_length" for name, side in (("", "source"), ("", "target"), ("val_", "target"), ("test_", "target"))]  # fmt: skip
+    lengths = [f"--{name}_length" for name in ("max_source", "max_target", "val_max_target", "test_max_target")]
     options = {
         "--data_dir": data,
         "--config_path": folder / "config.json",

@@ -163,8 +163,12 @@ class EvalArguments:
     type_path: str = option("test", choices=("train", "val", "test"), help="split to score")
     bs: int = option(8, least=1, help="examples per process and batch")
     n_obs: int = option(-1, least=-1, help="examples to use; -1 for all")
-    max_source_length: int = option(1024, least=3, help="tokens a source is cut to")
-    max_target_length: int = option(142, least=3, help="tokens a target is cut to for its loss")
+    max_source_length: int | None = option(
+        None, least=3, help="tokens a source is cut to; by default the model's positions"
+    )
+    max_target_length: int | None = option(
+        None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
+    )
     eval_beams: int | None = option(None, least=1, help="beams; by default the config's num_beams")
     eval_max_gen_length: int | None = option(None, least=2, help="tokens to generate at most; by default the config's")
     device: str | None = option(None, choices=("cpu", "cuda"), help="by default the GPU where there is one")

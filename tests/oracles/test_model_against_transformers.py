@@ -70,9 +70,7 @@ def test_logits_loss_and_every_gradient(family: str, changes: dict[str, object])
         inputs["decoder_input_ids"] = torch.randint(3, 97, (4, 11), generator=torch.Generator().manual_seed(2))
     expected, actual = theirs(**inputs), ours(**inputs)
     torch.testing.assert_close(actual.logits, expected.logits, rtol=0, atol=1e-5)
-    torch.testing.assert_close(
-        actual.encoder_last_hidden_state, expected.encoder_last_hidden_state, rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(actual.encoder_last_hidden_state, expected.encoder_last_hidden_state, rtol=0, atol=1e-5)
     torch.testing.assert_close(actual.loss, expected.loss, rtol=0, atol=1e-5)
     assert actual[0] is actual.loss
     assert actual[1] is actual.logits
@@ -158,7 +156,9 @@ def test_padding_changes_nothing(family: str) -> None:
     with torch.no_grad():
         together = ours(inputs["input_ids"], inputs["attention_mask"], decoder_input_ids=decoder_input_ids).logits
         for row, length in enumerate([17, 9, 1, 13]):
-            alone = ours(inputs["input_ids"][row : row + 1, :length], decoder_input_ids=decoder_input_ids[row : row + 1])
+            alone = ours(
+                inputs["input_ids"][row : row + 1, :length], decoder_input_ids=decoder_input_ids[row : row + 1]
+            )
             torch.testing.assert_close(together[row : row + 1], alone.logits, rtol=0, atol=1e-5)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.tiny_run import write_tiny_run
 from transformers import AutoModelForSeq2SeqLM, get_polynomial_decay_schedule_with_warmup
 
 import finetune
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
 

@@ -107,7 +107,10 @@ def test_options_that_do_not_go_together(options: list[str], message: str) -> No
 def test_selection_metric_follows_eval_beams() -> None:
     assert parse_train_arguments(["--do_train"]).selection_metric == "rouge2"
     assert parse_train_arguments(["--do_train", "--eval_beams", "0"]).selection_metric == "loss"
-    assert parse_train_arguments(["--do_train", "--eval_beams", "0", "--val_metric", "rouge1"]).selection_metric == "rouge1"
+    assert (
+        parse_train_arguments(["--do_train", "--eval_beams", "0", "--val_metric", "rouge1"]).selection_metric
+        == "rouge1"
+    )
 
 
 def test_eval_arguments() -> None:

@@ -36,7 +36,8 @@ def run(args: EvalArguments) -> None:
     if args.tf32:
         torch.set_float32_matmul_precision("high")
     model.to(device, dtype)
-    dataset = PairDataset(*pairs, tokenizer, args.max_source_length, args.max_target_length)
+    positions = model.config.max_position_embeddings
+    dataset = PairDataset(*pairs, tokenizer, args.max_source_length or positions, args.max_target_length or positions)
     options = generation_options(args.eval_beams, args.eval_max_gen_length)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

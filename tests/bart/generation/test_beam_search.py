@@ -198,3 +198,19 @@ def test_draw_avoids_banned_columns_and_survives_rows_without_any():
     drawn = torch.cat([draw(scores, 1) for _ in range(50)], dim=1)
     assert set(drawn[0].tolist()) == {A, B}
     assert all(0 <= token < VOCAB for token in drawn[1].tolist())
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(BeamSearch, (0.42, 0.30)), (DiverseBeamGroup, (0.30, 0.18))])
+def test_cut_hypotheses_do_not_count_in_a_diverse_group_that_has_enough_ended_ones(kind: type[BeamSearch], kept):
+    search = machine(kind, max_length=3, length_penalty=0.0, early_stopping=True)
+    search.step(table({A: 0.6, EOS: 0.3, B: 0.1}, STEP_1))
+    search.step(table({A: 0.7, EOS: 0.3}, {A: 1.0}))  # on top: 0.42, cut at max_length, and 0.18, ended
+    torch.testing.assert_close(search.finished.scores, logs(*kept))
+
+
+def test_among_equals_the_later_groups_comes_first():
+    groups = [machine(length_penalty=0.0), machine(length_penalty=0.0)]
+    groups[0].step(table({EOS: 0.5, A: 0.5}, STEP_1))
+    groups[1].step(table({A: 1.0}, STEP_1))
+    groups[1].step(table({EOS: 0.5, A: 0.5}, STEP_1))
+    assert best_hypotheses(groups, 1).tokens[0, 0].tolist() == [START, A, EOS, PAD, PAD]

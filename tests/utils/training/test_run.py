@@ -10,12 +10,12 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import yaml
-from tests.tiny_run import write_tiny_run
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import finetune
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
 from utils.training import run as run_module

@@ -1,0 +1,124 @@
+"""run_eval.py on a tiny trained model: order, scores, and two processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import finetune
+import run_eval
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import write_tiny_run
+from utils.evaluation.rouge import rouge
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    argv = write_tiny_run(folder, n_test=9)
+    # Large random weights and hardly any training: the summaries then differ from article to article.
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "init_std": 0.6, "min_length": 4}))
+    finetune.main([*argv, "--do_train", "--output_dir", str(folder / "run"), "--max_steps", "2"])
+    return folder
+
+
+def evaluate(folder: Path, model: Path, out: str, *options: object) -> dict[str, object]:
+    argv = [model, folder / "config.json", folder / "data", folder / out, "--bs", 4, "--device", "cpu"]
+    run_eval.main([str(word) for word in [*argv, *options]])
+    return json.loads((folder / out / "test_scores.json").read_text())
+
+
+def test_generations_are_in_order_and_scored(trained: Path) -> None:
+    scores = evaluate(trained, trained / "run" / "export", "out", "--eval_beams", 3, "--eval_max_gen_length", 10)
+    generations = (trained / "out" / "test_generations.txt").read_text().split("\n")[:-1]
+    references = (trained / "data" / "test.target").read_text().split("\n")[:-1]
+    model = BartForConditionalGeneration.from_pretrained(trained / "run" / "export")
+    tokenizer = BartTokenizer.from_pretrained(trained / "run" / "export")
+    expected = []
+    for line in (trained / "data" / "test.source").read_text().split("\n")[:-1]:
+        ids = tokenizer(line, max_length=64, truncation=True, return_tensors="pt")["input_ids"]
+        summary = model.generate(ids, num_beams=3, max_length=10)[0]
+        expected.append(tokenizer.decode(summary, skip_special_tokens=True).strip())
+    assert generations == expected
+    assert len(set(generations)) > 1
+    for name, value in rouge(generations, references).items():
+        assert scores[name] == pytest.approx(value)
+    losses = [
+        model(
+            tokenizer(source, return_tensors="pt", max_length=64, truncation=True)["input_ids"],
+            labels=tokenizer(target, return_tensors="pt", max_length=64, truncation=True)["input_ids"],
+        ).loss
+        * len(tokenizer(target)["input_ids"])
+        for source, target in zip(
+            (trained / "data" / "test.source").read_text().split("\n")[:-1], references, strict=True
+        )
+    ]
+    tokens = sum(len(tokenizer(target)["input_ids"]) for target in references)
+    assert scores["loss"] == pytest.approx(sum(loss.item() for loss in losses) / tokens, abs=1e-5)
+    assert scores["examples"] == 9
+    assert scores["generation"]["num_beams"] == 3
+    assert scores["batch_latency_ms"]["p50"] <= scores["batch_latency_ms"]["p99"]
+
+
+def test_a_checkpoint_scores_as_its_export_and_n_obs_cuts(trained: Path) -> None:
+    [best] = (trained / "run").glob("_epoch*.ckpt")
+    one = evaluate(trained, trained / "run" / "export", "one", "--n_obs", 5)
+    two = evaluate(trained, best, "two", "--n_obs", 5)
+    assert one["examples"] == 5
+    assert one["rouge1"] == two["rouge1"]
+    assert (trained / "one" / "test_generations.txt").read_text() == (
+        trained / "two" / "test_generations.txt"
+    ).read_text()
+
+
+def test_bf16_and_another_split(trained: Path) -> None:
+    argv = [trained / "run" / "export", trained / "config.json", trained / "data", trained / "val_out"]
+    run_eval.main([*map(str, argv), "--type_path", "val", "--bf16", "--device", "cpu"])
+    scores = json.loads((trained / "val_out" / "val_scores.json").read_text())
+    assert (scores["examples"], scores["precision"]) == (5, "bfloat16")
+
+
+def test_two_processes_write_what_one_writes(trained: Path) -> None:
+    evaluate(trained, trained / "run" / "export", "alone")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "run_eval.py"]
+    command += [trained / "run" / "export", trained / "config.json", trained / "data", trained / "shared", "--bs", 4]
+    result = subprocess.run(
+        [str(word) for word in [*command, "--device", "cpu"]], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert result.returncode == 0, result.stderr
+    alone, shared = (json.loads((trained / name / "test_scores.json").read_text()) for name in ("alone", "shared"))
+    assert shared["processes"] == 2
+    for name in ("examples", "rouge1", "rouge2", "rougeLsum"):
+        assert shared[name] == alone[name]
+    assert shared["loss"] == pytest.approx(alone["loss"], abs=1e-6)
+    texts = [(trained / name / "test_generations.txt").read_text() for name in ("alone", "shared")]
+    assert texts[0] == texts[1]
+
+
+def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """README's Python, as it stands, with local files behind its names."""
+    readme = (ROOT / "README.md").read_text()
+    [snippet] = [
+        part.split("```")[0] for part in readme.split("```python\n")[1:] if "BartForConditionalGeneration" in part
+    ]
+    work = trained / "work"
+    (work / "configs").mkdir(parents=True)
+    (work / "results").mkdir()
+    (work / "facebook").mkdir()
+    (work / "configs" / "config.json").write_text((trained / "config.json").read_text())
+    (work / "results" / "_epoch1_step2000.ckpt").symlink_to(next((trained / "run").glob("_epoch*.ckpt")))
+    (work / "facebook" / "bart-large-cnn").symlink_to(trained / "run" / "export")
+    monkeypatch.chdir(work)
+    exec(compile(snippet, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("[") and len(printed) > 5
+    assert torch.is_grad_enabled()
