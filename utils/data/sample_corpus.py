@@ -9,40 +9,49 @@ test set copies names that it has never seen. The same arguments give the same b
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import string
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bart.errors import InputError
+from utils.cli import ArgumentParser, run_main
 
 SPLITS = ("train", "val", "test")
 # Names of a split are drawn from its own share of the name pool.
 _SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
 
+# So many parts that a whole name is rare: a vocabulary then learns the parts, and spells names it has never seen in
+# the same pieces as those of the training split.
 _NAME_PARTS: dict[str, tuple[str, str]] = {
     "place": (
-        "Ash Bar Bel Brad Bren Cal Car Clay Cor Dal Dun Ed El Fair Glen Gran Hal Ham Har Hol Ken Kir Lan Lin Lor Mal "
-        "Mar Mel Mil Mor Nor Oak Pem Ral Ros Sel Stan Tal Thorn Tor Val Wal Wes Wil Win Yar",
-        "bridge bury combe dale field ford ham haven mouth port stead ton ville wick",
+        "Ash Bex Birch Black Brad Bren Castle Chel Clay Crow Dart Dun East Elm Fair Fern Glen Gold Gran Green Grims "
+        "Hart Hazel High Horn Ips Kings Lang Lin Long Lud Maple Mid New North Oak Pem Rock Salt Shel South Stock Swan "
+        "Thorn Wake West White Wind Wolver Wood",
+        "bourne bridge brook burgh bury by combe dale den field ford gate ham haven hurst ley mere minster moor mouth "
+        "port stead stoke thorpe ton wick",
     ),
     "last": (
-        "Ab Al Bar Ben Bor Cal Car Dar Del Dor Fal Fen Gar Gil Hal Han Har Hol Jan Kal Kar Kel Kor Lam Lar Len Lor Mal "
-        "Man Mar Mel Mor Nor Ol Pal Per Ral Ran Ros Sal Sel Sor Tal Tan Ter Tor Val Var Vel Ver Wal Wil",
-        "sen dez kov man mann dell ley gan stein ski rick ster ova etti ard berg quist wood nell vane",
+        "Ander Bal Barn Berg Bor Brand Cald Car Cross Dahl Dom Drum Eber Ek Farn Fitz Galt Gris Gun Hage Heide Holm "
+        "Jan Kauf Kel Klein Kor Kov Lager Lind Lund Mac Mans Mont Nord Ost Petro Quill Ram Rosen Sand Schu Sten Stern "
+        "Strom Tan Thor Ul Vander Var Weis Whit Wick Zim",
+        "acs ale aldi ard beck berg bridge cott dell dorf ell enko ers etti feld gard ger hart hoff iak ier ini lake "
+        "land man mann nell off ovic quist rick rup sen ski son stad stein strand thal vik wall well witz worth",
     ),
     "first": (
-        "Al Ber Cor Dor El Fer Gil Hel Is Jo Kat Lau Mar Nor Ol Per Ros Sel Ther Vin Wil Yv",
-        "dina lina bert mund nora rick sia ton vara win ette ana ric eva",
+        "Ad Ag Al Am An Be Bri Ca Ce Cla Da De Di Do E Fa Fe Flo Ga Ge Gi He Hu Il In Ja Jo Ju Ka Ke La Le Lu Ma Me Mi "
+        "Na Ne No Ol Pa Pe Ra Re Ro Sa Se Si Ta Te Ti To Va Vi Xa Yo Za Ze",
+        "bel bert bina dette dia don dric fina gan jan la lena lia lina lita lora man mar mina mon mund na nard nette "
+        "nia nora phine ra ria rick rina ron sina son ta tha tias tin tor vana vin vio",
     ),
     "org": (
-        "Al Ar Bel Cal Cor Dal Del El Fal Fen Gal Hel In Jor Kel Lan Lor Mal Mer Nor Om Or Pal Per Quan Ral Sal Sel "
-        "Sol Tal Tel Tor Val Vel Ver Vol Wes Xan Zan Zel",
-        "tex dex corp gen tron vista nova via max ware tech data mont co",
+        "Acu Aero Agri Allo Apex Astra Auto Avi Baro Bio Cela Cora Cyber Data Delta Dyna Eco Ener Eura Fero Gala Geo "
+        "Giga Heli Hydro Inno Inter Luma Macro Magna Mega Meta Nano Neo Nova Omni Opti Orbi Pan Para Petra Poly Prima "
+        "Quanta Robo Sola Stella Tera Trans Ultra Uni Vita Volta Zeta",
+        "bank base chem corp cast dex fab fer flex form gas gen graph grid lab lac line link lux mart max med mill "
+        "nex pack path plan plex quest rail reach sense serve steel tech tel tex trade trans tron ware works",
     ),
 }
 
@@ -52,19 +61,19 @@ _WORDS: dict[str, str] = {
     "month": "January|February|March|April|May|June|July|August|September|October|November|December",
     "day": "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday",
     "crime": "fraud|bribery|arson|tax evasion|theft|perjury|forgery|smuggling",
-    "job": "accountant|architect|banker|councillor|doctor|lawyer|mayor|teacher|trader",
+    "job": "bookkeeper|builder|banker|councillor|doctor|lawyer|mayor|teacher|trader",
     "team": "football|hockey|rugby|handball|volleyball|basketball",
     "vehicle": "bus|coach|ferry|tram|train|truck",
     "fault": "brake failure|a broken axle|thick fog|black ice|a faulty signal|an engine fire",
     "art": "film|jazz|theatre|folk|dance|poetry|opera",
     "artist": "singer|actor|pianist|poet|dancer|violinist",
-    "disaster": "flood|storm|wildfire|landslide|earthquake",
+    "disaster": "flood|storm|wildfire|landslide|tremor",
     "issue": "pay|pensions|safety|working hours|job cuts|night shifts",
     "product": "batteries|engines|paper|furniture|medicines|tyres|shoes|bicycles",
     "prize": "novel|biography|short story|cookbook|travel book|debut",
     "party": "Liberal|Labour|Green|Conservative|Reform",
     "find": "tomb|temple|shipwreck|harbour|mosaic|fortress",
-    "age": "Roman|Viking|medieval|Bronze Age|Iron Age",
+    "age": "Roman|Viking|Norman|Celtic|Saxon",
 }
 _CHOICES = {kind: words.split("|") if "|" in words else words.split() for kind, words in _WORDS.items()}
 
@@ -121,7 +130,11 @@ _EVENTS: tuple[Event, ...] = (
                 "Staff of {org2} in {place1} were told that they would have a new owner.",
                 "Its target, {org2}, employs {big2} people in {place1}.",
             ),
-            ("The price is ${money1} million.", "It will pay ${money1} million.", "The deal is worth ${money1} million."),
+            (
+                "The price is ${money1} million.",
+                "It will pay ${money1} million.",
+                "The deal is worth ${money1} million.",
+            ),
         ),
         extras=(
             ("Regulators must still approve the plan.", "if regulators approve"),
@@ -551,7 +564,7 @@ def _story(rng: random.Random, names: dict[str, list[str]]) -> tuple[str, str]:
         told, clause = rng.choice(event.extras)
         sentences.append(told)
         summary = f"{summary} {clause}"
-    sentences += [rng.choice(event.asides), rng.choice(_ASIDES)]
+    sentences.append(rng.choice(event.asides if rng.random() < 0.7 else _ASIDES))
     rng.shuffle(sentences)
     fields = _Fields(rng, names)
     article = " ".join(sentences).format_map(fields)
@@ -560,7 +573,7 @@ def _story(rng: random.Random, names: dict[str, list[str]]) -> tuple[str, str]:
 
 
 def write_sample_corpus(
-    output_dir: str | os.PathLike[str], n_train: int = 4000, n_val: int = 200, n_test: int = 200, seed: int = 42
+    output_dir: str | os.PathLike[str], n_train: int = 8000, n_val: int = 200, n_test: int = 200, seed: int = 42
 ) -> None:
     """Write ``{train,val,test}.{source,target}`` under ``output_dir``, which is made if need be.
 
@@ -586,24 +599,28 @@ def write_sample_corpus(
                 partial.write_bytes("".join(f"{line}\n" for line in lines).encode())
                 partial.replace(path)
     except OSError as error:
-        raise InputError(f"--output_dir {str(folder)!r} must be a folder that can be written: {error.strerror}") from error
+        raise InputError(f"--output_dir {folder}: a folder that can be written is needed ({error.strerror})") from None
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Write the sample corpus: synthetic newswire with summaries.")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line of `write_sample_corpus`.
+
+    Raises:
+        InputError: a size below 1, or a folder that cannot be made or written.
+    """
+    parser = ArgumentParser(
+        prog="python -m utils.data.sample_corpus",
+        description="Write the sample corpus: synthetic newswire with summaries.",
+    )
     parser.add_argument("--output_dir", default="data/sample", help="folder for the six files (default: %(default)s)")
-    parser.add_argument("--n_train", type=int, default=4000, help="training examples (default: %(default)s)")
+    parser.add_argument("--n_train", type=int, default=8000, help="training examples (default: %(default)s)")
     parser.add_argument("--n_val", type=int, default=200, help="validation examples (default: %(default)s)")
     parser.add_argument("--n_test", type=int, default=200, help="test examples (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=42, help="seed of names and stories (default: %(default)s)")
-    options = parser.parse_args(args)
-    write_sample_corpus(options.output_dir, options.n_train, options.n_val, options.n_test, options.seed)
-    print(f"sample corpus in {options.output_dir}: {options.n_train} + {options.n_val} + {options.n_test} examples")
+    args = parser.parse_args(argv)
+    write_sample_corpus(args.output_dir, args.n_train, args.n_val, args.n_test, args.seed)
+    print(f"{args.output_dir}: {args.n_train} + {args.n_val} + {args.n_test} examples made with seed {args.seed}")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    run_main(main)

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# The environment, the lint and the test suite: bash scripts/run_tests.sh [arguments of pytest ...]
+# --slow and --network add the tests that are left out by default; tests that need a GPU run where there is one.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+source scripts/setup_env.sh requirements-dev.txt
+python -m ruff check .
+python -m ruff format --check .
+python -m pytest -q --durations=10 "$@"

@@ -1,0 +1,43 @@
+"""Options of the suite, what is left out by default and why, and where the shared files lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Read when torch is loaded, here and in the processes that tests start. Tiny models gain nothing from threads, and on
+# cores that others use too the threads' waiting for each other makes a second's test take a minute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+OPTIONAL = {"slow": "minutes long or many gigabytes", "network": "needs the Hub"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    for name, why in OPTIONAL.items():
+        parser.addoption(f"--{name}", action="store_true", help=f"run tests marked {name} too: {why}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for name, why in OPTIONAL.items():
+        if not config.getoption(f"--{name}"):
+            for item in items:
+                if item.get_closest_marker(name):
+                    item.add_marker(pytest.mark.skip(reason=f"{why}: run with --{name}"))
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu:
+        import torch  # seconds to load, which a run of other tests need not wait for
+
+        if not torch.cuda.is_available():
+            for item in on_gpu:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of published files that lies beside some checkouts."""
+    folder = Path(__file__).resolve().parents[2] / "shared"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    return folder
