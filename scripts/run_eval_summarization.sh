@@ -52,7 +52,7 @@ RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_inference_$(date +%y%m%d_%H%M%S)}
 "${launch[@]}" run_eval.py "$INIT_CKPT" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR" \
     --device "$device" \
     --bs "$PRED_BS" \
-    "${precision[@]}" \
+    ${precision[@]+"${precision[@]}"} \
     --eval_beams "$EVAL_BEAMS" \
     --max_source_length "$MAX_SOURCE_LEN" \
     --max_target_length "$MAX_TARGET_LEN" \

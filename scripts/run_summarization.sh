@@ -57,7 +57,7 @@ python finetune.py \
     --learning_rate "$LR" \
     --train_batch_size "$BS" \
     --gradient_accumulation_steps "$ACCUM" \
-    "${precision[@]}" \
+    ${precision[@]+"${precision[@]}"} \
     --amp_level O1 \
     --max_steps "$TRAIN_STEPS" \
     --warmup_steps "$WARMUP_STEPS" \

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 import yaml
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
@@ -176,7 +178,10 @@ def train(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: 
         args.train_batch_size * args.processes * args.gradient_accumulation_steps,
     )
     keep_old_metrics(output_dir / "metrics.csv")
-    trainer.fit(module, data, ckpt_path=args.resume_from_checkpoint, weights_only=True)
+    try:
+        trainer.fit(module, data, ckpt_path=args.resume_from_checkpoint, weights_only=True)
+    except SIGTERMException:  # a SystemExit that would report success
+        sys.exit(128 + signal.SIGTERM)
     if trainer.is_global_zero:
         best = checkpoints.best_model_path or checkpoints.last_model_path
         BartForConditionalGeneration.from_pretrained(best).save_pretrained(output_dir / EXPORT, tokenizer)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -252,6 +254,20 @@ def test_early_stopping_and_validation_with_beams(tiny: Path) -> None:
     train(tiny, tiny / "run", *options, "--eval_max_gen_length", 5)
     assert json.loads((tiny / "run" / "train_summary.json").read_text())["steps"] < 30 * 6
     assert "val_rouge2" in json.loads((tiny / "run" / "train_summary.json").read_text())
+
+
+def test_sigterm_ends_a_run_with_its_status(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = run_module.SummarizationModule.training_step
+
+    def terminated(self: pl.LightningModule, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(run_module.SummarizationModule, "training_step", terminated)
+    with pytest.raises(SystemExit) as stop:
+        train(tiny, tiny / "run", "--max_steps", 50)
+    assert stop.value.code == 143
+    assert not (tiny / "run" / "export").exists()
 
 
 def test_dataloader_position_before_a_trainer_is_attached(tiny: Path) -> None:
