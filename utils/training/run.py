@@ -17,6 +17,7 @@ import torch
 import yaml
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from bart.configuration.configuration_bart import BartConfig
@@ -66,7 +67,8 @@ def run(args: TrainArguments) -> None:
     if args.resume_from_checkpoint is not None:
         check_resumable(Path(args.resume_from_checkpoint), model.config)
     if args.do_train:
-        (output_dir / "arguments.yaml").write_text(yaml.safe_dump(dataclasses.asdict(args), sort_keys=False))
+        if rank_zero_only.rank == 0:
+            (output_dir / "arguments.yaml").write_text(yaml.safe_dump(dataclasses.asdict(args), sort_keys=False))
         train(args, model, tokenizer)
         del model
     if args.do_predict:
@@ -96,7 +98,7 @@ def check_resumable(path: Path, config: BartConfig) -> None:
 
 
 def start_log(output_dir: Path) -> None:
-    """Send the log to the terminal and to `log.txt` in the run's directory."""
+    """Send the first process's log to the terminal and to `log.txt` in the run's directory; the others only warn."""
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         terminal, file = logging.StreamHandler(), logging.FileHandler(output_dir / "log.txt", encoding="utf-8")
@@ -105,7 +107,10 @@ def start_log(output_dir: Path) -> None:
     if sys.stderr.isatty():
         terminal.addFilter(lambda record: record.name != progress.name)
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=[terminal, file]
+        level=logging.INFO if rank_zero_only.rank == 0 else logging.WARNING,
+        format="%(asctime)s  %(message)s",
+        datefmt="%H:%M:%S",
+        handlers=[terminal, file],
     )
     # Lightning's greetings say nothing about this run; its warnings stay.
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
@@ -177,7 +182,8 @@ def train(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: 
         total_steps,
         args.train_batch_size * args.processes * args.gradient_accumulation_steps,
     )
-    keep_old_metrics(output_dir / "metrics.csv")
+    if trainer.is_global_zero:
+        keep_old_metrics(output_dir / "metrics.csv")
     try:
         trainer.fit(module, data, ckpt_path=args.resume_from_checkpoint, weights_only=True)
     except SIGTERMException:  # a SystemExit that would report success
