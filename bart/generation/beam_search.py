@@ -103,7 +103,7 @@ class BeamSearch:
         tokens = rows.new_full((*rows.shape, max_length), pad_token_id)
         tokens[:, :, 0] = start_token_id
         parents = rows.new_full((*rows.shape, max_length - 1), -1)
-        hopeless = torch.full(rows.shape, _HOPELESS, device=rows.device)
+        hopeless = torch.full(rows.shape, _HOPELESS, dtype=torch.float32, device=rows.device)
         unfinished = torch.zeros_like(rows, dtype=torch.bool)
         self.finished = Hypotheses(tokens, parents, hopeless, unfinished)
         # All beams start alike: only the first may be extended, or they would stay alike.

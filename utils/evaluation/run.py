@@ -57,5 +57,7 @@ def pick_device(name: str | None) -> torch.device:
     if not torch.cuda.is_available():
         raise InputError(f"--device is {name}; this machine has no CUDA device (--device cpu runs on the CPU)")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if device.index >= torch.cuda.device_count():
+        raise InputError(f"process {device.index} has no GPU of its own; this machine has {torch.cuda.device_count()}")
     torch.cuda.set_device(device)
     return device

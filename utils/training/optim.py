@@ -19,8 +19,9 @@ def build_optimizer(model: nn.Module, args: TrainArguments) -> AdamW:
     vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = MasterWeightAdamW if keeps_master_weights(args) else AdamW
-    # torch's fused AdamW unscales half-precision gradients itself, and Lightning refuses to clip such gradients.
-    return optimizer(groups, lr=args.learning_rate, fused=half_dtype(args) is None)
+    # torch's fused AdamW unscales half-precision gradients itself, and Lightning refuses to clip such gradients. O3
+    # scales nothing, and needs the fused one, which computes in fp32: in fp16 its epsilon would round to zero.
+    return optimizer(groups, lr=args.learning_rate, fused=half_dtype(args) is None or args.amp_level == "O3")
 
 
 def build_schedule(name: str, optimizer: Optimizer, warmup_steps: int, total_steps: int) -> LambdaLR:

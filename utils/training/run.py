@@ -33,7 +33,7 @@ from utils.evaluation.scoring import format_scores, generation_options, score_sp
 from utils.loading import check_lengths, load_for_evaluation, load_for_training
 from utils.training.callbacks import LogProgress, StopOnNonFiniteLoss, Throughput, progress
 from utils.training.module import SummarizationModule
-from utils.training.precision import precision_of
+from utils.training.precision import half_dtype, precision_of
 
 logger = logging.getLogger(__name__)
 EXPORT = "export"
@@ -68,7 +68,9 @@ def run(args: TrainArguments) -> None:
         check_resumable(Path(args.resume_from_checkpoint), model.config)
     if args.do_train:
         if rank_zero_only.rank == 0:
-            (output_dir / "arguments.yaml").write_text(yaml.safe_dump(dataclasses.asdict(args), sort_keys=False))
+            (output_dir / "arguments.yaml").write_text(
+                yaml.safe_dump({name: value for name, value in dataclasses.asdict(args).items() if name != "config"})
+            )
         train(args, model, tokenizer)
         del model
     if args.do_predict:
@@ -149,6 +151,8 @@ def train(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: 
     data = SummarizationDataModule(args, tokenizer)
     per_epoch = len(data.train_batches())
     total_steps = steps_of(args, per_epoch)
+    if args.warmup_steps >= total_steps and args.lr_scheduler != "constant":
+        raise InputError(f"--warmup_steps is {args.warmup_steps}; allowed: fewer than the run's {total_steps} steps")
     module = SummarizationModule(model, tokenizer, args, data.val_set.references, total_steps)
     checkpoints, callbacks = build_callbacks(args)
     if args.tf32:
@@ -237,8 +241,8 @@ def predict(args: TrainArguments, model: BartForConditionalGeneration, tokenizer
     )
     if args.gpus:
         model.to(torch.device("cuda", torch.cuda.current_device()))
-    if args.fp16 or args.bf16:
-        model.to(torch.float16 if args.fp16 else torch.bfloat16)
+    if (dtype := half_dtype(args)) is not None:
+        model.to(dtype)
     options = generation_options(args.eval_beams or None, args.eval_max_gen_length)
     scores = score_split(model, tokenizer, test_set, args.eval_batch_size, options, args.output_dir)
     if scores is not None:
