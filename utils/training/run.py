@@ -192,8 +192,10 @@ def train(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: 
         trainer.fit(module, data, ckpt_path=args.resume_from_checkpoint, weights_only=True)
     except SIGTERMException:  # a SystemExit that would report success
         sys.exit(128 + signal.SIGTERM)
+    if not checkpoints.best_model_path:  # the run was too short for a validation
+        trainer.save_checkpoint(output_dir / "last.ckpt")
     if trainer.is_global_zero:
-        best = checkpoints.best_model_path or checkpoints.last_model_path
+        best = checkpoints.best_model_path or output_dir / "last.ckpt"
         BartForConditionalGeneration.from_pretrained(best).save_pretrained(output_dir / EXPORT, tokenizer)
         summary = {
             "steps": trainer.global_step,
@@ -224,9 +226,19 @@ def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callbac
         monitor=metric,
         mode=mode,
         save_top_k=1,
-        save_last=True,
+        enable_version_counter=False,
     )
-    callbacks: list[Callback] = [Throughput(), LogProgress(args.log_every_n_steps), StopOnNonFiniteLoss(), checkpoints]
+    # Lightning's save_last follows the best checkpoint; this one is written at every validation.
+    last = ModelCheckpoint(
+        args.output_dir, filename="last", save_top_k=1, enable_version_counter=False, save_on_train_epoch_end=False
+    )
+    callbacks: list[Callback] = [
+        Throughput(),
+        LogProgress(args.log_every_n_steps),
+        StopOnNonFiniteLoss(),
+        checkpoints,
+        last,
+    ]
     if sys.stderr.isatty():
         callbacks.append(TQDMProgressBar())
     if args.early_stopping_patience >= 0:
