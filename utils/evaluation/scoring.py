@@ -26,8 +26,7 @@ PERCENTILES = (50, 90, 95, 99)
 def generation_options(beams: int | None, max_gen_length: int | None) -> dict[str, int]:
     """Options of `generate` for what the command line gave; the model's defaults stand for what it did not."""
     options = {"num_beams": beams, "max_length": max_gen_length}
-    options = {name: value for name, value in options.items() if value is not None}
-    return options
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def score_split(

@@ -25,16 +25,19 @@ from utils.training.precision import precision_of
 
 
 def train(folder: Path, output: Path, *options: object) -> None:
-    argv = write_tiny_run(folder) if not (folder / "data").exists() else tiny_options(folder)
-    argv += ["--do_train", "--output_dir", str(output), "--train_batch_size", "4", "--sortish_sampler"]
+    argv = [
+        *_OPTIONS[folder],
+        "--do_train",
+        "--output_dir",
+        str(output),
+        "--train_batch_size",
+        "4",
+        "--sortish_sampler",
+    ]
     finetune.main([*argv, *map(str, options)])
 
 
 _OPTIONS: dict[Path, list[str]] = {}
-
-
-def tiny_options(folder: Path) -> list[str]:
-    return list(_OPTIONS[folder])
 
 
 @pytest.fixture
@@ -271,6 +274,6 @@ def test_sigterm_ends_a_run_with_its_status(tiny: Path, monkeypatch: pytest.Monk
 
 
 def test_dataloader_position_before_a_trainer_is_attached(tiny: Path) -> None:
-    args = parse_train_arguments([*tiny_options(tiny), "--do_train", "--train_batch_size", "4"])
+    args = parse_train_arguments([*_OPTIONS[tiny], "--do_train", "--train_batch_size", "4"])
     data = SummarizationDataModule(args, BartTokenizer.from_pretrained(tiny / "tokenizer"))
     assert sorted(i for batch in data.train_batches() for i in batch) == list(range(22))
