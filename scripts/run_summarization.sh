@@ -36,6 +36,15 @@ PRED_BS=${positional[13]:-64}
 VAL_CHECK_INTERVAL=${positional[14]:-0.3}
 PATIENCE=${positional[15]:-2}
 
+for argument in "$@"; do # what the evaluation behind the training would not learn of
+    case $argument in
+    --data_dir* | --config_path* | --output_dir* | --gpus*)
+        echo "run_summarization.sh: error: $argument; give it by its place, and the output directory as RESULTS_DIR" >&2
+        exit 2
+        ;;
+    esac
+done
+
 case $PREC in
 fp16 | bf16 | tf32) precision=("--$PREC") ;;
 fp32) precision=() ;;

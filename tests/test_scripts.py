@@ -292,6 +292,8 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
         ("run_summarization.sh 1 2 3 4 5 6 fp16 8 9 10 11 12 13 14 15 16 17", "17 positional values"),
         ("run_eval_summarization.sh ckpt 8 1 half", "PRECISION is 'half'"),
         ("run_eval_summarization.sh ckpt 8 all", "NUM_GPU is 'all'"),
+        ("run_summarization.sh data --output_dir elsewhere", "--output_dir; give it by its place"),
+        ("run_summarization.sh data --gpus=2", "--gpus=2; give it by its place"),
         ("run_eval_summarization.sh", "a checkpoint"),
         ("run_eval_summarization.sh 1 2 3 fp16 5 6 7 8 9 10", "10 positional values"),
     ],

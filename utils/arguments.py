@@ -12,6 +12,7 @@ from utils.cli import option, parse_dataclass
 MODEL, DATA, TRAINING, REGULARISATION = "model", "data", "training", "regularisation"
 EVALUATION, HARDWARE, RUN = "evaluation", "hardware and precision", "run"
 SCHEDULES = ("polynomial", "linear", "cosine", "cosine_w_restarts", "constant")
+POLYNOMIAL_END = 1e-7  # the rate at which the polynomial schedule ends, as transformers has it
 AMP_LEVELS = ("O0", "O1", "O2", "O3")
 METRICS = ("loss", "rouge1", "rouge2", "rougeLsum")
 
@@ -130,6 +131,11 @@ class TrainArguments:
         for name in ("n_train", "n_val", "n_test", "max_steps"):
             if getattr(self, name) == 0:
                 raise InputError(f"--{name} is 0; allowed: -1, or at least 1")
+        if self.lr_scheduler == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
+            raise InputError(
+                f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "
+                "allowed: above that"
+            )
         if not (self.do_train or self.do_predict):
             raise InputError("nothing to do: give --do_train, --do_predict or both")
         if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
@@ -145,7 +151,8 @@ class TrainArguments:
     @property
     def processes(self) -> int:
         """Processes that train together: torchrun's where it started this one, else one per GPU."""
-        return int(os.environ.get("WORLD_SIZE", max(1, self.gpus)))
+        # WORLD_SIZE alone is also set by schedulers of single processes.
+        return int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else max(1, self.gpus)
 
 
 def parse_train_arguments(argv: Sequence[str] | None = None) -> TrainArguments:

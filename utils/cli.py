@@ -91,6 +91,8 @@ def _converter(field: dataclasses.Field[Any], kind: type) -> Callable[[Any], Any
         try:
             if kind is bool and not isinstance(text, bool):
                 raise ValueError
+            if kind is str and not isinstance(text, (str, int, float)):
+                raise ValueError
             value = kind(text)
             if (kind is int and isinstance(text, float) and text != value) or (kind is float and not isfinite(value)):
                 raise ValueError
@@ -144,15 +146,15 @@ def parse_dataclass(cls: type[Arguments], argv: Sequence[str] | None, descriptio
                 f"--{field.name}", type=converters[field.name], default=field.default, help=text, metavar=metavar
             )
     if any(field.name == "config" for field in fields):
-        early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        early = ArgumentParser(add_help=False, prog=parser.prog)
         early.add_argument("--config")
         path = early.parse_known_args(argv)[0].config
         if path is not None:
-            parser.set_defaults(**_read_yaml(Path(path), converters))
+            parser.set_defaults(**_read_yaml(Path(path), converters, {field.name: field.default for field in fields}))
     return cls(**vars(parser.parse_args(argv)))
 
 
-def _read_yaml(path: Path, converters: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+def _read_yaml(path: Path, converters: dict[str, Callable[[Any], Any]], defaults: dict[str, Any]) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -165,7 +167,7 @@ def _read_yaml(path: Path, converters: dict[str, Callable[[Any], Any]]) -> dict[
             raise InputError(
                 f"--config {path}: unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
             )
-        if value is not None:
+        if value is not None or defaults[name] is not None:
             try:
                 values[name] = converters[name](value)
             except argparse.ArgumentTypeError as error:

@@ -179,7 +179,7 @@ def diversity_penalties(chosen: Tensor, penalty: float, vocab_size: int) -> Tens
         penalty: cost of a token per time it was chosen.
         vocab_size: V.
     """
-    counts = torch.zeros(chosen.shape[0], vocab_size, device=chosen.device)
+    counts = torch.zeros(chosen.shape[0], vocab_size, dtype=torch.float32, device=chosen.device)
     return counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=counts.dtype)).mul_(penalty)
 
 

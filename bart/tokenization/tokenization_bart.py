@@ -113,13 +113,15 @@ class BartTokenizer:
 
         Args:
             path_or_name: a folder with `tokenizer.json`, or else with `vocab.json` and `merges.txt` (where present,
-                `tokenizer_config.json` gives `model_max_length` and `add_prefix_space`); a Hub name; or a checkpoint
-                of this project, which carries its tokenizer.
+                `tokenizer_config.json` gives `model_max_length` and `add_prefix_space`); a Hub name; a file of such a
+                folder; or a checkpoint of this project, which carries its tokenizer.
 
         Raises:
             InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
         """
         path = resolve(path_or_name, _FILES)
+        if path.is_file() and path.suffix != ".ckpt" and any((path.parent / name).exists() for name in _FILES[:2]):
+            path = path.parent
         if path.is_file():
             return cls.from_json(_tokenizer_of_checkpoint(path), source=str(path))
         settings = _read_object(path / _FILES[3]) if (path / _FILES[3]).exists() else {}

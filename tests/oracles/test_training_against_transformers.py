@@ -17,6 +17,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
+from utils.data.line_files import read_pairs
 
 # 24 examples in batches of 3 and windows of 3 batches: steps of 9, 9 and 6 examples, 7 epochs.
 STEPS, ACCUMULATION, CLIP = 21, 3, 0.5
@@ -49,7 +50,8 @@ def test_twenty_adamw_steps_give_the_losses_of_a_plain_transformers_loop(tmp_pat
         [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}], lr=1e-2
     )
     schedule = get_polynomial_decay_schedule_with_warmup(optimizer, 5, STEPS)
-    data = SummarizationDataModule(parse_train_arguments(argv), tokenizer)
+    pairs = {split: read_pairs(tmp_path / "data", split) for split in ("train", "val")}
+    data = SummarizationDataModule(parse_train_arguments(argv), tokenizer, pairs)
     order = data.train_batches()
     expected: list[float] = []
     for epoch in range(STEPS // 3):

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from bart.errors import InputError
+from utils import arguments
 from utils.arguments import TrainArguments, parse_eval_arguments, parse_train_arguments
 
 ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --fp16 --bf16 --amp_level --do_train
@@ -26,10 +28,12 @@ def test_help_names_every_flag_of_the_recipe(capsys: pytest.CaptureFixture[str])
 
 
 def test_every_option_is_read_somewhere() -> None:
-    sources = "".join(path.read_text() for path in Path(__file__).parents[2].glob("utils/**/*.py"))
-    unread = [name for name in TrainArguments.__dataclass_fields__ if f"args.{name}" not in sources]
-    # Dropouts are read by name, and val_metric through selection_metric.
-    assert set(unread) == {"dropout", "attention_dropout", "val_metric"}
+    modules = [*Path(__file__).parents[2].glob("utils/[td]*/*.py"), Path(arguments.__file__)]
+    sources = "".join(path.read_text() for path in modules)
+    names = TrainArguments.__dataclass_fields__
+    unread = [name for name in names if not re.search(rf"\b(args|self)\.{name}\b", sources)]
+    # Dropouts are read by name; the YAML file before there are arguments.
+    assert set(unread) == {"dropout", "attention_dropout", "config"}
 
 
 def test_yaml_gives_values_and_the_command_line_wins(tmp_path: Path) -> None:
@@ -46,6 +50,9 @@ def test_yaml_gives_values_and_the_command_line_wins(tmp_path: Path) -> None:
         ("learning_rate: fast", "learning_rate.*'fast'.*a number above 0"),
         ("train_batch_size: 2.5", "train_batch_size.*2.5.*an integer"),
         ("do_train: 3", "do_train.*true or false"),
+        ("max_steps: null", "max_steps.*None.*an integer"),
+        ("output_dir: null", "output_dir.*None.*a string"),
+        ("output_dir: [a]", "output_dir.*a string"),
         ("[1, 2]", "mapping"),
         ("a: [", "YAML"),
     ],
@@ -75,6 +82,7 @@ def test_bad_yaml(content: str, message: str, tmp_path: Path) -> None:
         (["--lr_scheduler", "step"], "--lr_scheduler: 'step' is not allowed: it takes one of polynomial"),
         (["--gpus", "-1"], "--gpus: '-1' is not allowed"),
         (["--eval_beams"], "--eval_beams: expected one argument"),
+        (["--config"], "--config: expected one argument"),
     ],
 )
 def test_bad_options_end_with_one_line_and_status_2(
@@ -94,6 +102,7 @@ def test_bad_options_end_with_one_line_and_status_2(
         (["--do_train", "--fp16", "--bf16"], "--fp16 and --bf16 exclude"),
         (["--do_train", "--gpus", "0", "--fp16"], "--fp16 needs a GPU"),
         (["--do_train", "--max_steps", "0"], "--max_steps is 0"),
+        (["--do_train", "--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
         (["--do_train", "--n_val", "0"], "--n_val is 0"),
         (["--do_train", "--val_check_interval", "80.5"], "--val_check_interval is 80.5"),
         ([], "--do_train"),
@@ -102,6 +111,21 @@ def test_bad_options_end_with_one_line_and_status_2(
 def test_options_that_do_not_go_together(options: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_train_arguments(options)
+
+
+def test_yaml_null_stands_for_a_default_of_none(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("do_train: true\neval_beams: null\nmax_epochs: null\n")
+    args = parse_train_arguments(["--config", str(tmp_path / "run.yaml")])
+    assert (args.eval_beams, args.max_epochs) == (None, None)
+
+
+def test_processes_are_torchruns_or_one_per_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = parse_train_arguments(["--do_train", "--gpus", "2"])
+    monkeypatch.setenv("WORLD_SIZE", "8")  # alone, it is some scheduler's
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert args.processes == 2
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert args.processes == 8
 
 
 def test_selection_metric_follows_eval_beams() -> None:

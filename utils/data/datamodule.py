@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytorch_lightning as pl
 import torch
@@ -11,25 +11,25 @@ from torch.utils.data import DataLoader
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import TrainArguments
 from utils.data.dataset import Collate, PairDataset, TrainBatches, evaluation_batches
-from utils.data.line_files import read_pairs
+from utils.data.line_files import Pairs
 
 
 class SummarizationDataModule(pl.LightningDataModule):
     """Training and validation loaders over the line files of `--data_dir`.
 
-    Files are read and tokenised when the object is made, so that bad data ends a run before anything else starts.
+    Texts are tokenised when the object is made.
+
+    Args:
+        pairs: sources and targets by split, "train" and "val" among them.
     """
 
-    def __init__(self, args: TrainArguments, tokenizer: BartTokenizer) -> None:
+    def __init__(self, args: TrainArguments, tokenizer: BartTokenizer, pairs: Mapping[str, Pairs]) -> None:
         super().__init__()
         self.args = args
         self.collate = Collate(tokenizer.pad_token_id)
         self.train_set, self.val_set = (
-            PairDataset(*read_pairs(args.data_dir, split, limit), tokenizer, args.max_source_length, target_length)
-            for split, limit, target_length in (
-                ("train", args.n_train, args.max_target_length),
-                ("val", args.n_val, args.val_max_target_length),
-            )
+            PairDataset(*pairs[split], tokenizer, args.max_source_length, target_length)
+            for split, target_length in (("train", args.max_target_length), ("val", args.val_max_target_length))
         )
 
     def train_batches(self) -> TrainBatches:

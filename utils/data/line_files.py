@@ -8,6 +8,7 @@ from pathlib import Path
 from bart.errors import InputError
 
 SPLITS = ("train", "val", "test")
+Pairs = tuple[list[str], list[str]]  # sources and targets, line by line
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
@@ -41,7 +42,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     return lines
 
 
-def read_pairs(data_dir: str | os.PathLike[str], split: str, limit: int = -1) -> tuple[list[str], list[str]]:
+def read_pairs(data_dir: str | os.PathLike[str], split: str, limit: int = -1) -> Pairs:
     """Read a split's sources and targets, the first `limit` of them where limit is not negative.
 
     Raises:

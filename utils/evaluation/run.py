@@ -39,7 +39,7 @@ def run(args: EvalArguments) -> None:
     positions = model.config.max_position_embeddings
     dataset = PairDataset(*pairs, tokenizer, args.max_source_length or positions, args.max_target_length or positions)
     options = generation_options(args.eval_beams, args.eval_max_gen_length)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if "LOCAL_RANK" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         scores = score_split(model, tokenizer, dataset, args.bs, options, args.save_dir, args.type_path)

@@ -73,6 +73,18 @@ class LogProgress(Callback):
         progress.info("%s  %s", head, "  ".join(f"{name} {float(value):.4g}" for name, value in values.items()))
 
 
+class ValidateAtTheEnd(Callback):
+    """Validates after the last step too, so that what the last steps learnt is scored and saved."""
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step >= trainer.max_steps:
+            # Lightning validates before it obeys a stop, unless min_epochs forbids the stop.
+            trainer.fit_loop.min_epochs = 0
+            trainer.should_stop = True
+
+
 class StopOnNonFiniteLoss(Callback):
     """Ends a run whose loss is NaN or infinite, before it writes a ruined checkpoint.
 

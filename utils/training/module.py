@@ -47,10 +47,6 @@ class SummarizationModule(pl.LightningModule):
         self.random_states: dict[str, Tensor] = {}
         # Sums over tokens would overflow fp16 gradients; this constant keeps them near the size of a mean's.
         self.reference_tokens = float(args.train_batch_size * args.max_target_length)
-        self.register_buffer("step_tokens", torch.zeros((), dtype=torch.long), persistent=False)
-        self.register_buffer("step_loss", torch.zeros(()), persistent=False)
-        self.register_buffer("val_sums", torch.zeros(2 + len(ROUGE_TYPES), dtype=torch.float64), persistent=False)
-        self.val_examples = 0
         if args.freeze_embeds:
             for table in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
                 table.requires_grad_(False)
@@ -65,6 +61,11 @@ class SummarizationModule(pl.LightningModule):
         optimizer = build_optimizer(self.model, args)
         scheduler = build_schedule(args.lr_scheduler, optimizer, args.warmup_steps, self.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step", "name": "lr"}}
+
+    def on_fit_start(self) -> None:
+        # Sums are no buffers: those turn into halves with the model where it trains in half precision.
+        self.step_tokens = torch.zeros((), dtype=torch.long, device=self.device)
+        self.step_loss = torch.zeros((), dtype=torch.float32, device=self.device)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         output = teacher_forced(self.model, batch)
@@ -95,8 +96,8 @@ class SummarizationModule(pl.LightningModule):
         self.step_loss.zero_()
 
     def on_validation_epoch_start(self) -> None:
-        self.val_sums.zero_()
-        self.val_examples = 0
+        # Loss, tokens, each kind of ROUGE, examples.
+        self.val_sums = torch.zeros(3 + len(ROUGE_TYPES), dtype=torch.float64, device=self.device)
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         labels = batch["labels"]
@@ -115,12 +116,11 @@ class SummarizationModule(pl.LightningModule):
         predictions = self.tokenizer.batch_decode(summary_ids, skip_special_tokens=True)
         scores = rouge_per_example(predictions, [self.references[i] for i in batch["index"].tolist()])
         sums = [sum(score[name] for score in scores) for name in ROUGE_TYPES]
-        self.val_sums += torch.tensor([0.0, 0.0, *sums], dtype=torch.float64, device=self.val_sums.device)
         self.val_sums[:2] += torch.stack([loss.double(), tokens.double()])
-        self.val_examples += len(scores)
+        self.val_sums[2:] += self.val_sums.new_tensor([*sums, len(scores)])
 
     def on_validation_epoch_end(self) -> None:
-        totals = torch.cat([self.val_sums, self.val_sums.new_tensor([self.val_examples])])
+        totals = self.val_sums
         if self.trainer.world_size > 1:
             totals = self.trainer.strategy.reduce(totals, reduce_op="sum")
         loss, tokens, *sums, examples = totals.tolist()

@@ -7,7 +7,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import optimization as schedules
 
-from utils.arguments import TrainArguments
+from utils.arguments import POLYNOMIAL_END, TrainArguments
 from utils.training.precision import MasterWeightAdamW, half_dtype, keeps_master_weights
 
 
@@ -28,7 +28,9 @@ def build_schedule(name: str, optimizer: Optimizer, warmup_steps: int, total_ste
     """Linear warm-up from 0, then the named decay, over total_steps optimizer steps, as `transformers` has them."""
     match name:
         case "polynomial":
-            return schedules.get_polynomial_decay_schedule_with_warmup(optimizer, warmup_steps, total_steps)
+            return schedules.get_polynomial_decay_schedule_with_warmup(
+                optimizer, warmup_steps, total_steps, lr_end=POLYNOMIAL_END
+            )
         case "linear":
             return schedules.get_linear_schedule_with_warmup(optimizer, warmup_steps, total_steps)
         case "cosine":

@@ -9,6 +9,7 @@ import math
 import signal
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import TrainArguments
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.dataset import PairDataset
-from utils.data.line_files import read_pairs
+from utils.data.line_files import Pairs, read_pairs
 from utils.evaluation.scoring import format_scores, generation_options, score_split
 from utils.loading import check_lengths, load_for_evaluation, load_for_training
-from utils.training.callbacks import LogProgress, StopOnNonFiniteLoss, Throughput, progress
+from utils.training.callbacks import LogProgress, StopOnNonFiniteLoss, Throughput, ValidateAtTheEnd, progress
 from utils.training.module import SummarizationModule
 from utils.training.precision import half_dtype, precision_of
 
@@ -59,9 +60,13 @@ def run(args: TrainArguments) -> None:
         test_max_target_length=args.test_max_target_length,
         eval_max_gen_length=args.eval_max_gen_length,
     )
-    if args.do_predict:
-        read_pairs(args.data_dir, "test")  # better refused now than after hours of training
+    # All of it before anything else: better refused now than after a download, or after hours of training.
+    limits = {"train": args.n_train, "val": args.n_val} if args.do_train else {}
+    limits |= {"test": args.n_test} if args.do_predict else {}
+    pairs = {split: read_pairs(args.data_dir, split, limit) for split, limit in limits.items()}
     start_log(output_dir)
+    if args.tf32:
+        torch.set_float32_matmul_precision("high")
     pl.seed_everything(args.seed, verbose=False)
     model, tokenizer = load_for_training(args.model_name_or_path, config, args.tokenizer)
     if args.resume_from_checkpoint is not None:
@@ -71,12 +76,12 @@ def run(args: TrainArguments) -> None:
             (output_dir / "arguments.yaml").write_text(
                 yaml.safe_dump({name: value for name, value in dataclasses.asdict(args).items() if name != "config"})
             )
-        train(args, model, tokenizer)
+        train(args, model, tokenizer, pairs)
         del model
     if args.do_predict:
         if args.do_train:
             model, tokenizer = load_for_evaluation(output_dir / EXPORT, args.config_path)
-        predict(args, model, tokenizer)
+        predict(args, model, tokenizer, pairs["test"])
 
 
 def check_device(gpus: int) -> None:
@@ -101,18 +106,22 @@ def check_resumable(path: Path, config: BartConfig) -> None:
 
 def start_log(output_dir: Path) -> None:
     """Send the first process's log to the terminal and to `log.txt` in the run's directory; the others only warn."""
+    first = rank_zero_only.rank == 0
+    terminal = logging.StreamHandler()
+    handlers: list[logging.Handler] = [terminal]
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
-        terminal, file = logging.StreamHandler(), logging.FileHandler(output_dir / "log.txt", encoding="utf-8")
+        if first:
+            handlers.append(logging.FileHandler(output_dir / "log.txt", encoding="utf-8"))
     except OSError as error:
         raise InputError(f"output directory {output_dir}: cannot be written ({error.strerror})") from None
     if sys.stderr.isatty():
         terminal.addFilter(lambda record: record.name != progress.name)
     logging.basicConfig(
-        level=logging.INFO if rank_zero_only.rank == 0 else logging.WARNING,
+        level=logging.INFO if first else logging.WARNING,
         format="%(asctime)s  %(message)s",
         datefmt="%H:%M:%S",
-        handlers=[terminal, file],
+        handlers=handlers,
     )
     # Lightning's greetings say nothing about this run; its warnings stay.
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
@@ -122,6 +131,7 @@ def start_log(output_dir: Path) -> None:
         "exists and is not empty",  # the run's directory holds its log already
         "your dataloader is not resumable",  # TrainBatches resumes by itself
         "smaller than the logging interval",
+        "It is recommended to use `self.log",  # sums are reduced before they are logged
         "isinstance.treespec, LeafSpec",
     ):
         warnings.filterwarnings("ignore", message=f".*{harmless}")
@@ -137,30 +147,37 @@ def steps_of(args: TrainArguments, batches_per_epoch: int) -> int:
 
 
 def validation_schedule(args: TrainArguments, batches_per_epoch: int) -> dict[str, Any]:
-    """Lightning's Trainer arguments for --val_check_interval, in batches."""
+    """Lightning's Trainer arguments for --val_check_interval, in batches: those of whole optimizer steps."""
+    accumulated = args.gradient_accumulation_steps
     if args.val_check_interval <= 1:
-        return {"val_check_interval": max(1, int(args.val_check_interval * batches_per_epoch))}
-    batches = round(args.val_check_interval / (args.train_batch_size * args.processes))
+        steps = max(1, int(args.val_check_interval * batches_per_epoch) // accumulated)
+        return {"val_check_interval": min(steps * accumulated, batches_per_epoch)}
+    steps = max(1, round(args.val_check_interval / (args.train_batch_size * args.processes * accumulated)))
     # Counted through epochs, since so many samples may be more than one epoch has.
-    return {"val_check_interval": max(1, batches), "check_val_every_n_epoch": None}
+    return {"val_check_interval": steps * accumulated, "check_val_every_n_epoch": None}
 
 
-def train(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> None:
+def train(
+    args: TrainArguments, model: BartForConditionalGeneration, tokenizer: BartTokenizer, pairs: Mapping[str, Pairs]
+) -> None:
     """Train, keep the best and the last checkpoint, and export the best one in Hub format."""
     output_dir = Path(args.output_dir)
-    data = SummarizationDataModule(args, tokenizer)
+    data = SummarizationDataModule(args, tokenizer, pairs)
     per_epoch = len(data.train_batches())
     total_steps = steps_of(args, per_epoch)
     if args.warmup_steps >= total_steps and args.lr_scheduler != "constant":
         raise InputError(f"--warmup_steps is {args.warmup_steps}; allowed: fewer than the run's {total_steps} steps")
+    if len(data.val_set) < args.processes:
+        raise InputError(f"{len(data.val_set)} validation examples cannot be shared by {args.processes} processes")
     module = SummarizationModule(model, tokenizer, args, data.val_set.references, total_steps)
     checkpoints, callbacks = build_callbacks(args)
-    if args.tf32:
-        torch.set_float32_matmul_precision("high")
+    # LayerDrop leaves layers without gradients, for which plain DDP would wait.
+    drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
+    strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
     trainer = pl.Trainer(
         accelerator="gpu" if args.gpus else "cpu",
         devices=args.gpus or 1,
-        strategy="ddp" if args.processes > 1 else "auto",
+        strategy=strategy if args.processes > 1 else "auto",
         max_steps=total_steps,
         max_epochs=args.max_epochs if args.max_epochs is not None else -1,
         min_epochs=args.min_epochs,
@@ -192,7 +209,7 @@ def train(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: 
         trainer.fit(module, data, ckpt_path=args.resume_from_checkpoint, weights_only=True)
     except SIGTERMException:  # a SystemExit that would report success
         sys.exit(128 + signal.SIGTERM)
-    if not checkpoints.best_model_path:  # the run was too short for a validation
+    if not checkpoints.best_model_path:  # resumed with nothing left to train
         trainer.save_checkpoint(output_dir / "last.ckpt")
     if trainer.is_global_zero:
         best = checkpoints.best_model_path or output_dir / "last.ckpt"
@@ -235,6 +252,7 @@ def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callbac
     callbacks: list[Callback] = [
         Throughput(),
         LogProgress(args.log_every_n_steps),
+        ValidateAtTheEnd(),
         StopOnNonFiniteLoss(),
         checkpoints,
         last,
@@ -246,11 +264,9 @@ def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callbac
     return checkpoints, callbacks
 
 
-def predict(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> None:
+def predict(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: BartTokenizer, pairs: Pairs) -> None:
     """Summarise and score the test split."""
-    test_set = PairDataset(
-        *read_pairs(args.data_dir, "test", args.n_test), tokenizer, args.max_source_length, args.test_max_target_length
-    )
+    test_set = PairDataset(*pairs, tokenizer, args.max_source_length, args.test_max_target_length)
     if args.gpus:
         model.to(torch.device("cuda", torch.cuda.current_device()))
     if (dtype := half_dtype(args)) is not None:

@@ -234,6 +234,13 @@ def test_a_checkpoint_carries_its_tokenizer(tokenizer: BartTokenizer, tmp_path: 
     assert BartTokenizer.from_pretrained(path).to_json() == tokenizer.to_json()
 
 
+def test_a_file_of_weights_stands_for_its_folder(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    for name in ("model.safetensors", "pytorch_model.bin", "model.pt"):
+        (tmp_path / name).touch()
+        assert BartTokenizer.from_pretrained(tmp_path / name).to_json() == tokenizer.to_json()
+
+
 def test_checkpoints_that_carry_none(tokenizer: BartTokenizer, tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     torch.save({"state_dict": {"w": torch.ones(2)}}, path)

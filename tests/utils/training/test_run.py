@@ -20,7 +20,10 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
+from utils.data.dataset import Collate, PairDataset
+from utils.data.line_files import read_pairs
 from utils.training import run as run_module
+from utils.training.loss import smoothed_loss, teacher_forced
 from utils.training.precision import precision_of
 
 
@@ -75,6 +78,16 @@ def test_a_run_leaves_everything_the_design_names(tiny: Path) -> None:
     assert len(losses(output)) == 12
     validated = [row["val_loss"] for row in csv.DictReader((output / "metrics.csv").open()) if row["val_loss"]]
     assert len(validated) == 4
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [(None, [4, 8, 10]), (2, [4, 8, 12])])
+def test_the_last_step_is_validated_and_saved(tiny: Path, epochs: int | None, expected: list[int]) -> None:
+    """Where the interval does not divide the run, and with more epochs demanded than early stopping may cut."""
+    length = ("--max_epochs", epochs) if epochs else ("--max_steps", 10, "--min_epochs", 5)
+    train(tiny, tiny / "run", *length, "--val_check_interval", 16)
+    with (tiny / "run" / "metrics.csv").open() as file:
+        assert [int(row["step"]) + 1 for row in csv.DictReader(file) if row["val_loss"]] == expected
+    assert torch.load(tiny / "run" / "last.ckpt", weights_only=True)["global_step"] == expected[-1]
 
 
 def test_export_loads_in_transformers_and_checkpoints_need_neither_config_nor_tokenizer(tiny: Path) -> None:
@@ -178,6 +191,16 @@ def test_validation_interval(interval: str, batch_size: str, expected: dict[str,
     assert run_module.validation_schedule(args, batches_per_epoch=100) == expected
 
 
+@pytest.mark.parametrize(("interval", "expected"), [("0.5", 48), ("0.01", 8), ("1", 96), ("100", 24), ("5", 8)])
+def test_validation_falls_between_optimizer_steps(interval: str, expected: int) -> None:
+    argv = ["--do_train", "--val_check_interval", interval, "--train_batch_size", "4"]
+    args = parse_train_arguments([*argv, "--gradient_accumulation_steps", "8"])
+    assert run_module.validation_schedule(args, batches_per_epoch=100)["val_check_interval"] == expected
+    assert run_module.validation_schedule(args, batches_per_epoch=5)["val_check_interval"] == (
+        5 if float(interval) <= 1 else expected
+    )
+
+
 def test_gradients_do_not_depend_on_how_a_step_is_cut(tiny: Path) -> None:
     """1 x 12, 2 x 6 and 3 x 4 examples: one optimizer step gives the same weights to 1e-6."""
     weights = []
@@ -203,6 +226,21 @@ def test_bf16_levels_train_on_the_cpu(tiny: Path, level: str) -> None:
     dtypes = {tensor.dtype for tensor in torch.load(output / "last.ckpt", weights_only=True)["state_dict"].values()}
     assert dtypes == {torch.bfloat16 if level in ("O2", "O3") else torch.float32}
     BartForConditionalGeneration.from_pretrained(output / "export")
+
+
+def test_half_precision_sums_losses_in_full(tiny: Path) -> None:
+    """O3: bf16 sums of 8 bits would be off by percents; the logged mean must be that of the batches' own losses."""
+    output = tiny / "run"
+    train(tiny, output, "--bf16", "--amp_level", "O3", "--max_steps", 1, "--eval_batch_size", 1)
+    summary = json.loads((output / "train_summary.json").read_text())
+    model = BartForConditionalGeneration.from_pretrained(output / "last.ckpt").to(torch.bfloat16)
+    tokenizer = BartTokenizer.from_pretrained(output / "last.ckpt")
+    data = PairDataset(*read_pairs(tiny / "data", "val"), tokenizer, 40, 40)
+    with torch.no_grad():
+        batches = [Collate(tokenizer.pad_token_id)([example]) for example in data]
+        sums = [smoothed_loss(teacher_forced(model, batch).logits, batch["labels"]) for batch in batches]
+    expected = sum(loss.double() for loss, _ in sums) / sum(tokens for _, tokens in sums)
+    assert summary["val_loss"] == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_o2_keeps_updates_that_halves_would_round_away(tiny: Path) -> None:
@@ -275,5 +313,6 @@ def test_sigterm_ends_a_run_with_its_status(tiny: Path, monkeypatch: pytest.Monk
 
 def test_dataloader_position_before_a_trainer_is_attached(tiny: Path) -> None:
     args = parse_train_arguments([*_OPTIONS[tiny], "--do_train", "--train_batch_size", "4"])
-    data = SummarizationDataModule(args, BartTokenizer.from_pretrained(tiny / "tokenizer"))
+    pairs = {split: read_pairs(tiny / "data", split) for split in ("train", "val")}
+    data = SummarizationDataModule(args, BartTokenizer.from_pretrained(tiny / "tokenizer"), pairs)
     assert sorted(i for batch in data.train_batches() for i in batch) == list(range(22))
