@@ -37,20 +37,10 @@ fp32) precision=() ;;
     ;;
 esac
 
-if ! [[ $NUM_GPU =~ ^[0-9]+$ ]]; then
-    echo "run_eval_summarization.sh: error: NUM_GPU is '$NUM_GPU'; allowed: 0 for the CPU, or a number of GPUs" >&2
-    exit 2
-fi
-case $NUM_GPU in
-0) launch=(python) device=cpu ;;
-1) launch=(python) device=cuda ;;
-*) launch=(torchrun --standalone --nproc_per_node "$NUM_GPU") device=cuda ;;
-esac
-
 RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_inference_$(date +%y%m%d_%H%M%S)}
 
-"${launch[@]}" run_eval.py "$INIT_CKPT" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR" \
-    --device "$device" \
+python run_eval.py "$INIT_CKPT" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR" \
+    --gpus "$NUM_GPU" \
     --bs "$PRED_BS" \
     ${precision[@]+"${precision[@]}"} \
     --eval_beams "$EVAL_BEAMS" \

@@ -1,8 +1,9 @@
-"""run_eval.py on a tiny trained model: order, scores, and two processes."""
+"""run_eval.py on a tiny trained model: order, scores, and several processes."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 import finetune
 import run_eval
+from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
@@ -32,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(folder: Path, model: Path, out: str, *options: object) -> dict[str, object]:
-    argv = [model, folder / "config.json", folder / "data", folder / out, "--bs", 4, "--device", "cpu"]
+    argv = [model, folder / "config.json", folder / "data", folder / out, "--bs", 4, "--gpus", "0"]
     run_eval.main([str(word) for word in [*argv, *options]])
     return json.loads((folder / out / "test_scores.json").read_text())
 
@@ -82,9 +84,40 @@ def test_a_checkpoint_scores_as_its_export_and_n_obs_cuts(trained: Path) -> None
 
 def test_bf16_and_another_split(trained: Path) -> None:
     argv = [trained / "run" / "export", trained / "config.json", trained / "data", trained / "val_out"]
-    run_eval.main([*map(str, argv), "--type_path", "val", "--bf16", "--device", "cpu"])
+    run_eval.main([*map(str, argv), "--type_path", "val", "--bf16", "--gpus", "0"])
     scores = json.loads((trained / "val_out" / "val_scores.json").read_text())
     assert (scores["examples"], scores["precision"]) == (5, "bfloat16")
+
+
+def test_several_gpus_are_torchruns_after_all_checks(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def execv(path: str, command: list[str]) -> None:
+        started.append(command)
+        raise SystemExit
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(os, "execv", execv)
+    argv = [trained / "absent.ckpt", trained / "config.json", trained / "data", trained / "out", "--gpus"]
+    monkeypatch.setattr(sys, "argv", ["run_eval.py", "its", "arguments"])
+    with pytest.raises(InputError, match="--gpus is 3; this machine has 2"):
+        run_eval.main([*map(str, argv), "3"])
+    with pytest.raises(InputError, match=r"absent\.ckpt"):
+        run_eval.main([*map(str, argv), "2"])
+    assert started == []
+    with pytest.raises(SystemExit):
+        run_eval.main([str(word) for word in (trained / "run" / "export", *argv[1:], "2")])
+    [command] = started
+    assert command[1:] == [
+        *"-m torch.distributed.run --standalone --nproc_per_node 2 run_eval.py its arguments".split()
+    ]
+
+
+def test_half_precision_needs_a_gpu_also_where_the_machine_chooses(trained: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(InputError, match="--fp16 needs a GPU"):
+        run_eval.main([*map(str, ("model", trained / "config.json", trained / "data", trained / "out")), "--fp16"])
 
 
 def test_two_processes_write_what_one_writes(trained: Path) -> None:
@@ -92,7 +125,7 @@ def test_two_processes_write_what_one_writes(trained: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "run_eval.py"]
     command += [trained / "run" / "export", trained / "config.json", trained / "data", trained / "shared", "--bs", 4]
     result = subprocess.run(
-        [str(word) for word in [*command, "--device", "cpu"]], cwd=ROOT, capture_output=True, text=True, timeout=240
+        [str(word) for word in [*command, "--gpus", "0"]], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
     assert result.returncode == 0, result.stderr
     alone, shared = (json.loads((trained / name / "test_scores.json").read_text()) for name in ("alone", "shared"))

@@ -124,10 +124,7 @@ class TrainArguments:
     log_every_n_steps: int = option(10, section=RUN, least=1, help="optimizer steps between two lines of the logs")
 
     def __post_init__(self) -> None:
-        _check_one_precision(self)
-        if self.gpus == 0 and (self.fp16 or self.tf32):
-            name = "fp16" if self.fp16 else "tf32"
-            raise InputError(f"--{name} needs a GPU and --gpus is 0; the CPU takes fp32 (no flag) or --bf16")
+        _check_precision(self)
         for name in ("n_train", "n_val", "n_test", "max_steps"):
             if getattr(self, name) == 0:
                 raise InputError(f"--{name} is 0; allowed: -1, or at least 1")
@@ -178,13 +175,15 @@ class EvalArguments:
     )
     eval_beams: int | None = option(None, least=1, help="beams; by default the config's num_beams")
     eval_max_gen_length: int | None = option(None, least=2, help="tokens to generate at most; by default the config's")
-    device: str | None = option(None, choices=("cpu", "cuda"), help="by default the GPU where there is one")
+    gpus: int | None = option(
+        None, least=0, help="GPUs to share the articles; 0 runs on the CPU; by default 1 where there is one"
+    )
     fp16: bool = option(False, help="half precision; needs a GPU")
     bf16: bool = option(False, help="bfloat16 precision")
     tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products")
 
     def __post_init__(self) -> None:
-        _check_one_precision(self)
+        _check_precision(self)
         if self.n_obs == 0:
             raise InputError("--n_obs is 0; allowed: -1, or at least 1")
 
@@ -194,7 +193,9 @@ def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
     return parse_dataclass(EvalArguments, argv, "Summarise a split with beam search and score it.", prog="run_eval.py")
 
 
-def _check_one_precision(args: TrainArguments | EvalArguments) -> None:
+def _check_precision(args: TrainArguments | EvalArguments) -> None:
     chosen = [f"--{name}" for name in ("fp16", "bf16", "tf32") if getattr(args, name)]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
+    if args.gpus == 0 and (args.fp16 or args.tf32):
+        raise InputError(f"{chosen[0]} needs a GPU and --gpus is 0; the CPU takes fp32 (no flag) or --bf16")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
+import torch
+
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import GenerationConfig
@@ -99,3 +101,11 @@ def check_lengths(config: BartConfig, **options: int | None) -> None:
                 f"--{name} is {value}; the model has {config.max_position_embeddings} positions "
                 "(max_position_embeddings of the config)"
             )
+
+
+def check_gpus(gpus: int) -> None:
+    """Raise InputError when the machine has fewer GPUs than asked for."""
+    if gpus > torch.cuda.device_count():
+        raise InputError(
+            f"--gpus is {gpus}; this machine has {torch.cuda.device_count()} CUDA devices (--gpus 0 runs on the CPU)"
+        )

@@ -31,7 +31,7 @@ from utils.data.datamodule import SummarizationDataModule
 from utils.data.dataset import PairDataset
 from utils.data.line_files import Pairs, read_pairs
 from utils.evaluation.scoring import format_scores, generation_options, score_split
-from utils.loading import check_lengths, load_for_evaluation, load_for_training
+from utils.loading import check_gpus, check_lengths, load_for_evaluation, load_for_training
 from utils.training.callbacks import LogProgress, StopOnNonFiniteLoss, Throughput, ValidateAtTheEnd, progress
 from utils.training.module import SummarizationModule
 from utils.training.precision import half_dtype, precision_of
@@ -47,7 +47,7 @@ def run(args: TrainArguments) -> None:
         InputError: anything wrong with options, files or the machine, found before training starts.
     """
     output_dir = Path(args.output_dir)
-    check_device(args.gpus)
+    check_gpus(args.gpus)
     config = BartConfig.from_json(args.config_path)
     for name in ("dropout", "attention_dropout"):
         if getattr(args, name) is not None:
@@ -82,14 +82,6 @@ def run(args: TrainArguments) -> None:
         if args.do_train:
             model, tokenizer = load_for_evaluation(output_dir / EXPORT, args.config_path)
         predict(args, model, tokenizer, pairs["test"])
-
-
-def check_device(gpus: int) -> None:
-    """Raise InputError when the machine has fewer GPUs than asked for."""
-    if gpus > torch.cuda.device_count():
-        raise InputError(
-            f"--gpus is {gpus}; this machine has {torch.cuda.device_count()} CUDA devices (--gpus 0 runs on the CPU)"
-        )
 
 
 def check_resumable(path: Path, config: BartConfig) -> None:
