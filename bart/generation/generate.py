@@ -124,8 +124,8 @@ class _Decoding:
         return 0 if self.config.fill_token_id is None else self.config.fill_token_id
 
     def logits(self, last_ids: Tensor) -> Tensor:
-        """Read the ids (R, 1) that were chosen last; float32 logits (R, V) of the next ones."""
-        return self.model.decode(last_ids, self.cache)[:, -1].float()
+        """Read the ids (R,) that were chosen last; float32 logits (R, V) of the next ones."""
+        return self.model.decode(last_ids.view(-1, self.cache.beams), self.cache).flatten(0, 1).float()
 
     def ruled(self, tokens: Tensor, scores: Tensor) -> Tensor:
         """Scores (N, V) of the ids that follow tokens (N, t), after all rules."""
@@ -164,7 +164,7 @@ def _search_single(decoding: _Decoding) -> GenerationOutput:
     unfinished = torch.ones_like(tokens[:, 0], dtype=torch.bool)
     kept: list[Tensor] = []
     for length in range(1, decoding.max_length):
-        scores = decoding.ruled(tokens[:, :length], decoding.logits(tokens[:, length - 1 : length]))
+        scores = decoding.ruled(tokens[:, :length], decoding.logits(tokens[:, length - 1]))
         if decoding.keeps_scores:
             kept.append(scores.clone())
         chosen = draw(scores, 1)[:, 0] if config.do_sample else scores.argmax(dim=1)
@@ -203,7 +203,7 @@ def _search_beams(decoding: _Decoding) -> GenerationOutput:
     kept: list[Tensor] = []
     for length in range(1, max_length):
         last_ids = torch.stack([search.open.tokens[:, :, length - 1] for search in searches], dim=1)
-        log_probs = decoding.logits(last_ids.view(-1, 1)).log_softmax(dim=1).view(*rows.shape, -1)
+        log_probs = decoding.logits(last_ids).log_softmax(dim=1).view(*rows.shape, -1)
         scores, parents, chosen = [], [], rows.new_empty(len(rows), 0)
         for group, search in enumerate(searches):
             own = log_probs[:, group]
@@ -216,7 +216,7 @@ def _search_beams(decoding: _Decoding) -> GenerationOutput:
             kept.append(torch.stack([s.view(len(rows), -1, s.shape[1]) for s in scores], dim=1).flatten(0, 2))
         if stop(torch.stack([search.active for search in searches])):
             break
-        decoding.cache.reorder(torch.stack(parents, dim=1).flatten())
+        decoding.cache.reorder(torch.stack(parents, dim=1).flatten(1) % config.num_beams)
 
     found = best_hypotheses(searches, config.num_return_sequences)
     steps = int((found.parents >= 0).sum(dim=2).max())

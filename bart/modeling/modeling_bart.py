@@ -39,6 +39,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 POSITION_OFFSET = 2
 # Labels with this value are left out of the loss, as in torch.nn.functional.cross_entropy.
 IGNORE_INDEX = -100
+# Attention scores computed at once in bf16 on a CPU: 4 MB.
+SCORES_AT_ONCE = 2**21
+# Source tokens encoded at once on a CPU: their activations stay in its cache.
+TOKENS_AT_ONCE = 1024
 
 
 @dataclass
@@ -72,6 +76,31 @@ def _readable(attention_mask: Tensor | None) -> Tensor | None:
     return None if attention_mask is None else attention_mask.bool()[:, None, None, :]
 
 
+def _attend_in_parts(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention as two products, for bf16 on CPUs, where that takes about half the time of torch's fused kernel.
+
+    Heads are taken so many at once that their scores stay in the processor's cache. Arguments and result are those of
+    `scaled_dot_product_attention`.
+    """
+    articles, heads, length, width = query.shape
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+    query = query * width**-0.5
+    per_head = length * keys.shape[2]
+    if articles * heads * per_head <= SCORES_AT_ONCE:
+        parts = [(slice(None), slice(None))]
+    else:
+        step = max(1, SCORES_AT_ONCE // per_head)
+        parts = [(slice(b, b + 1), slice(h, h + step)) for b in range(articles) for h in range(0, heads, step)]
+    context = torch.empty_like(query)
+    for article, head in parts:
+        scores = query[article, head] @ keys[article, head].transpose(2, 3)
+        if mask is not None:
+            scores += mask[article]
+        context[article, head] = scores.softmax(dim=-1) @ values[article, head]
+    return context
+
+
 class BartAttention(nn.Module):
     """Multi-head scaled dot-product attention (Vaswani et al., 2017, section 3.2)."""
 
@@ -88,32 +117,34 @@ class BartAttention(nn.Module):
         """(B, L, D) -> (B, H, L, Dh)."""
         return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
+    def queries(self, states: Tensor) -> Tensor:
+        """Queries (B, H, T, Dh) of states (B, T, D)."""
+        return self._split(self.q_proj(states))
+
     def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, each (B, H, L, Dh), of states (B, L, D)."""
         return self._split(self.k_proj(states)), self._split(self.v_proj(states))
 
-    def forward(
-        self, hidden: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
-    ) -> Tensor:
-        """Attend from hidden (R, T, D) to keys and values (B, H, L, Dh).
+    def queries_keys_values(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (B, H, L, Dh), of the same states (B, L, D)."""
+        return self.queries(states), *self.keys_values(states)
 
-        R is B, or B·K where K beams share an article's keys: then beams are folded into the query length, so that
-        keys and values are read once and never copied.
+    def forward(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Attend with queries (B, H, T, Dh) to keys and values (B, H, L, Dh) -> (B, T, D).
 
         Args:
-            mask: true where a key may be read; broadcasts to (B, H, T, L), to (B, H, 1, L) with shared keys.
+            mask: true, or 0, where a key may be read, and false, or -inf, elsewhere; broadcasts to (B, H, T, L).
         """
-        rows, length, _ = hidden.shape
-        query = self._split(self.q_proj(hidden))  # (R, H, T, Dh)
-        beams = rows // keys.shape[0]
-        if beams > 1:
-            query = query.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)  # (B, H, K·T, Dh)
         dropout = self.dropout if self.training else 0.0
-        context = F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
-        )
-        if beams > 1:
-            context = context.unflatten(2, (beams, length)).transpose(1, 2).flatten(0, 1)  # (R, H, T, Dh)
+        plain = not (is_causal or dropout or torch.is_grad_enabled())
+        if query.device.type == "cpu" and query.dtype == torch.bfloat16 and plain:
+            context = _attend_in_parts(query, keys, values, mask)
+        else:
+            context = F.scaled_dot_product_attention(
+                query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
+            )
         return self.out_proj(context.transpose(1, 2).flatten(2))
 
 
@@ -151,7 +182,7 @@ class BartEncoderLayer(_Layer):
         """hidden (B, S, D), mask (B, 1, 1, S) or None -> (B, S, D)."""
 
         def self_attention(states: Tensor) -> Tensor:
-            return self.self_attn(states, *self.self_attn.keys_values(states), mask)
+            return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
 
         hidden = self._branch(hidden, self.self_attn_layer_norm, self_attention)
         hidden = self._branch(hidden, self.final_layer_norm, self._feed_forward)
@@ -177,32 +208,32 @@ class BartDecoderLayer(_Layer):
         cross_mask: Tensor | None,
         encoder_states: Tensor | None = None,
         cache: LayerCache | None = None,
-        start: int = 0,
+        column: int = 0,
     ) -> Tensor:
-        """One layer over a whole target, or over its next tokens when there is a cache.
+        """One layer over a whole target, or with a cache over the next token of each beam.
 
         Args:
-            hidden: (R, t, D), the tokens at positions start … start + t.
-            self_mask: broadcasts to (R, H, t, start + t); None means causal.
+            hidden: (B, T, D); with a cache (B, K, D), the beams in the place of positions.
+            self_mask: broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None means causal.
             cross_mask: (B, 1, 1, S), or None.
             encoder_states: (B, S, D); not needed with a cache, which holds their keys and values.
+            column: where the cache keeps the keys and values of these tokens.
 
         Returns:
-            (R, t, D).
+            As hidden.
         """
 
         def self_attention(states: Tensor) -> Tensor:
-            keys, values = self.self_attn.keys_values(states)
+            query, keys, values = self.self_attn.queries_keys_values(states)
             if cache is not None:
-                keys, values = cache.append(keys, values, start)
-            # A single next token reads everything before it: nothing to mask.
-            causal = self_mask is None and states.shape[1] > 1
-            return self.self_attn(states, keys, values, self_mask, causal)
+                keys, values = cache.store(keys, values, column)
+            return self.self_attn(query, keys, values, self_mask, is_causal=self_mask is None)
 
         def cross_attention(states: Tensor) -> Tensor:
+            query = self.encoder_attn.queries(states)
             if cache is not None:
-                return self.encoder_attn(states, cache.cross_keys, cache.cross_values, cross_mask)
-            return self.encoder_attn(states, *self.encoder_attn.keys_values(encoder_states), cross_mask)
+                return self.encoder_attn(query, cache.cross_keys, cache.cross_values, cross_mask)
+            return self.encoder_attn(query, *self.encoder_attn.keys_values(encoder_states), cross_mask)
 
         hidden = self._branch(hidden, self.self_attn_layer_norm, self_attention)
         hidden = self._branch(hidden, self.encoder_attn_layer_norm, cross_attention)
@@ -225,15 +256,18 @@ class _Stack(nn.Module):
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
-    def _embed(self, ids: Tensor, start: int = 0) -> Tensor:
-        """ids (R, t) at positions start … start + t -> (R, t, D)."""
-        end = start + ids.shape[1]
-        if end > self.max_positions:
+    def _embed(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        """ids (B, T) -> (B, T, D); at positions (B,), where T are the beams, and else at 0 … T - 1."""
+        if positions is not None:
+            places = self.embed_positions(positions[:, None] + POSITION_OFFSET)
+        elif ids.shape[1] <= self.max_positions:
+            places = self.embed_positions.weight[POSITION_OFFSET : POSITION_OFFSET + ids.shape[1]]
+        else:
             raise InputError(
-                f"a sequence of {end} tokens is longer than the model's max_position_embeddings ({self.max_positions})"
+                f"a sequence of {ids.shape[1]} tokens is longer than the model's max_position_embeddings "
+                f"({self.max_positions})"
             )
-        positions = self.embed_positions.weight[POSITION_OFFSET + start : POSITION_OFFSET + end]
-        hidden = self.layernorm_embedding(self.embed_tokens(ids) * self.embed_scale + positions)
+        hidden = self.layernorm_embedding(self.embed_tokens(ids) * self.embed_scale + places)
         return F.dropout(hidden, self.dropout, self.training)
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
@@ -287,15 +321,11 @@ class BartDecoder(_Stack):
         return self.layer_norm(hidden)
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
-        """The next tokens (R, t) after those in the cache -> states (R, t, D); the cache grows by t."""
-        start, length = cache.length, input_ids.shape[1]
-        self_mask = None
-        if start and length > 1:
-            self_mask = torch.ones(length, start + length, dtype=torch.bool, device=input_ids.device).tril(start)
-        hidden = self._embed(input_ids, start)
+        """The next token of each beam (B, K) -> states (B, K, D); the cache grows by one token of each."""
+        column = cache.advance()
+        hidden = self._embed(input_ids, cache.positions)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            hidden = layer(hidden, self_mask, cache.cross_mask, cache=layer_cache, start=start)
-        cache.length += length
+            hidden = layer(hidden, cache.self_mask, cache.cross_mask, cache=layer_cache, column=column)
         return self.layer_norm(hidden)
 
 
@@ -410,7 +440,11 @@ class BartForConditionalGeneration(nn.Module):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S)."""
-        return self.model.encoder(input_ids, attention_mask)
+        articles = max(1, TOKENS_AT_ONCE // input_ids.shape[1])
+        if self.device.type != "cpu" or torch.is_grad_enabled() or len(input_ids) <= articles:
+            return self.model.encoder(input_ids, attention_mask)
+        masks = [None] * len(input_ids) if attention_mask is None else attention_mask.split(articles)
+        return torch.cat([self.model.encoder(*part) for part in zip(input_ids.split(articles), masks, strict=False)])
 
     def new_cache(
         self,
@@ -421,12 +455,28 @@ class BartForConditionalGeneration(nn.Module):
     ) -> DecoderCache:
         """A cache to decode `beams` rows per article from encoder states (B, S, D), up to max_length tokens each."""
         cross = [layer.encoder_attn.keys_values(encoder_states) for layer in self.model.decoder.layers]
-        length = max_length or self.config.max_position_embeddings
-        return DecoderCache(cross, _readable(attention_mask), beams, length)
+        positions = self.config.max_position_embeddings
+        if max_length is not None and max_length > positions:
+            raise InputError(f"max_length is {max_length}; allowed: at most {positions}, the model's positions")
+        return DecoderCache(cross, _readable(attention_mask), beams, max_length or positions)
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
-        """Logits (R, t, V) of the next tokens ids (R, t), which are appended to the cache."""
+        """Logits (B, K, V) of what follows the next token ids (B, K) of each beam, which the cache then holds."""
         return self._logits(self.model.decoder.step(ids, cache))
+
+    def for_inference(self, precision: str = "fp32") -> BartForConditionalGeneration:
+        """A copy that only generates, and faster: projections fused, weights laid out for this processor.
+
+        Args:
+            precision: fp32; bf16; fp16 (on GPUs); or int8 (on CPUs): weights and inputs of matrix products in 8 bits,
+                attention in bf16, all else in fp32.
+
+        Raises:
+            InputError: another precision, or int8 where it cannot be computed.
+        """
+        from bart.modeling.packed import inference_copy
+
+        return inference_copy(self, precision)
 
     def generate(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any

@@ -1,0 +1,154 @@
+"""Weights laid out for inference: fused projections, packed matrices, int8.
+
+Shapes: N rows (articles × positions), I input width, O output width, and those of `modeling_bart`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartAttention, BartForConditionalGeneration
+
+Pack = Callable[[Sequence[nn.Linear]], nn.Module]
+# Hints at the rows of a product, for which its weight is laid out: an article's tokens, and some articles' beams.
+ROWS_OF_ENCODER, ROWS_OF_DECODER = 1024, 16
+TINY = torch.finfo(torch.float32).tiny  # in the place of the largest value of a row of zeros
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose weight lies in the blocks that oneDNN's matrix kernels read.
+
+    Packing once saves what a plain layer does in every call: with the few rows of a decoding step, several times the
+    work of the product itself.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int) -> None:
+        """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call."""
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+        self.bias = bias
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(..., I) -> (..., O)."""
+        return torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with weights and inputs of 8 bits, products summed in 32 bits.
+
+    Weights have one scale per output, inputs one per row, found in each call (dynamic quantisation; Zafrir et al.,
+    2019, arXiv:1910.06188), so that no row's result depends on the rows it shares a batch with.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int) -> None:
+        """weight (O, I) and bias (O,) in fp32; rows is a hint at N, which may differ from call to call."""
+        super().__init__()
+        peak = weight.abs().amax(dim=1).clamp(min=TINY)
+        codes = (weight * (127 / peak[:, None])).round_().to(torch.int8)
+        self.weight = torch.ops.onednn.qlinear_prepack(codes, [rows, weight.shape[1]])
+        self.scale = peak / 127**2  # of a product of two codes, apart from the row's own
+        self.zero_point = torch.zeros(len(peak), dtype=torch.int64)
+        self.bias = peak.new_zeros(()) if bias is None else bias
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(..., I) of any float type -> (..., O) fp32."""
+        rows = states.flatten(0, -2).float()
+        peak = rows.abs().amax(dim=1, keepdim=True).add_(TINY)
+        # oneDNN multiplies unsigned by signed; adding 128 to the signed codes wraps around to the unsigned ones.
+        codes = (rows * (127 / peak)).round_().to(torch.int8).view(torch.uint8).add_(128)
+        products = torch.ops.onednn.qlinear_pointwise(
+            codes, 1.0, 128, self.weight, self.scale, self.zero_point, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return torch.addcmul(self.bias, products, peak).view(*states.shape[:-1], -1)
+
+
+class FusedAttention(BartAttention):
+    """Attention that projects the same states in one product."""
+
+    def __init__(self, attention: BartAttention, pack: Pack, is_cross: bool, dtype: torch.dtype) -> None:
+        """Take over the weights of `attention`; is_cross: keys and values come from other states than queries.
+
+        dtype is that of queries, keys and values.
+        """
+        nn.Module.__init__(self)
+        self.heads = attention.heads
+        self.dropout = 0.0
+        self.dtype = dtype
+        query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
+        if is_cross:
+            self.q_proj = pack([query])
+            self.kv_proj = pack([key, value])
+        else:
+            self.qkv_proj = pack([query, key, value])
+        self.out_proj = pack([attention.out_proj])
+
+    def _split_all(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(B, L, parts·D) -> parts of (B, H, L, Dh)."""
+        split = projected.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        # One pass for both, the change of type and of order.
+        return torch.empty(split.shape, dtype=self.dtype, device=split.device).copy_(split).unbind(0)
+
+    def queries(self, states: Tensor) -> Tensor:
+        return self._split_all(self.q_proj(states), 1)[0]
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        return self._split_all(self.kv_proj(states), 2)
+
+    def queries_keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        return self._split_all(self.qkv_proj(states), 3)
+
+
+def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:
+    """See `BartForConditionalGeneration.for_inference`."""
+    if precision not in PRECISIONS:
+        raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
+    dtype = PRECISIONS[precision]
+    if model.device.type != "cpu" and precision == "int8":
+        raise InputError(f"precision is 'int8' and the model is on {model.device}; int8 runs on the CPU")
+    if precision == "int8" and not torch.backends.mkldnn.is_available():
+        raise InputError("precision is 'int8'; this build of torch lacks oneDNN, which computes it")
+
+    packs = model.device.type == "cpu" and torch.backends.mkldnn.is_available() and precision != "fp16"
+
+    def pack(linears: Sequence[nn.Linear], rows: int) -> nn.Module:
+        weight = torch.cat([linear.weight.detach() for linear in linears]).to(dtype)
+        bias = None
+        if linears[0].bias is not None:
+            bias = torch.cat([linear.bias.detach() for linear in linears]).to(dtype)
+        if packs:
+            return (Int8Linear if precision == "int8" else PackedLinear)(weight, bias, rows)
+        fused = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+        fused.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            fused.bias = nn.Parameter(bias, requires_grad=False)
+        return fused
+
+    attention_dtype = torch.bfloat16 if precision == "int8" else dtype
+    # What stands in the memo is taken for the copy, not copied: no matrix lies in memory in two layouts longer than
+    # its packing takes.
+    memo: dict[int, Any] = {}
+    for stack, rows in ((model.model.encoder, ROWS_OF_ENCODER), (model.model.decoder, ROWS_OF_DECODER)):
+        for layer in stack.layers:
+            for linear in (layer.fc1, layer.fc2):
+                memo[id(linear)] = pack([linear], rows)
+            memo[id(layer.self_attn)] = FusedAttention(
+                layer.self_attn, partial(pack, rows=rows), False, attention_dtype
+            )
+    for layer in model.model.decoder.layers:
+        memo[id(layer.encoder_attn)] = FusedAttention(
+            layer.encoder_attn, partial(pack, rows=ROWS_OF_DECODER), True, attention_dtype
+        )
+    memo[id(model.lm_head)] = pack([model.lm_head], ROWS_OF_DECODER)
+    for tensor in model.parameters():
+        memo[id(tensor)] = nn.Parameter(tensor.detach().to(dtype), requires_grad=False)
+    for tensor in model.buffers():
+        memo[id(tensor)] = tensor.to(dtype)
+    return copy.deepcopy(model, memo).eval()
