@@ -1,11 +1,12 @@
 """Beam search as a state machine: it takes scores and gives choices, and knows nothing of models or text.
 
-Shapes: B articles, K beams, R = B·K rows, V vocabulary, T the greatest length, t ids so far (the start token included),
-C candidates per article, of which the first K are "the top".
+Shapes: B articles, K beams, R = B·K rows, V vocabulary, T the greatest length, t ids that the article's hypotheses hold
+so far (the start token included), C candidates per article, of which the first K are "the top".
 
 Invariant: after every step beam k of article b is the open hypothesis ``tokens[b, k, :t]`` with the sum of
-log-probabilities ``scores[b, k]``, it holds no EOS, and the decoder row ``rows[b, k]`` has to have read it. Finished
-hypotheses are kept apart: the K best of each article, best first, scored with the length penalty.
+log-probabilities ``scores[b, k]``, and it holds no EOS. Finished hypotheses are kept apart: the K best of each article,
+best first, scored with the length penalty. Articles do not see each other, may have begun at different times, and may
+leave.
 """
 
 from __future__ import annotations
@@ -16,18 +17,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bart.generation.rules import draw
+
 # The score of what must not win. Finite, as in transformers: where nothing else is left it still ranks above -inf.
 _HOPELESS = -1.0e9
-
-
-def draw(scores: Tensor, count: int) -> Tensor:
-    """Draw ``count`` different columns (N, count) of each row of scores (N, V), with probabilities softmax(scores).
-
-    A row whose columns are all banned (-inf) draws from all of them; like arg-max and top-k there, it has to return
-    something.
-    """
-    nothing_left = scores.amax(dim=1, keepdim=True) == -torch.inf
-    return torch.multinomial(scores.masked_fill(nothing_left, 0.0).softmax(dim=1), count)
 
 
 @dataclass
@@ -36,7 +29,7 @@ class Hypotheses:
 
     Attributes:
         tokens: (B, N, T) ids, padded after the last one.
-        parents: (B, N, T - 1); the row that held the hypothesis when id i + 1 was chosen, -1 after the last id.
+        parents: (B, N, T - 1); the beam that held the hypothesis when id i + 1 was chosen, -1 after the last id.
         scores: (B, N).
         finished: (B, N) bool; false for hypotheses that go on and for places not taken yet.
     """
@@ -55,33 +48,39 @@ class Hypotheses:
             self.finished.gather(1, index),
         )
 
+    def of(self, articles: Tensor) -> Hypotheses:
+        """The hypotheses of some articles (M,)."""
+        return Hypotheses(self.tokens[articles], self.parents[articles], self.scores[articles], self.finished[articles])
+
     @staticmethod
-    def join(parts: Sequence[Hypotheses]) -> Hypotheses:
-        """The hypotheses of all parts, article by article."""
+    def join(parts: Sequence[Hypotheses], dim: int = 1) -> Hypotheses:
+        """The hypotheses of all parts, article by article; with dim 0, of other articles after one another."""
         return Hypotheses(
-            torch.cat([part.tokens for part in parts], dim=1),
-            torch.cat([part.parents for part in parts], dim=1),
-            torch.cat([part.scores for part in parts], dim=1),
-            torch.cat([part.finished for part in parts], dim=1),
+            torch.cat([part.tokens for part in parts], dim=dim),
+            torch.cat([part.parents for part in parts], dim=dim),
+            torch.cat([part.scores for part in parts], dim=dim),
+            torch.cat([part.finished for part in parts], dim=dim),
         )
 
 
 class BeamSearch:
-    """Beam search over a batch of articles, with the choices of transformers 5's ``generate(num_beams=K)``.
+    """Beam search over articles, with the choices of transformers 5's ``generate(num_beams=K)``.
 
     Args:
-        rows: (B, K) decoder row of each beam; its device is that of all state.
+        articles: B, the articles to begin with.
+        beams: K; or several numbers, the beams of an article that this search has, where other searches have others.
         max_length: T, at least 2.
         start_token_id: first id of every hypothesis.
         pad_token_id: fills hypotheses after their end.
-        eos_ids: (n,) ids that end a hypothesis; may be empty.
+        eos_ids: (n,) ids that end a hypothesis; may be empty. Their device is that of all state.
         length_penalty, early_stopping: as in GenerationConfig.
         sample: draw candidates without replacement instead of taking the best.
     """
 
     def __init__(
         self,
-        rows: Tensor,
+        articles: int,
+        beams: int | Sequence[int],
         max_length: int,
         *,
         start_token_id: int,
@@ -91,30 +90,48 @@ class BeamSearch:
         early_stopping: bool | str = False,
         sample: bool = False,
     ) -> None:
-        self.rows = rows
+        self.beams = torch.arange(beams) if isinstance(beams, int) else torch.tensor(beams)
+        self.beams = self.beams.to(eos_ids.device)
+        self.width = len(self.beams)
         self.max_length = max_length
         self.pad_token_id = pad_token_id
         self.eos_ids = eos_ids
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
         self.sample = sample
-        self.length = 1
-
-        tokens = rows.new_full((*rows.shape, max_length), pad_token_id)
+        shape = (articles, self.width)
+        tokens = eos_ids.new_full((*shape, max_length), pad_token_id)
         tokens[:, :, 0] = start_token_id
-        parents = rows.new_full((*rows.shape, max_length - 1), -1)
-        hopeless = torch.full(rows.shape, _HOPELESS, dtype=torch.float32, device=rows.device)
-        unfinished = torch.zeros_like(rows, dtype=torch.bool)
+        parents = eos_ids.new_full((*shape, max_length - 1), -1)
+        hopeless = torch.full(shape, _HOPELESS, dtype=torch.float32, device=eos_ids.device)
+        unfinished = torch.zeros(shape, dtype=torch.bool, device=eos_ids.device)
         self.finished = Hypotheses(tokens, parents, hopeless, unfinished)
         # All beams start alike: only the first may be extended, or they would stay alike.
-        self.open = Hypotheses(tokens, parents, hopeless.index_fill(1, rows.new_zeros(1), 0.0), unfinished)
+        self.open = Hypotheses(tokens, parents, hopeless.index_fill(1, self.beams.new_zeros(1), 0.0), unfinished)
+        self.lengths = eos_ids.new_ones(articles)  # (B,): t
         # (B, 1): whether the finished hypotheses of an article may still change.
         self.active = torch.ones_like(unfinished[:, :1])
 
     @property
-    def prefixes(self) -> Tensor:
-        """(R, t) ids of the open hypotheses."""
-        return self.open.tokens[:, :, : self.length].flatten(0, 1)
+    def last_ids(self) -> Tensor:
+        """(B, K) the last id of each open hypothesis."""
+        return self.open.tokens.gather(2, self._at(self.lengths - 1))[:, :, 0]
+
+    def keep(self, articles: Tensor) -> None:
+        """Go on with some of the articles (M,) only."""
+        self.open, self.finished = self.open.of(articles), self.finished.of(articles)
+        self.lengths, self.active = self.lengths[articles], self.active[articles]
+
+    def join(self, other: BeamSearch) -> None:
+        """Take in the articles of another search, behind those that are here."""
+        self.open = Hypotheses.join([self.open, other.open], dim=0)
+        self.finished = Hypotheses.join([self.finished, other.finished], dim=0)
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        self.active = torch.cat([self.active, other.active])
+
+    def _at(self, places: Tensor) -> Tensor:
+        """places (B,) as an index (B, K, 1) into the last dimension of what hypotheses hold."""
+        return places[:, None, None].expand(-1, self.width, 1)
 
     def step(self, scores: Tensor) -> Tensor:
         """Choose the next id of every beam.
@@ -123,16 +140,17 @@ class BeamSearch:
             scores: (R, V) log-probabilities of the next id, after all rules.
 
         Returns:
-            (B, K) the row whose decoder state each beam goes on from.
+            (B, K) the beam of the article whose decoder state each beam goes on from.
         """
-        candidates = self._extend(scores.view(*self.rows.shape, -1))
+        candidates = self._extend(scores.view(-1, self.width, scores.shape[1]))
         self.finished = self._collect(candidates, self._eligible(candidates))
         self.open = self._next_open(candidates)
         self.active &= self._attainable(candidates) > self.finished.scores.amin(dim=1, keepdim=True)
         if self.early_stopping is True:
             self.active &= ~self.finished.finished.all(dim=1, keepdim=True)
-        self.length += 1
-        return self.open.parents[:, :, self.length - 2]
+        parents = self.open.parents.gather(2, self._at(self.lengths - 1))[:, :, 0]
+        self.lengths = self.lengths + 1
+        return parents
 
     def _extend(self, scores: Tensor) -> Hypotheses:
         """The C most likely extensions of the open hypotheses by one id; ``finished`` says which of them end there.
@@ -140,47 +158,51 @@ class BeamSearch:
         Each beam gets one place more than there are EOS ids, so that K extensions remain open whatever ends.
         """
         vocab_size = scores.shape[2]
-        count = max(2, len(self.eos_ids) + 1) * self.rows.shape[1]
-        sums = (scores + self.open.scores[:, :, None]).flatten(1)  # (B, K·V)
+        count = max(2, len(self.eos_ids) + 1) * self.width
+        sums = scores + self.open.scores[:, :, None]  # (B, K, V)
         if self.sample:
-            flat = draw(sums, count)
-            sums = sums.gather(1, flat)
+            flat = draw(sums.flatten(1), count)
+            sums = sums.flatten(1).gather(1, flat)
         else:
-            sums, flat = sums.topk(count)
+            sums, flat = sums.flatten(1).topk(count)
         beams, ids = flat // vocab_size, flat % vocab_size
 
         extended = self.open.take(beams)
-        extended.tokens[:, :, self.length] = ids
-        extended.parents[:, :, self.length - 1] = self.rows.gather(1, beams)
-        last = self.length + 1 == self.max_length
-        finished = torch.ones_like(ids, dtype=torch.bool) if last else torch.isin(ids, self.eos_ids)
-        return replace(extended, scores=sums, finished=finished)
+        places = self.lengths[:, None, None].expand(-1, count, 1)
+        extended.tokens.scatter_(2, places, ids[:, :, None])
+        extended.parents.scatter_(2, places - 1, self.beams[beams][:, :, None])
+        last = self.lengths[:, None] + 1 == self.max_length
+        return replace(extended, scores=sums, finished=torch.isin(ids, self.eos_ids) | last)
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
         """(B, C) bool: the candidates that finish here. Those below the top only stand by to stay open."""
         eligible = candidates.finished & self.active
-        eligible[:, self.rows.shape[1] :] = False
+        eligible[:, self.width :] = False
         return eligible
 
     def _next_open(self, candidates: Hypotheses) -> Hypotheses:
         """The K best candidates that do not end."""
         open_scores = candidates.scores + candidates.finished * _HOPELESS
-        best = open_scores.topk(self.rows.shape[1]).indices
+        best = open_scores.topk(self.width).indices
         return replace(candidates, scores=open_scores).take(best)
 
     def _collect(self, candidates: Hypotheses, eligible: Tensor) -> Hypotheses:
         """The K best of the finished hypotheses and the eligible candidates."""
-        scores = candidates.scores / self.length**self.length_penalty + ~eligible * _HOPELESS
+        scores = candidates.scores / self._penalty(self.lengths) + ~eligible * _HOPELESS
         both = Hypotheses.join([self.finished, replace(candidates, scores=scores, finished=eligible)])
-        return both.take(both.scores.topk(self.rows.shape[1]).indices)
+        return both.take(both.scores.topk(self.width).indices)
 
     def _attainable(self, candidates: Hypotheses) -> Tensor:
         """(B, 1) the score that the article's open hypotheses are taken to be able to reach."""
-        return self.open.scores[:, :1] / self._assumed_length() ** self.length_penalty
+        return self.open.scores[:, :1] / self._penalty(self._assumed_lengths())
 
-    def _assumed_length(self) -> int:
+    def _assumed_lengths(self) -> Tensor:
         longer_is_better = self.early_stopping == "never" and self.length_penalty > 0
-        return self.max_length - 1 if longer_is_better else self.length
+        return torch.full_like(self.lengths, self.max_length - 1) if longer_is_better else self.lengths
+
+    def _penalty(self, lengths: Tensor) -> Tensor:
+        """(B,) -> (B, 1), what the score of a hypothesis with so many ids after the start token is divided by."""
+        return (lengths[:, None].double() ** self.length_penalty).float()
 
 
 class DiverseBeamGroup(BeamSearch):
@@ -193,25 +215,29 @@ class DiverseBeamGroup(BeamSearch):
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
         eligible = super()._eligible(candidates)
-        if self.early_stopping is True and self.length + 1 == self.max_length:
+        if self.early_stopping is True:
             ended = eligible & self._ended(candidates)
-            enough = (self.finished.finished.sum(1) + ended.sum(1) >= self.rows.shape[1])[:, None]
-            eligible = torch.where(enough, ended, eligible)
+            enough = (self.finished.finished.sum(1) + ended.sum(1) >= self.width)[:, None]
+            last = self.lengths[:, None] + 1 == self.max_length
+            eligible = torch.where(last & enough, ended, eligible)
         return eligible
 
     def _next_open(self, candidates: Hypotheses) -> Hypotheses:
         # In the last step too, when all candidates finish: later groups pay for these ids, and EOS is not among them.
         by_rank = self._ended(candidates).long().argsort(dim=1, stable=True)
-        chosen = candidates.take(by_rank[:, : self.rows.shape[1]])
-        chosen.tokens[:, :, self.length].masked_fill_(~self.active, self.pad_token_id)
+        chosen = candidates.take(by_rank[:, : self.width])
+        places = self._at(self.lengths)
+        ids = chosen.tokens.gather(2, places).masked_fill(~self.active[:, :, None], self.pad_token_id)
+        chosen.tokens.scatter_(2, places, ids)
         return chosen
 
     def _ended(self, candidates: Hypotheses) -> Tensor:
         """(B, C) bool: the candidates that took an EOS id, rather than being cut at max_length."""
-        return torch.isin(candidates.tokens[:, :, self.length], self.eos_ids)
+        places = self.lengths[:, None, None].expand(-1, candidates.tokens.shape[1], 1)
+        return torch.isin(candidates.tokens.gather(2, places)[:, :, 0], self.eos_ids)
 
     def _attainable(self, candidates: Hypotheses) -> Tensor:
-        return candidates.scores[:, :1] / self._assumed_length() ** self.length_penalty
+        return candidates.scores[:, :1] / self._penalty(self._assumed_lengths())
 
 
 def best_hypotheses(searches: Sequence[BeamSearch], count: int) -> Hypotheses:

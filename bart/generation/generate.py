@@ -16,17 +16,13 @@ import torch
 from torch import Tensor
 
 from bart.errors import InputError
-from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, best_hypotheses, draw
+from bart.generation.beam_search import Hypotheses
 from bart.generation.config import GenerationConfig
-from bart.generation.rules import Rule, diversity_penalties, rules_for
+from bart.generation.rules import rules_for
+from bart.generation.schedule import Sources, decode
 
 if TYPE_CHECKING:
-    from bart.generation.cache import DecoderCache
     from bart.modeling.modeling_bart import BartForConditionalGeneration
-
-# Steps between two questions to an accelerator whether all is done. Each makes the host wait for the device; each step
-# too many costs one decoder step, and changes nothing. On the CPU asking is free, so there every step asks.
-STEPS_BETWEEN_CHECKS = 8
 
 
 @dataclass
@@ -87,144 +83,42 @@ def generate(
     max_length = config.longest(model.config.max_position_embeddings)
     if config.shortest > max_length:
         warnings.warn(f"min_length ({config.shortest}) is above max_length ({max_length})", stacklevel=3)
-    rules = rules_for(config, max_length, input_ids, device)
-    search = _search_beams if config.num_beams > 1 else _search_single
-    beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
+    rules_for(config, max_length, input_ids, device)  # refuses what it cannot apply before anything is computed
+    kept: list[Tensor] = []
+    keeps_scores = config.output_scores and config.return_dict_in_generate
     with _eval_mode(model):
         if encoder_outputs is None:
             encoder_outputs = model.encode(input_ids, mask)
-        # The last id of a sequence is never read.
-        cache = model.new_cache(encoder_outputs, mask, beams=beams, max_length=max_length - 1)
-        output = search(_Decoding(model, cache, rules, config, len(encoder_outputs) * beams, max_length))
-    return output if config.return_dict_in_generate else output.sequences
-
-
-@dataclass
-class _Decoding:
-    """One call of ``generate``, ready to take its first step."""
-
-    model: BartForConditionalGeneration
-    cache: DecoderCache
-    rules: list[Rule]
-    config: GenerationConfig
-    rows: int  # R
-    max_length: int  # T
-
-    @property
-    def keeps_scores(self) -> bool:
-        return self.config.output_scores and self.config.return_dict_in_generate
-
-    @property
-    def eos_ids(self) -> Tensor:
-        return torch.tensor(self.config.eos_token_ids, dtype=torch.long, device=self.model.device)
-
-    @property
-    def fill_id(self) -> int:
-        # Without EOS ids there may be no padding id either, and nothing to pad.
-        return 0 if self.config.fill_token_id is None else self.config.fill_token_id
-
-    def logits(self, last_ids: Tensor) -> Tensor:
-        """Read the ids (R,) that were chosen last; float32 logits (R, V) of the next ones."""
-        return self.model.decode(last_ids.view(-1, self.cache.beams), self.cache).flatten(0, 1).float()
-
-    def ruled(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        """Scores (N, V) of the ids that follow tokens (N, t), after all rules."""
-        for rule in self.rules:
-            scores = rule(tokens, scores)
-        return scores
-
-
-class _StopCheck:
-    """Counts the steps that matter and finds out, rarely, that no more are needed."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.every = 1 if device.type == "cpu" else STEPS_BETWEEN_CHECKS
-        self.taken = 0
-        self.needed = torch.ones((), dtype=torch.long, device=device)
-
-    def __call__(self, unfinished: Tensor) -> bool:
-        """Whether to stop after this step; ``unfinished`` is a bool tensor of any shape, all false when all is done."""
-        busy = unfinished.any()
-        self.needed += busy
-        self.taken += 1
-        return self.taken % self.every == 0 and not bool(busy)
-
-    @property
-    def steps(self) -> int:
-        """Steps up to and including the one after which nothing was unfinished."""
-        return min(self.taken, int(self.needed))
-
-
-def _search_single(decoding: _Decoding) -> GenerationOutput:
-    """Greedy search, or sampling."""
-    config = decoding.config
-    eos_ids, stop = decoding.eos_ids, _StopCheck(decoding.model.device)
-    tokens = eos_ids.new_full((decoding.rows, decoding.max_length), decoding.fill_id)
-    tokens[:, 0] = config.start_token_id
-    unfinished = torch.ones_like(tokens[:, 0], dtype=torch.bool)
-    kept: list[Tensor] = []
-    for length in range(1, decoding.max_length):
-        scores = decoding.ruled(tokens[:, :length], decoding.logits(tokens[:, length - 1]))
-        if decoding.keeps_scores:
-            kept.append(scores.clone())
-        chosen = draw(scores, 1)[:, 0] if config.do_sample else scores.argmax(dim=1)
-        tokens[:, length] = torch.where(unfinished, chosen, tokens[:, length])
-        unfinished &= ~torch.isin(chosen, eos_ids)
-        if stop(unfinished):
-            break
-    return GenerationOutput(
-        sequences=tokens[:, : stop.steps + 1], scores=tuple(kept[: stop.steps]) if decoding.keeps_scores else None
-    )
-
-
-def _search_beams(decoding: _Decoding) -> GenerationOutput:
-    """Beam search, taking or sampling candidates; with several groups, diverse beam search.
-
-    An article's rows are those of its first group, then of its second, and so on. In each step the groups choose one
-    after the other, for each pays for the ids that those before it chose.
-    """
-    config, max_length = decoding.config, decoding.max_length
-    groups, device = config.num_beam_groups, decoding.model.device
-    stop = _StopCheck(device)
-    rows = torch.arange(decoding.rows, device=device).view(-1, groups, config.num_beams // groups)
-    searches = [
-        (BeamSearch if groups == 1 else DiverseBeamGroup)(
-            rows[:, group],
-            max_length,
-            start_token_id=config.start_token_id,
-            pad_token_id=decoding.fill_id,
-            eos_ids=decoding.eos_ids,
-            length_penalty=config.length_penalty,
-            early_stopping=config.early_stopping,
-            sample=config.do_sample,
+        articles = [Sources(list(range(len(encoder_outputs))), mask, encoder_outputs, input_ids)]
+        parts = list(
+            decode(
+                model,
+                config,
+                max_length,
+                len(encoder_outputs),
+                lambda _: articles.pop() if articles else None,
+                # Random draws and the rows of kept scores are those of the whole batch to the end.
+                may_leave=not (keeps_scores or config.do_sample),
+                on_scores=(lambda scores: kept.append(scores.clone())) if keeps_scores else None,
+            )
         )
-        for group in range(groups)
-    ]
-    kept: list[Tensor] = []
-    for length in range(1, max_length):
-        last_ids = torch.stack([search.open.tokens[:, :, length - 1] for search in searches], dim=1)
-        log_probs = decoding.logits(last_ids).log_softmax(dim=1).view(*rows.shape, -1)
-        scores, parents, chosen = [], [], rows.new_empty(len(rows), 0)
-        for group, search in enumerate(searches):
-            own = log_probs[:, group]
-            if group > 0:
-                own = own - diversity_penalties(chosen, config.diversity_penalty, own.shape[-1])[:, None]
-            scores.append(decoding.ruled(search.prefixes, own.flatten(0, 1)))
-            parents.append(search.step(scores[-1]))
-            chosen = torch.cat((chosen, search.open.tokens[:, :, length]), dim=1)
-        if decoding.keeps_scores:
-            kept.append(torch.stack([s.view(len(rows), -1, s.shape[1]) for s in scores], dim=1).flatten(0, 2))
-        if stop(torch.stack([search.active for search in searches])):
-            break
-        decoding.cache.reorder(torch.stack(parents, dim=1).flatten(1) % config.num_beams)
+    numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
+    found = Hypotheses.join([part for _, part in parts], dim=0).of(numbers.argsort())
+    return _output(config, found, kept) if config.return_dict_in_generate else _output(config, found, kept).sequences
 
-    found = best_hypotheses(searches, config.num_return_sequences)
+
+def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor]) -> GenerationOutput:
+    """The result of all articles (B, N, …), cut to the longest sequence."""
     steps = int((found.parents >= 0).sum(dim=2).max())
+    beam_indices = None
+    if config.num_beams > 1:
+        first_rows = config.num_beams * torch.arange(len(found.parents), device=found.parents.device)[:, None, None]
+        beam_indices = torch.where(found.parents < 0, -1, found.parents + first_rows).flatten(0, 1)[:, :steps]
     return GenerationOutput(
         sequences=found.tokens.flatten(0, 1)[:, : steps + 1],
-        sequences_scores=found.scores.flatten() if decoding.keeps_scores else None,
-        scores=tuple(kept[: stop.steps]) if decoding.keeps_scores else None,
-        beam_indices=found.parents.flatten(0, 1)[:, :steps],
+        sequences_scores=found.scores.flatten() if kept and config.num_beams > 1 else None,
+        scores=tuple(kept) if kept else None,
+        beam_indices=beam_indices,
     )
 
 

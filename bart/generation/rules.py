@@ -1,11 +1,11 @@
 """Rules that change the scores of the next token: bans, forced tokens, penalties, and the filters of sampling.
 
-A rule is a callable ``rule(tokens, scores) -> scores``. It owns the scores it is given and may write into them. Rows
+A rule is a callable ``rule(prefixes, scores) -> scores``. It owns the scores it is given and may write into them. Rows
 do not influence each other, so a rule gives a row the same scores whatever else is in the batch.
 
-Shapes: B articles, K beams, R = B·K decoder rows (row r belongs to article r // K), t ids so far (the start token
-included), V vocabulary, S source length. ``tokens`` is (R, t) int64, ``scores`` is (R, V) float32: log-probabilities
-with beams, logits without. A banned token scores -inf.
+Shapes: B articles, K beams, R = B·K decoder rows (row r belongs to article r // K), t ids of the longest row so far,
+the start token included, V vocabulary, S source length. ``scores`` is (R, V) float32: log-probabilities with beams,
+logits without. A banned token scores -inf.
 
 Each rule gives the values of the transformers logits processor it names.
 """
@@ -21,9 +21,49 @@ from torch import Tensor
 from bart.errors import InputError
 from bart.generation.config import GenerationConfig
 
-Rule = Callable[[Tensor, Tensor], Tensor]
-
 _BANNED = float("-inf")
+
+
+@dataclass
+class Prefixes:
+    """What each row holds so far.
+
+    Attributes:
+        tokens: (R, t) ids; a row's ids after its length mean nothing.
+        lengths: (R,), on the device of the tokens.
+        shortest, longest: the least and the greatest of the lengths, known without asking the device.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    shortest: int
+    longest: int
+
+    @classmethod
+    def of(cls, tokens: Tensor) -> Prefixes:
+        """Rows (R, t) that are all of one length."""
+        length = tokens.shape[1]
+        return cls(tokens, tokens.new_full((len(tokens),), length), length, length)
+
+    def last(self, count: int) -> Tensor:
+        """(R, count) the last ids of each row; those of a row that has fewer mean nothing."""
+        if self.shortest == self.longest:
+            return self.tokens[:, self.longest - count : self.longest]
+        places = self.lengths[:, None] + torch.arange(-count, 0, device=self.lengths.device)
+        return self.tokens.gather(1, places.clamp_(min=0))
+
+
+Rule = Callable[[Prefixes, Tensor], Tensor]
+
+
+def draw(scores: Tensor, count: int) -> Tensor:
+    """Draw ``count`` different columns (N, count) of each row of scores (N, V), with probabilities softmax(scores).
+
+    A row whose columns are all banned (-inf) draws from all of them; like arg-max and top-k there, it has to return
+    something.
+    """
+    nothing_left = scores.amax(dim=1, keepdim=True) == -torch.inf
+    return torch.multinomial(scores.masked_fill(nothing_left, 0.0).softmax(dim=1), count)
 
 
 @dataclass(frozen=True)
@@ -33,8 +73,12 @@ class MinLength:
     min_length: int
     eos_ids: Tensor  # (n,)
 
-    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        return scores.index_fill_(1, self.eos_ids, _BANNED) if tokens.shape[1] < self.min_length else scores
+    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
+        if prefixes.shortest >= self.min_length:
+            return scores
+        too_short = (prefixes.lengths < self.min_length)[:, None]
+        eos_scores = scores[:, self.eos_ids].masked_fill(too_short, _BANNED)
+        return scores.index_copy_(1, self.eos_ids, eos_scores)
 
 
 @dataclass(frozen=True)
@@ -47,8 +91,11 @@ class ForcedToken:
     length: int
     ids: Tensor  # (n,)
 
-    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        return scores.fill_(_BANNED).index_fill_(1, self.ids, 0) if tokens.shape[1] == self.length else scores
+    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
+        if not prefixes.shortest <= self.length <= prefixes.longest:
+            return scores
+        forced = torch.full_like(scores[:1], _BANNED).index_fill_(1, self.ids, 0)
+        return torch.where((prefixes.lengths == self.length)[:, None], forced, scores)
 
 
 @dataclass(frozen=True)
@@ -57,25 +104,37 @@ class RepetitionPenalty:
 
     penalty: float
 
-    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
+        tokens = prefixes.tokens
+        if prefixes.shortest < prefixes.longest:
+            held = torch.arange(tokens.shape[1], device=tokens.device) < prefixes.lengths[:, None]
+            tokens = torch.where(held, tokens, tokens[:, :1])  # a row's first id again, which changes nothing
         seen = scores.gather(1, tokens)
         return scores.scatter_(1, tokens, torch.where(seen < 0, seen * self.penalty, seen / self.penalty))
 
 
-def _ban_continuations(scores: Tensor, prefixes: Tensor, windows: Tensor) -> Tensor:
-    """Ban in each row the last id of every window whose other ids are the row's prefix.
+def _ban_continuations(scores: Tensor, last: Tensor, windows: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Ban in each row the last id of every window whose other ids are the row's last ones.
 
     Args:
         scores: (R, V), written in place.
-        prefixes: (R, n - 1), the last ids of each row.
+        last: (R, n - 1), the last ids of each row.
         windows: (G, W, n) where G divides R: the n-grams that hold for the rows of one of G equal, consecutive groups.
+        valid: bool, broadcasts to (R, W): the windows that count; None for all.
     """
     groups, rows = windows.shape[0], scores.shape[0]
-    prefixes = prefixes.unflatten(0, (groups, rows // groups))  # (G, R/G, n - 1)
-    matches = (windows[:, None, :, :-1] == prefixes[:, :, None]).all(dim=-1).flatten(0, 1)  # (R, W)
-    last = windows[:, None, :, -1].expand(-1, rows // groups, -1).flatten(0, 1)  # (R, W)
+    last = last.unflatten(0, (groups, rows // groups))  # (G, R/G, n - 1)
+    matches = (windows[:, None, :, :-1] == last[:, :, None]).all(dim=-1).flatten(0, 1)  # (R, W)
+    if valid is not None:
+        matches &= valid
+    banned = windows[:, None, :, -1].expand(-1, rows // groups, -1).flatten(0, 1)  # (R, W)
     # A token may end one window that matches and one that does not: amin lets the ban win, in any order of writing.
-    return scores.scatter_reduce_(1, last, torch.where(matches, _BANNED, torch.inf), "amin")
+    return scores.scatter_reduce_(1, banned, torch.where(matches, _BANNED, torch.inf), "amin")
+
+
+def _long_enough(prefixes: Prefixes, count: int) -> Tensor | None:
+    """(R, 1) bool, the rows that have so many ids; None for all."""
+    return None if prefixes.shortest >= count else (prefixes.lengths >= count)[:, None]
 
 
 @dataclass(frozen=True)
@@ -84,11 +143,15 @@ class NoRepeatNGram:
 
     size: int
 
-    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        if length < self.size:
+    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
+        if prefixes.longest < self.size:
             return scores
-        return _ban_continuations(scores, tokens[:, length + 1 - self.size :], tokens.unfold(1, self.size, 1))
+        windows = prefixes.tokens.unfold(1, self.size, 1)
+        valid = None
+        if prefixes.shortest < prefixes.longest:
+            ends = torch.arange(self.size, prefixes.longest + 1, device=scores.device)
+            valid = ends <= prefixes.lengths[:, None]
+        return _ban_continuations(scores, prefixes.last(self.size - 1), windows, valid)
 
 
 class EncoderNoRepeatNGram:
@@ -104,11 +167,11 @@ class EncoderNoRepeatNGram:
         # Shorter sources hold no n-gram.
         self.windows = source_ids.unfold(1, size, 1) if source_ids.shape[1] >= size else None
 
-    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        if self.windows is None or length < self.size - 1:
+    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
+        if self.windows is None or prefixes.longest < self.size - 1:
             return scores
-        return _ban_continuations(scores, tokens[:, length + 1 - self.size :], self.windows)
+        count = self.size - 1
+        return _ban_continuations(scores, prefixes.last(count), self.windows, _long_enough(prefixes, count))
 
 
 class BadWords:
@@ -125,13 +188,12 @@ class BadWords:
             by_length.setdefault(len(word), []).append(word)
         self.words = [torch.tensor(group, device=device) for group in by_length.values()]  # each (N, n)
 
-    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
         for words in self.words:
-            length = words.shape[1]
-            if length > tokens.shape[1] + 1:
-                continue
-            prefixes = tokens[:, tokens.shape[1] + 1 - length :]  # (R, n - 1)
-            scores = _ban_continuations(scores, prefixes, words[None])
+            count = words.shape[1] - 1
+            if count <= prefixes.longest:
+                valid = _long_enough(prefixes, count)
+                scores = _ban_continuations(scores, prefixes.last(count), words[None], valid)
         return scores
 
 
@@ -141,7 +203,7 @@ class Temperature:
 
     temperature: float
 
-    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
         return scores.div_(self.temperature)
 
 
@@ -151,7 +213,7 @@ class TopK:
 
     top_k: int
 
-    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
         worst_kept = scores.topk(min(self.top_k, scores.shape[1])).values[:, -1:]
         return scores.masked_fill_(scores < worst_kept, _BANNED)
 
@@ -163,7 +225,7 @@ class TopP:
     top_p: float
     at_least: int
 
-    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
         ascending, order = scores.sort()
         # Summing from the unlikely end keeps the token that crosses the threshold.
         dropped = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - self.top_p

@@ -458,7 +458,8 @@ class BartForConditionalGeneration(nn.Module):
         positions = self.config.max_position_embeddings
         if max_length is not None and max_length > positions:
             raise InputError(f"max_length is {max_length}; allowed: at most {positions}, the model's positions")
-        return DecoderCache(cross, _readable(attention_mask), beams, max_length or positions)
+        readable = None if attention_mask is None else attention_mask.bool()
+        return DecoderCache(cross, readable, beams, max_length or positions)
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (B, K, V) of what follows the next token ids (B, K) of each beam, which the cache then holds."""

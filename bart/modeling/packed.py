@@ -1,6 +1,6 @@
 """Weights laid out for inference: fused projections, packed matrices, int8.
 
-Shapes: N rows (articles × positions), I input width, O output width, and those of `modeling_bart`.
+Shapes: N rows (articles times positions), I input width, O output width, and those of `modeling_bart`.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def test_cached_steps_equal_the_full_pass(family: str, beams: int) -> None:
         states = ours.encode(inputs["input_ids"], inputs["attention_mask"])
         cache = ours.new_cache(states, inputs["attention_mask"], beams=beams, max_length=12)
         steps = [ours.decode(column.view(4, beams), cache) for column in ids.T]
-    assert cache.length == 12
+    assert cache.steps == 12
     torch.testing.assert_close(torch.stack(steps, 2).flatten(0, 1), expected, rtol=0, atol=1e-5)
 
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, best_hypotheses, draw
+from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, best_hypotheses
+from bart.generation.rules import draw
 
 PAD, EOS, START, A, B = range(5)
 VOCAB = 5
 
 
 def machine(kind: type[BeamSearch] = BeamSearch, articles: int = 1, max_length: int = 5, **options) -> BeamSearch:
-    rows = torch.arange(2 * articles).view(articles, 2)
     eos_ids = torch.tensor([EOS])
-    return kind(rows, max_length, start_token_id=START, pad_token_id=PAD, eos_ids=eos_ids, **options)
+    return kind(articles, 2, max_length, start_token_id=START, pad_token_id=PAD, eos_ids=eos_ids, **options)
 
 
 def table(*rows: dict[int, float]) -> Tensor:
@@ -41,6 +41,10 @@ def after_two_steps(**options) -> BeamSearch:
     return search
 
 
+def prefixes(search: BeamSearch) -> list[list[int]]:
+    return search.open.tokens[0, :, : search.lengths[0]].tolist()
+
+
 def logs(*probabilities: float) -> Tensor:
     return torch.tensor([probabilities]).log()
 
@@ -48,7 +52,7 @@ def logs(*probabilities: float) -> Tensor:
 def test_first_step_extends_the_first_beam_only_and_leaves_eos_below_the_top_unfinished():
     search = machine()
     parents = search.step(table(STEP_1, STEP_1))
-    assert search.prefixes.tolist() == [[START, A], [START, B]]
+    assert prefixes(search) == [[START, A], [START, B]]
     assert parents.tolist() == [[0, 0]]
     torch.testing.assert_close(search.open.scores, logs(0.6, 0.3))
     # EOS (0.1) ranked third of two beams: it neither finishes nor takes a place.
@@ -61,7 +65,7 @@ def test_eos_among_the_top_finishes_and_the_next_best_stay_open():
     assert search.finished.tokens[0].tolist() == [[START, A, EOS, PAD, PAD], [START, B, EOS, PAD, PAD]]
     torch.testing.assert_close(search.finished.scores, logs(0.30, 0.27))
     assert search.finished.parents[0].tolist() == [[0, 0, -1, -1], [0, 1, -1, -1]]
-    assert search.prefixes.tolist() == [[START, A, A], [START, A, B]]
+    assert prefixes(search) == [[START, A, A], [START, A, B]]
     torch.testing.assert_close(search.open.scores, logs(0.18, 0.12))
 
 
@@ -132,16 +136,14 @@ def test_max_length_finishes_whatever_is_on_top():
 def test_ties_keep_every_beam_different():
     search = machine()
     search.step(table({A: 0.4, B: 0.4, EOS: 0.2}, STEP_1))
-    assert sorted(search.prefixes.tolist()) == [[START, A], [START, B]]
+    assert sorted(prefixes(search)) == [[START, A], [START, B]]
     search.step(table({A: 0.5, B: 0.5}, {A: 0.5, B: 0.5}))  # four equal candidates
-    assert len({tuple(prefix) for prefix in search.prefixes.tolist()}) == 2
+    assert len({tuple(prefix) for prefix in prefixes(search)}) == 2
 
 
-def test_articles_do_not_see_each_other_and_rows_are_the_callers():
+def test_articles_do_not_see_each_other_and_beams_are_the_callers():
     alone = [machine(), machine()]
-    both = BeamSearch(
-        torch.tensor([[10, 11], [4, 7]]), 5, start_token_id=START, pad_token_id=PAD, eos_ids=torch.tensor([EOS])
-    )
+    both = BeamSearch(2, [4, 7], 5, start_token_id=START, pad_token_id=PAD, eos_ids=torch.tensor([EOS]))
     other_step, other_a, other_b = {B: 0.9, EOS: 0.1}, {A: 0.6, EOS: 0.4}, {A: 0.3, B: 0.7}
     steps = [
         (table(STEP_1, STEP_1), table(other_step, other_step)),
@@ -155,14 +157,33 @@ def test_articles_do_not_see_each_other_and_rows_are_the_callers():
         assert torch.equal(both.open.tokens[article], search.open.tokens[0])
         assert torch.equal(both.finished.tokens[article], search.finished.tokens[0])
         assert torch.equal(both.finished.scores[article], search.finished.scores[0])
-    assert set(parents[0].tolist()) <= {10, 11}
-    assert set(parents[1].tolist()) <= {4, 7}
+    assert set(parents.flatten().tolist()) <= {4, 7}
+
+
+def test_an_article_that_joins_later_and_one_that_stays_get_what_they_get_alone():
+    early, late = machine(max_length=4), machine(max_length=4)
+    both = machine(max_length=4, articles=2)
+    both.step(table(STEP_1, STEP_1, STEP_1, STEP_1))
+    early.step(table(STEP_1, STEP_1))
+    both.keep(torch.tensor([1]))
+    both.join(machine(max_length=4))
+    both.step(table(AFTER_A, AFTER_B, STEP_1, STEP_1))
+    early.step(table(AFTER_A, AFTER_B))
+    late.step(table(STEP_1, STEP_1))
+    assert both.lengths.tolist() == [3, 2]
+    both.step(table(STEP_1, AFTER_A, AFTER_A, AFTER_B))  # the last of the first article, which all finish in
+    early.step(table(STEP_1, AFTER_A))
+    late.step(table(AFTER_A, AFTER_B))
+    for article, search in enumerate((early, late)):
+        assert torch.equal(both.finished.tokens[article], search.finished.tokens[0])
+        assert torch.equal(both.finished.scores[article], search.finished.scores[0])
+        assert torch.equal(both.open.tokens[article, :, :3], search.open.tokens[0, :, :3])
+        assert torch.equal(both.active[article], search.active[0])
 
 
 def test_no_eos_runs_to_max_length():
-    search = BeamSearch(
-        torch.tensor([[0, 1]]), 4, start_token_id=START, pad_token_id=PAD, eos_ids=torch.tensor([], dtype=torch.long)
-    )
+    eos_ids = torch.tensor([], dtype=torch.long)
+    search = BeamSearch(1, 2, 4, start_token_id=START, pad_token_id=PAD, eos_ids=eos_ids)
     for _ in range(3):
         search.step(table({A: 0.6, B: 0.4}, {A: 0.6, B: 0.4}))
     torch.testing.assert_close(search.finished.scores, logs(0.6**3, 0.6**2 * 0.4) / 3)
@@ -174,7 +195,7 @@ def test_done_group_of_a_diverse_search_emits_padding():
     search.step(table(AFTER_A, AFTER_B))
     assert not search.active.item()
     search.step(table({A: 1.0}, {B: 1.0}))
-    assert search.prefixes[:, -1].tolist() == [PAD, PAD]
+    assert search.last_ids.tolist() == [[PAD, PAD]]
 
 
 def test_diverse_group_weighs_its_best_candidate_even_if_it_ended():

@@ -1,0 +1,192 @@
+"""Ways to choose the next ids of the articles in a batch, behind one interface.
+
+A search holds some articles, K hypotheses each, which may have begun at different times. The loop of `schedule` asks it
+for the ids to read next, gives it the logits that follow them, and lets articles leave and join.
+
+Shapes: B articles, K hypotheses per article, R = B·K decoder rows (row r belongs to article r // K), T the greatest
+length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, Hypotheses, best_hypotheses
+from bart.generation.config import GenerationConfig
+from bart.generation.rules import Prefixes, Rule, diversity_penalties, draw
+
+
+class Search(Protocol):
+    """What decoding needs of a search."""
+
+    @property
+    def last_ids(self) -> Tensor:
+        """(B, K) the ids that the decoder has to read next."""
+
+    @property
+    def active(self) -> Tensor:
+        """(B,) bool: the articles whose result may still change."""
+
+    def step(self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int) -> tuple[Tensor | None, Tensor]:
+        """Choose the next id of every hypothesis.
+
+        Args:
+            logits: (R, V) fp32, which may be written into.
+            shortest, longest: the least and the greatest length of an article's hypotheses.
+
+        Returns:
+            (B, K) the hypothesis of its article that each goes on from, None where each goes on from itself; and the
+            scores (R, V) after all rules.
+        """
+
+    def results(self) -> Hypotheses:
+        """The sequences to return for each article, (B, N, …)."""
+
+    def keep(self, articles: Tensor) -> None:
+        """Go on with some of the articles (M,) only."""
+
+    def join(self, articles: int) -> None:
+        """Begin so many articles more, behind those that are here."""
+
+
+def search_for(config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> Search:
+    """The search that the options ask for."""
+    return (BeamGroups if config.num_beams > 1 else TokenSearch)(config, max_length, articles, device)
+
+
+def _eos_ids(config: GenerationConfig, device: torch.device) -> Tensor:
+    return torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
+
+
+def _fill_id(config: GenerationConfig) -> int:
+    # Without EOS ids there may be no padding id either, and nothing to pad.
+    return 0 if config.fill_token_id is None else config.fill_token_id
+
+
+class TokenSearch:
+    """Greedy search, or sampling: K independent sequences of each article."""
+
+    def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:
+        self.config = config
+        self.max_length = max_length
+        self.eos_ids = _eos_ids(config, device)
+        count = config.num_return_sequences
+        self.tokens = self.eos_ids.new_full((articles, count, max_length), _fill_id(config))
+        self.tokens[:, :, 0] = config.start_token_id
+        self.lengths = self.eos_ids.new_ones(articles)
+        self.unfinished = torch.ones(articles, count, dtype=torch.bool, device=device)
+        self.ends = torch.ones_like(self.tokens[:, :, 0])  # (B, K): ids up to and including the last chosen one
+
+    @property
+    def last_ids(self) -> Tensor:
+        return self.tokens.gather(2, self._at(self.lengths - 1))[:, :, 0]
+
+    @property
+    def active(self) -> Tensor:
+        return self.unfinished.any(dim=1)
+
+    def step(self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int) -> tuple[None, Tensor]:
+        count = self.tokens.shape[1]
+        tokens = self.tokens[:, :, :longest].flatten(0, 1)
+        prefixes = Prefixes(tokens, self.lengths.repeat_interleave(count), shortest, longest)
+        for rule in rules:
+            logits = rule(prefixes, logits)
+        chosen = draw(logits, 1)[:, 0] if self.config.do_sample else logits.argmax(dim=1)
+        chosen = chosen.view(-1, count)
+        places = self._at(self.lengths)
+        old = self.tokens.gather(2, places)[:, :, 0]
+        self.tokens.scatter_(2, places, torch.where(self.unfinished, chosen, old)[:, :, None])
+        self.lengths = self.lengths + 1
+        self.ends += self.unfinished
+        self.unfinished &= ~torch.isin(chosen, self.eos_ids) & (self.lengths < self.max_length)[:, None]
+        return None, logits
+
+    def results(self) -> Hypotheses:
+        steps = torch.arange(1, self.max_length, device=self.tokens.device)
+        own = torch.arange(self.tokens.shape[1], device=self.tokens.device)[:, None]
+        parents = torch.where(steps < self.ends[:, :, None], own, -1)
+        return Hypotheses(self.tokens, parents, torch.zeros_like(self.ends, dtype=torch.float32), ~self.unfinished)
+
+    def keep(self, articles: Tensor) -> None:
+        self.tokens, self.lengths, self.unfinished, self.ends = (
+            state[articles] for state in (self.tokens, self.lengths, self.unfinished, self.ends)
+        )
+
+    def join(self, articles: int) -> None:
+        new = TokenSearch(self.config, self.max_length, articles, self.tokens.device)
+        self.tokens = torch.cat([self.tokens, new.tokens])
+        self.lengths = torch.cat([self.lengths, new.lengths])
+        self.unfinished = torch.cat([self.unfinished, new.unfinished])
+        self.ends = torch.cat([self.ends, new.ends])
+
+    def _at(self, places: Tensor) -> Tensor:
+        return places[:, None, None].expand(-1, self.tokens.shape[1], 1)
+
+
+class BeamGroups:
+    """Beam search, taking or sampling candidates; with several groups, diverse beam search.
+
+    An article's beams are those of its first group, then of its second, and so on. In each step the groups choose one
+    after the other, for each pays for the ids that those before it chose.
+    """
+
+    def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:
+        self.config = config
+        self.max_length = max_length
+        self.width = config.num_beams // config.num_beam_groups
+        self.groups = [
+            (BeamSearch if config.num_beam_groups == 1 else DiverseBeamGroup)(
+                articles,
+                range(first, first + self.width),
+                max_length,
+                start_token_id=config.start_token_id,
+                pad_token_id=_fill_id(config),
+                eos_ids=_eos_ids(config, device),
+                length_penalty=config.length_penalty,
+                early_stopping=config.early_stopping,
+                sample=config.do_sample,
+            )
+            for first in range(0, config.num_beams, self.width)
+        ]
+
+    @property
+    def last_ids(self) -> Tensor:
+        return torch.cat([group.last_ids for group in self.groups], dim=1)
+
+    @property
+    def active(self) -> Tensor:
+        return torch.cat([group.active for group in self.groups], dim=1).any(dim=1)
+
+    def step(self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int) -> tuple[Tensor, Tensor]:
+        log_probs = logits.log_softmax(dim=1).unflatten(0, (-1, len(self.groups), self.width))
+        lengths = self.groups[0].lengths.repeat_interleave(self.width)
+        scores, parents = [], []
+        chosen = lengths.new_empty(len(log_probs), 0)
+        for index, group in enumerate(self.groups):
+            own = log_probs[:, index]
+            if index > 0:
+                own = own - diversity_penalties(chosen, self.config.diversity_penalty, own.shape[-1])[:, None]
+            own = own.flatten(0, 1)
+            prefixes = Prefixes(group.open.tokens[:, :, :longest].flatten(0, 1), lengths, shortest, longest)
+            for rule in rules:
+                own = rule(prefixes, own)
+            scores.append(own.unflatten(0, (-1, self.width)))
+            parents.append(group.step(own))
+            chosen = torch.cat((chosen, group.last_ids), dim=1)
+        return torch.cat(parents, dim=1), torch.cat(scores, dim=1).flatten(0, 1)
+
+    def results(self) -> Hypotheses:
+        return best_hypotheses(self.groups, self.config.num_return_sequences)
+
+    def keep(self, articles: Tensor) -> None:
+        for group in self.groups:
+            group.keep(articles)
+
+    def join(self, articles: int) -> None:
+        new = BeamGroups(self.config, self.max_length, articles, self.groups[0].eos_ids.device)
+        for group, other in zip(self.groups, new.groups, strict=True):
+            group.join(other)
