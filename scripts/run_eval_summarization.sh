@@ -28,21 +28,13 @@ MAX_TARGET_LEN=${positional[6]:-142}
 DATA_DIR=${positional[7]:-data/cnn_dm/}
 CONFIG_PATH=${positional[8]:-configs/config.json}
 
-case $PRECISION in
-fp16 | bf16 | tf32) precision=("--$PRECISION") ;;
-fp32) precision=() ;;
-*)
-    echo "run_eval_summarization.sh: error: PRECISION is '$PRECISION'; allowed: fp16, bf16, tf32, fp32" >&2
-    exit 2
-    ;;
-esac
 
 RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_inference_$(date +%y%m%d_%H%M%S)}
 
 python run_eval.py "$INIT_CKPT" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR" \
     --gpus "$NUM_GPU" \
     --bs "$PRED_BS" \
-    ${precision[@]+"${precision[@]}"} \
+    --precision "$PRECISION" \
     --eval_beams "$EVAL_BEAMS" \
     --max_source_length "$MAX_SOURCE_LEN" \
     --max_target_length "$MAX_TARGET_LEN" \

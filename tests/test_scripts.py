@@ -179,7 +179,7 @@ def test_every_preset_runs_through_both_programs_options(data: str, recorded: Re
             int(values[i]) for i in (13, 11, 9, 10)
         ]
         assert scored.eval_max_gen_length == scored.max_target_length
-        assert [scored.fp16, scored.bf16, scored.tf32] == [args.fp16, args.bf16, args.tf32]
+        assert [scored.precision == name for name in ("fp16", "bf16", "tf32")] == [args.fp16, args.bf16, args.tf32]
 
         preset = f"$(source scripts/params/{data}_params.sh && {name}_eval)"
         done, (alone,) = recorded(f"bash scripts/run_eval_summarization.sh ckpt {preset}", RESULTS_DIR="out")
@@ -245,7 +245,7 @@ def test_the_evaluation_scripts_defaults(recorded: Recorder) -> None:
         save_dir=args.save_dir,
         bs=128,
         gpus=8,
-        fp16=True,
+        precision="fp16",
         eval_beams=4,
         max_source_length=1024,
         max_target_length=142,
@@ -278,7 +278,6 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
     [
         ("run_summarization.sh d c 0 1e-4 8 1 fp8", "PREC is 'fp8'"),
         ("run_summarization.sh 1 2 3 4 5 6 fp16 8 9 10 11 12 13 14 15 16 17", "17 positional values"),
-        ("run_eval_summarization.sh ckpt 8 1 half", "PRECISION is 'half'"),
         ("run_summarization.sh data --output_dir elsewhere", "--output_dir; give it by its place"),
         ("run_summarization.sh data --gpus=2", "--gpus=2; give it by its place"),
         ("run_eval_summarization.sh", "a checkpoint"),

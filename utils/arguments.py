@@ -14,6 +14,7 @@ EVALUATION, HARDWARE, RUN = "evaluation", "hardware and precision", "run"
 SCHEDULES = ("polynomial", "linear", "cosine", "cosine_w_restarts", "constant")
 POLYNOMIAL_END = 1e-7  # the rate at which the polynomial schedule ends, as transformers has it
 AMP_LEVELS = ("O0", "O1", "O2", "O3")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 METRICS = ("loss", "rouge1", "rouge2", "rougeLsum")
 
 
@@ -124,7 +125,11 @@ class TrainArguments:
     log_every_n_steps: int = option(10, section=RUN, least=1, help="optimizer steps between two lines of the logs")
 
     def __post_init__(self) -> None:
-        _check_precision(self)
+        chosen = [f"--{name}" for name in ("fp16", "bf16", "tf32") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
+        if self.gpus == 0 and (self.fp16 or self.tf32):
+            raise InputError(f"{chosen[0]} needs a GPU and --gpus is 0; the CPU takes fp32 (no flag) or --bf16")
         for name in ("n_train", "n_val", "n_test", "max_steps"):
             if getattr(self, name) == 0:
                 raise InputError(f"--{name} is 0; allowed: -1, or at least 1")
@@ -178,12 +183,19 @@ class EvalArguments:
     gpus: int | None = option(
         None, least=0, help="GPUs to share the articles; 0 runs on the CPU; by default 1 where there is one"
     )
-    fp16: bool = option(False, help="half precision; needs a GPU")
-    bf16: bool = option(False, help="bfloat16 precision")
-    tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products")
+    precision: str = option(
+        "fp32",
+        choices=PRECISIONS,
+        help="fp32; bf16; fp16 or tf32 on GPUs; int8 on the CPU: weights and inputs of matrix products in 8 bits",
+    )
 
     def __post_init__(self) -> None:
-        _check_precision(self)
+        if self.gpus == 0 and self.precision in ("fp16", "tf32"):
+            raise InputError(
+                f"--precision {self.precision} needs a GPU and --gpus is 0; the CPU takes fp32, bf16 or int8"
+            )
+        if self.gpus and self.precision == "int8":
+            raise InputError(f"--precision int8 runs on the CPU and --gpus is {self.gpus}; GPUs take fp16 or bf16")
         if self.n_obs == 0:
             raise InputError("--n_obs is 0; allowed: -1, or at least 1")
 
@@ -191,11 +203,3 @@ class EvalArguments:
 def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
     """Read run_eval.py's command line."""
     return parse_dataclass(EvalArguments, argv, "Summarise a split with beam search and score it.", prog="run_eval.py")
-
-
-def _check_precision(args: TrainArguments | EvalArguments) -> None:
-    chosen = [f"--{name}" for name in ("fp16", "bf16", "tf32") if getattr(args, name)]
-    if len(chosen) > 1:
-        raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
-    if args.gpus == 0 and (args.fp16 or args.tf32):
-        raise InputError(f"{chosen[0]} needs a GPU and --gpus is 0; the CPU takes fp32 (no flag) or --bf16")

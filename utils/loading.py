@@ -67,6 +67,13 @@ def load_for_evaluation(
     return model, tokenizer
 
 
+def for_inference(model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:
+    """The model laid out to generate in one of `utils.arguments.PRECISIONS`; tf32 is fp32 with faster products."""
+    if precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    return model.for_inference("fp32" if precision == "tf32" else precision)
+
+
 def fit_vocabulary(model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> None:
     """Check that every id of the tokenizer has its row in the model, and that special ids and lengths agree.
 

@@ -6,8 +6,9 @@ length, T generated length, D model width, V vocabulary.
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,77 @@ def generate(
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
     found = Hypotheses.join([part for _, part in parts], dim=0).of(numbers.argsort())
     return _output(config, found, kept) if config.return_dict_in_generate else _output(config, found, kept).sequences
+
+
+@dataclass
+class GeneratedArticle:
+    """An article that `generate_many` is done with.
+
+    Attributes:
+        index: its place among the sources.
+        sequences: (N, T) ids, best first; padded on the right to the longest.
+        seconds: from the moment it joined the batch, its encoding included.
+    """
+
+    index: int
+    sequences: Tensor
+    seconds: float
+
+
+@torch.no_grad()
+def generate_many(
+    model: BartForConditionalGeneration, sources: Sequence[Sequence[int]], batch_size: int, **options: Any
+) -> Iterator[GeneratedArticle]:
+    """Generate for any number of articles, of which new ones take the places of those that are done.
+
+    Long sources come first: articles of like length are in the batch together, and memory runs out at once if at all.
+    In fp32 each article gets the ids that `generate` gives it alone.
+
+    Args:
+        sources: ids of each article, without padding.
+        batch_size: articles decoded at once.
+        options: fields of GenerationConfig; return_dict_in_generate and output_scores have no effect.
+
+    Yields:
+        Articles in the order in which they are done.
+
+    Raises:
+        InputError: as `generate` does, before anything is generated.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; allowed: at least 1")
+    config = model.generation_config.merged(**options)
+    config.check_vocabulary(model.config.vocab_size)
+    max_length = config.longest(model.config.max_position_embeddings)
+    for index, source in enumerate(sources):
+        if not 0 < len(source) <= model.config.max_position_embeddings:
+            most = model.config.max_position_embeddings
+            raise InputError(f"source {index} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
+        if not (min(source) >= 0 and max(source) < model.config.vocab_size):
+            last = model.config.vocab_size - 1
+            raise InputError(f"source {index} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
+    waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    started = [0.0] * len(sources)
+
+    def next_sources(count: int) -> Sources | None:
+        numbers = [waiting.pop() for _ in range(min(count, len(waiting)))]
+        if not numbers:
+            return None
+        for number in numbers:
+            started[number] = time.perf_counter()
+        lengths = torch.tensor([len(sources[number]) for number in numbers])
+        mask = torch.arange(int(lengths.max())) < lengths[:, None]
+        ids = torch.full(mask.shape, config.fill_token_id or 0)
+        ids[mask] = torch.cat([torch.as_tensor(sources[number], dtype=torch.long) for number in numbers])
+        ids, mask = ids.to(model.device), mask.to(model.device)
+        return Sources(numbers, mask, model.encode(ids, mask), ids)
+
+    with _eval_mode(model):
+        for numbers, found in decode(model, config, max_length, batch_size, next_sources):
+            steps = (found.parents >= 0).sum(dim=2).amax(dim=1).tolist()
+            now = time.perf_counter()
+            for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
+                yield GeneratedArticle(number, tokens[:, : length + 1], now - started[number])
 
 
 def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor]) -> GenerationOutput:

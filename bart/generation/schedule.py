@@ -112,9 +112,7 @@ def decode(
         at_the_end = max(lengths) == max_length
         if steps % check_every and not at_the_end:
             continue
-        active = [
-            busy and length < max_length for busy, length in zip(search.active.tolist(), lengths, strict=True)
-        ]
+        active = [busy and length < max_length for busy, length in zip(search.active.tolist(), lengths, strict=True)]
         waits = active.count(False) < LEAVING_PART * len(active) if may_leave else any(active)
         if waits and not at_the_end:
             continue

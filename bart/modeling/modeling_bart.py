@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.generation import GenerationConfig, GenerationOutput, generate
+from bart.generation import GeneratedArticle, GenerationConfig, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache, LayerCache
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
 
@@ -484,6 +484,12 @@ class BartForConditionalGeneration(nn.Module):
     ) -> Tensor | GenerationOutput:
         """Generate from input_ids (B, S); see `bart.generation.generate`."""
         return generate(self, input_ids, attention_mask, **options)
+
+    def generate_many(
+        self, sources: Sequence[Sequence[int]], batch_size: int, **options: Any
+    ) -> Iterator[GeneratedArticle]:
+        """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
+        return generate_many(self, sources, batch_size, **options)
 
     def set_activation_checkpointing(self, enabled: bool) -> None:
         """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""

@@ -141,5 +141,7 @@ def test_eval_arguments() -> None:
     args = parse_eval_arguments(["model", "config.json", "data", "out", "--bs", "3", "--eval_beams", "2"])
     assert (args.model, args.config_path, args.data_dir, args.save_dir) == ("model", "config.json", "data", "out")
     assert (args.bs, args.eval_beams, args.type_path) == (3, 2, "test")
-    with pytest.raises(InputError, match="--bf16"):
-        parse_eval_arguments(["m", "c", "d", "o", "--bf16", "--fp16"])
+    with pytest.raises(InputError, match="--precision tf32 needs a GPU"):
+        parse_eval_arguments(["m", "c", "d", "o", "--precision", "tf32", "--gpus", "0"])
+    with pytest.raises(InputError, match="--precision int8 runs on the CPU"):
+        parse_eval_arguments(["m", "c", "d", "o", "--precision", "int8", "--gpus", "1"])

@@ -13,7 +13,7 @@ from utils.arguments import EvalArguments
 from utils.data.dataset import PairDataset
 from utils.data.line_files import read_pairs
 from utils.evaluation.scoring import format_scores, generation_options, score_split
-from utils.loading import check_gpus, check_lengths, load_for_evaluation
+from utils.loading import check_gpus, check_lengths, for_inference, load_for_evaluation
 
 
 def run(args: EvalArguments) -> None:
@@ -43,17 +43,16 @@ def run(args: EvalArguments) -> None:
     if args.gpus:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    dtype = torch.float16 if args.fp16 else torch.bfloat16 if args.bf16 else torch.float32
-    if args.tf32:
-        torch.set_float32_matmul_precision("high")
-    model.to(device, dtype)
+    model = for_inference(model.to(device), args.precision)
     positions = model.config.max_position_embeddings
     dataset = PairDataset(*pairs, tokenizer, args.max_source_length or positions, args.max_target_length or positions)
     options = generation_options(args.eval_beams, args.eval_max_gen_length)
     if started_by_torchrun:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        scores = score_split(model, tokenizer, dataset, args.bs, options, args.save_dir, args.type_path)
+        scores = score_split(
+            model, tokenizer, dataset, args.bs, options, args.save_dir, args.type_path, precision=args.precision
+        )
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -31,7 +31,7 @@ from utils.data.datamodule import SummarizationDataModule
 from utils.data.dataset import PairDataset
 from utils.data.line_files import Pairs, read_pairs
 from utils.evaluation.scoring import format_scores, generation_options, score_split
-from utils.loading import check_gpus, check_lengths, load_for_evaluation, load_for_training
+from utils.loading import check_gpus, check_lengths, for_inference, load_for_evaluation, load_for_training
 from utils.training.callbacks import LogProgress, StopOnNonFiniteLoss, Throughput, ValidateAtTheEnd, progress
 from utils.training.module import SummarizationModule
 from utils.training.precision import half_dtype, precision_of
@@ -261,9 +261,12 @@ def predict(args: TrainArguments, model: BartForConditionalGeneration, tokenizer
     test_set = PairDataset(*pairs, tokenizer, args.max_source_length, args.test_max_target_length)
     if args.gpus:
         model.to(torch.device("cuda", torch.cuda.current_device()))
-    if (dtype := half_dtype(args)) is not None:
-        model.to(dtype)
+    dtype = half_dtype(args)
+    precision = "tf32" if args.tf32 else {None: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    model = for_inference(model, precision)
     options = generation_options(args.eval_beams or None, args.eval_max_gen_length)
-    scores = score_split(model, tokenizer, test_set, args.eval_batch_size, options, args.output_dir)
+    scores = score_split(
+        model, tokenizer, test_set, args.eval_batch_size, options, args.output_dir, precision=precision
+    )
     if scores is not None:
         print(format_scores(scores))

@@ -75,6 +75,33 @@ def test_an_article_gives_the_same_alone_and_in_a_batch(model, source: Tensor, o
 
 
 @every_method
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 100])
+def test_articles_that_join_and_leave_get_what_they_get_alone(model, batch_size: int, options: dict[str, Any]):
+    generator = torch.Generator().manual_seed(8)
+    lengths = torch.randint(1, 15, (23,), generator=generator).tolist()
+    sources = [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+    found = {a.index: a.sequences for a in model.generate_many(sources, batch_size, max_length=20, **options)}
+    assert sorted(found) == list(range(23))
+    for index, source in enumerate(sources):
+        alone = model.generate(torch.tensor([source]), max_length=20, **options)
+        assert found[index].tolist() == alone.tolist()
+    assert len({sequences.shape[1] for sequences in found.values()}) > 2, "all of like length: shows nothing"
+
+
+def test_generate_many_refuses_bad_sources_before_it_generates(model):
+    for sources, message in (
+        ([[3], []], "source 1 has 0 ids"),
+        ([[3] * 25], "source 0 has 25 ids; allowed: 1 to 24"),
+        ([[3, VOCAB]], "source 0 holds 3 to 71; allowed: ids from 0 to 70"),
+    ):
+        with pytest.raises(InputError, match=message):
+            next(model.generate_many(sources, 2))
+    with pytest.raises(InputError, match="batch_size is 0"):
+        next(model.generate_many([[3]], 0))
+    assert list(model.generate_many([], 2)) == []
+
+
+@every_method
 def test_padding_changes_nothing(model, source: Tensor, options: dict[str, Any]):
     padded = torch.nn.functional.pad(source, (0, 5), value=PAD)
     assert torch.equal(
