@@ -15,7 +15,7 @@ from torch import Tensor
 
 # Tokens by which the room for self-attention's keys and values grows. All of the room is read in every step, under a
 # mask, since matrix products would copy a part of it; so there should not be too much.
-ROOM = 32
+ROOM = 8
 
 
 @dataclass
