@@ -21,6 +21,25 @@ from bart.generation.rules import draw
 
 # The score of what must not win. Finite, as in transformers: where nothing else is left it still ranks above -inf.
 _HOPELESS = -1.0e9
+# Columns whose best is found first when the best of many columns are looked for.
+_BLOCK = 128
+
+
+def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` best of each row (B, N), best first, and their columns: `torch.topk`, in one quick pass.
+
+    The best lie in the blocks whose own best are the best, so only so many blocks have to be searched.
+    """
+    blocks = scores.shape[1] // _BLOCK
+    if blocks <= 4 * count:
+        return scores.topk(count)
+    split = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))
+    best = split.amax(dim=2).topk(count).indices[:, :, None]  # (B, count, 1)
+    rest = torch.arange(blocks * _BLOCK, scores.shape[1], device=scores.device).expand(len(scores), -1)
+    columns = (best * _BLOCK + torch.arange(_BLOCK, device=scores.device)).flatten(1)
+    columns = torch.cat((columns, rest), dim=1)
+    found, places = scores.gather(1, columns).topk(count)
+    return found, columns.gather(1, places)
 
 
 @dataclass
@@ -137,7 +156,7 @@ class BeamSearch:
         """Choose the next id of every beam.
 
         Args:
-            scores: (R, V) log-probabilities of the next id, after all rules.
+            scores: (R, V) log-probabilities of the next id, after all rules; they are written into.
 
         Returns:
             (B, K) the beam of the article whose decoder state each beam goes on from.
@@ -159,12 +178,12 @@ class BeamSearch:
         """
         vocab_size = scores.shape[2]
         count = max(2, len(self.eos_ids) + 1) * self.width
-        sums = scores + self.open.scores[:, :, None]  # (B, K, V)
+        sums = scores.add_(self.open.scores[:, :, None])  # (B, K, V)
         if self.sample:
             flat = draw(sums.flatten(1), count)
             sums = sums.flatten(1).gather(1, flat)
         else:
-            sums, flat = sums.flatten(1).topk(count)
+            sums, flat = _top(sums.flatten(1), count)
         beams, ids = flat // vocab_size, flat % vocab_size
 
         extended = self.open.take(beams)

@@ -85,8 +85,7 @@ def generate(
     if config.shortest > max_length:
         warnings.warn(f"min_length ({config.shortest}) is above max_length ({max_length})", stacklevel=3)
     rules_for(config, max_length, input_ids, device)  # refuses what it cannot apply before anything is computed
-    kept: list[Tensor] = []
-    keeps_scores = config.output_scores and config.return_dict_in_generate
+    kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
     with _eval_mode(model):
         if encoder_outputs is None:
             encoder_outputs = model.encode(input_ids, mask)
@@ -99,8 +98,8 @@ def generate(
                 len(encoder_outputs),
                 lambda _: articles.pop() if articles else None,
                 # Random draws and the rows of kept scores are those of the whole batch to the end.
-                may_leave=not (keeps_scores or config.do_sample),
-                on_scores=(lambda scores: kept.append(scores.clone())) if keeps_scores else None,
+                may_leave=kept is None and not config.do_sample,
+                kept=kept,
             )
         )
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
@@ -179,7 +178,7 @@ def generate_many(
                 yield GeneratedArticle(number, tokens[:, : length + 1], now - started[number])
 
 
-def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor]) -> GenerationOutput:
+def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:
     """The result of all articles (B, N, …), cut to the longest sequence."""
     steps = int((found.parents >= 0).sum(dim=2).max())
     beam_indices = None

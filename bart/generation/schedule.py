@@ -51,6 +51,7 @@ def steps_between_checks(device: torch.device) -> int:
     return 1 if device.type == "cpu" else 8
 
 
+@torch.inference_mode()
 def decode(
     model: BartForConditionalGeneration,
     config: GenerationConfig,
@@ -59,7 +60,7 @@ def decode(
     sources: Callable[[int], Sources | None],
     *,
     may_leave: bool = True,
-    on_scores: Callable[[Tensor], None] | None = None,
+    kept: list[Tensor] | None = None,
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Decode articles, at most `batch_size` at once, and yield those that are done with their results.
 
@@ -70,10 +71,10 @@ def decode(
         max_length: greatest length of a sequence.
         sources: called for up to so many articles more; None when there are none left.
         may_leave: whether articles may leave before all are done.
-        on_scores: called in every step with the scores (R, V) after all rules.
+        kept: gets the scores (R, V) after all rules of every step, unless it is None.
     """
     beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
-    check_every = 1 if on_scores is not None else steps_between_checks(model.device)
+    check_every = 1 if kept is not None else steps_between_checks(model.device)
     numbers: list[int] = []
     lengths: list[int] = []
     ids: Tensor | None = None
@@ -101,11 +102,9 @@ def decode(
             return
 
         logits = model.decode(search.last_ids, cache).flatten(0, 1).float()
-        parents, scores = search.step(logits, rules, min(lengths), max(lengths))
+        parents = search.step(logits, rules, min(lengths), max(lengths), kept)
         lengths = [length + 1 for length in lengths]
         steps += 1
-        if on_scores is not None:
-            on_scores(scores)
         if parents is not None:
             cache.reorder(parents)
 

@@ -31,16 +31,18 @@ class Search(Protocol):
     def active(self) -> Tensor:
         """(B,) bool: the articles whose result may still change."""
 
-    def step(self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int) -> tuple[Tensor | None, Tensor]:
+    def step(
+        self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
+    ) -> Tensor | None:
         """Choose the next id of every hypothesis.
 
         Args:
             logits: (R, V) fp32, which may be written into.
             shortest, longest: the least and the greatest length of an article's hypotheses.
+            kept: gets the scores (R, V) after all rules, unless it is None.
 
         Returns:
-            (B, K) the hypothesis of its article that each goes on from, None where each goes on from itself; and the
-            scores (R, V) after all rules.
+            (B, K) the hypothesis of its article that each goes on from, None where each goes on from itself.
         """
 
     def results(self) -> Hypotheses:
@@ -89,12 +91,16 @@ class TokenSearch:
     def active(self) -> Tensor:
         return self.unfinished.any(dim=1)
 
-    def step(self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int) -> tuple[None, Tensor]:
+    def step(
+        self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
+    ) -> None:
         count = self.tokens.shape[1]
         tokens = self.tokens[:, :, :longest].flatten(0, 1)
         prefixes = Prefixes(tokens, self.lengths.repeat_interleave(count), shortest, longest)
         for rule in rules:
             logits = rule(prefixes, logits)
+        if kept is not None:
+            kept.append(logits)
         chosen = draw(logits, 1)[:, 0] if self.config.do_sample else logits.argmax(dim=1)
         chosen = chosen.view(-1, count)
         places = self._at(self.lengths)
@@ -103,7 +109,6 @@ class TokenSearch:
         self.lengths = self.lengths + 1
         self.ends += self.unfinished
         self.unfinished &= ~torch.isin(chosen, self.eos_ids) & (self.lengths < self.max_length)[:, None]
-        return None, logits
 
     def results(self) -> Hypotheses:
         steps = torch.arange(1, self.max_length, device=self.tokens.device)
@@ -161,7 +166,9 @@ class BeamGroups:
     def active(self) -> Tensor:
         return torch.cat([group.active for group in self.groups], dim=1).any(dim=1)
 
-    def step(self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int) -> tuple[Tensor, Tensor]:
+    def step(
+        self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
+    ) -> Tensor:
         log_probs = logits.log_softmax(dim=1).unflatten(0, (-1, len(self.groups), self.width))
         lengths = self.groups[0].lengths.repeat_interleave(self.width)
         scores, parents = [], []
@@ -174,10 +181,13 @@ class BeamGroups:
             prefixes = Prefixes(group.open.tokens[:, :, :longest].flatten(0, 1), lengths, shortest, longest)
             for rule in rules:
                 own = rule(prefixes, own)
-            scores.append(own.unflatten(0, (-1, self.width)))
+            if kept is not None:
+                scores.append(own.clone().unflatten(0, (-1, self.width)))
             parents.append(group.step(own))
             chosen = torch.cat((chosen, group.last_ids), dim=1)
-        return torch.cat(parents, dim=1), torch.cat(scores, dim=1).flatten(0, 1)
+        if kept is not None:
+            kept.append(torch.cat(scores, dim=1).flatten(0, 1))
+        return torch.cat(parents, dim=1)
 
     def results(self) -> Hypotheses:
         return best_hypotheses(self.groups, self.config.num_return_sequences)

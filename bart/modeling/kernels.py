@@ -18,7 +18,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -59,8 +58,9 @@ class _Symbol(ctypes.Structure):
 class Kernels:
     """The compiled functions.
 
-    Tensors are dense, on the CPU and in the formats that each method names; rows and results lie without gaps. What
-    breaks this is a fault of the caller (AssertionError). No gradients.
+    Tensors lie on the CPU, in the formats that each method names; those without a word on strides have no gaps. What
+    breaks this is a fault of the caller (AssertionError). There are no gradients. Not to be kept in a module: it can
+    be neither copied nor pickled.
     """
 
     def __init__(self, library: Path) -> None:
@@ -73,45 +73,32 @@ class Kernels:
         """Attention of queries (B, H, K, Dh) to keys and values (B, H, L, Dh) -> context (B, K, D), as the query.
 
         Args:
-            query: bf16 or fp32; any strides but the last.
-            keys, values: bf16; of equal strides, any but the last.
-            mask: bf16, added to scores, (B or 1, 1, K or 1, L), or None. Each query must see a key. Columns that are
-                -inf for all queries of an article cost almost nothing.
+            query: bf16 or fp32, with any strides but the last. Where the processor multiplies bf16, it is rounded to
+                that, and so are the weights; all else is fp32.
+            keys, values: bf16, with equal strides, any but the last.
+            mask: bf16, added to the scores, (B or 1, 1, K or 1, L), or None. Every query must see a key. What is
+                -inf for all queries of an article is not read.
         """
         articles, heads, queries, width = query.shape
         length = keys.shape[2]
-        key_strides, query_strides = keys.stride(), query.stride()
-        assert query.dtype in (torch.bfloat16, torch.float32)
-        assert keys.dtype == values.dtype == torch.bfloat16
-        assert keys.shape == values.shape == (articles, heads, length, width)
-        assert query_strides[3] == key_strides[3] == 1 and key_strides == values.stride()
-        mask_address, mask_article, mask_row, mask_rows = None, 0, 0, 1
+        *query_strides, query_step = query.stride()
+        *strides, step = keys.stride()
+        assert query.is_cpu and (query.dtype is torch.float32 or query.dtype is torch.bfloat16)
+        assert keys.dtype is values.dtype is torch.bfloat16 and values.stride() == (*strides, step)
+        assert keys.shape == values.shape == (articles, heads, length, width) and query_step == step == 1
+        mask_address, mask_strides, mask_rows = None, (0, 0), 1
         if mask is not None:
             mask_articles, mask_heads, mask_rows, mask_length = mask.shape
-            assert mask.dtype == torch.bfloat16 and mask.stride(3) == 1
-            assert mask_articles in (1, articles) and mask_heads == 1
-            assert mask_rows in (1, queries) and mask_length == length
-            mask_address, mask_row = mask.data_ptr(), mask.stride(2)
-            mask_article = mask.stride(0) if mask_articles > 1 else 0
-        context = torch.empty((articles, queries, heads * width), dtype=query.dtype)
+            assert mask.dtype is torch.bfloat16 and mask.stride(3) == 1 and mask_length == length
+            assert mask_articles in (1, articles) and mask_heads == 1 and mask_rows in (1, queries)
+            mask_address = mask.data_ptr()
+            mask_strides = mask.stride(0) if mask_articles > 1 else 0, mask.stride(2)
+        context = query.new_empty((articles, queries, heads * width))
         self._attend(
-            query.data_ptr(),
-            query.dtype == torch.bfloat16,
-            *query_strides[:3],
-            keys.data_ptr(),
-            values.data_ptr(),
-            *key_strides[:3],
-            mask_address,
-            mask_article,
-            mask_row,
-            mask_rows,
-            context.data_ptr(),
-            articles,
-            heads,
-            queries,
-            length,
-            width,
-            torch.get_num_threads(),
+            *(query.data_ptr(), query.dtype is torch.bfloat16, *query_strides),
+            *(keys.data_ptr(), values.data_ptr(), *strides),
+            *(mask_address, *mask_strides, mask_rows),
+            *(context.data_ptr(), articles, heads, queries, length, width, torch.get_num_threads()),
         )
         return context
 
@@ -120,7 +107,7 @@ class Kernels:
 
         peak = max|row| + the least normal number, codes = round(row · 127 / peak) + 128.
         """
-        return self._quantized(rows, None)
+        return self._quantized(rows, None, None, "none")
 
     def finish(
         self,
@@ -133,22 +120,145 @@ class Kernels:
         """act(bias + products · peak), for products (N, O) and peak (N, 1) in fp32, bias (O,) in fp32 or None.
 
         Args:
-            activation: none or gelu (the exact one).
+            activation: none, or gelu (the exact one).
             dtype: of the result: fp32, which takes the place of the products, or bf16.
         """
-        assert dtype in (torch.float32, torch.bfloat16)
-        out = products if dtype == torch.float32 else torch.empty(products.shape, dtype=dtype)
+        assert dtype is torch.float32 or dtype is torch.bfloat16
+        out = products if dtype is torch.float32 else torch.empty_like(products, dtype=dtype)
         self._run(products, peak, bias, activation, out=out)
         return out
 
     def finish_and_quantize(
         self, products: Tensor, peak: Tensor, bias: Tensor | None, activation: str = "none"
     ) -> tuple[Tensor, Tensor]:
-        """`quantize_rows(finish(...))`, without the result between."""
+        """`quantize_rows(finish(...))`, whose result between the two is not written."""
         return self._quantized(products, peak, bias, activation)
 
     def add_layer_norm(self, hidden: Tensor, update: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """layer_norm(hidden + update) · weight + bias, for (N, O) and (O,), all fp32 or all bf16; sums are fp32."""
-        out = torch.empty(hidden.shape, dtype=hidden.dtype)
-        self._run(update, None, None, norm=(hidden, weight, bias, eps), out=out)
+        """Layer normalisation of hidden + update, (..., O) both, with weight and bias (O,), all fp32 or all bf16.
+
+        The result is new, and as hidden; sums are fp32.
+        """
+        out = torch.empty_like(hidden)
+        self._run(update, None, None, "none", (hidden, weight, bias, eps), out)
         return out
+
+    def finish_add_layer_norm(
+        self,
+        products: Tensor,
+        peak: Tensor,
+        bias: Tensor | None,
+        hidden: Tensor,
+        weight: Tensor,
+        norm_bias: Tensor,
+        eps: float,
+    ) -> Tensor:
+        """`add_layer_norm(hidden, finish(products, peak, bias), weight, norm_bias, eps)`, all fp32.
+
+        The result takes the place of the products (N, O), and the shape of hidden.
+        """
+        self._run(products, peak, bias, "none", (hidden, weight, norm_bias, eps), products)
+        return products.view(hidden.shape)
+
+    def _quantized(
+        self, rows: Tensor, peak: Tensor | None, bias: Tensor | None, activation: str
+    ) -> tuple[Tensor, Tensor]:
+        codes = torch.empty_like(rows, dtype=torch.uint8)
+        code_peak = torch.empty((rows.shape[0], 1), dtype=torch.float32)
+        self._run(rows, peak, bias, activation, codes=codes.data_ptr(), code_peak=code_peak.data_ptr())
+        return codes, code_peak
+
+    def _run(
+        self,
+        rows: Tensor,
+        peak: Tensor | None,
+        bias: Tensor | None,
+        activation: str,
+        norm: tuple[Tensor, Tensor, Tensor, float] | None = None,
+        out: Tensor | None = None,
+        codes: int | None = None,
+        code_peak: int | None = None,
+    ) -> None:
+        """Take rows through the steps whose arguments are given, in this order."""
+        numbers, width, dtype = rows.numel(), rows.shape[-1], rows.dtype
+        count = numbers // width
+        assert dtype is torch.float32 or (dtype is torch.bfloat16 and peak is None)
+        assert activation == "none" or activation == "gelu"
+        hidden = weight = norm_bias = None
+        eps = 0.0
+        if norm is not None:
+            hidden, weight, norm_bias, eps = norm
+            hidden, weight = _address(hidden, dtype, numbers), _address(weight, dtype, width)
+            norm_bias = _address(norm_bias, dtype, width)
+        self._finish_rows(
+            *(_address(rows, dtype, numbers), dtype is torch.bfloat16),
+            None if peak is None else _address(peak, torch.float32, count),
+            None if bias is None else _address(bias, torch.float32, width),
+            *(activation == "gelu", hidden, weight, norm_bias, eps),
+            *((None, False) if out is None else (out.data_ptr(), out.dtype is torch.bfloat16)),
+            *(codes, code_peak, count, width, torch.get_num_threads()),
+        )
+
+
+def _address(tensor: Tensor, dtype: torch.dtype, numbers: int) -> int:
+    assert tensor.is_cpu and tensor.dtype is dtype and tensor.numel() == numbers and tensor.is_contiguous()
+    return tensor.data_ptr()
+
+
+def _openmp_of_torch() -> str:
+    """Path of the OpenMP library whose threads torch uses: a second one's would keep the cores from them."""
+    symbols = ctypes.CDLL(torch._C.__file__)
+    found = _Symbol()
+    # GOMP_parallel is what GCC has code call; libraries other than its own have it too, but not all.
+    if not hasattr(symbols, "GOMP_parallel"):
+        raise OSError("torch has no OpenMP library that GCC can use")
+    ctypes.CDLL(None).dladdr(ctypes.cast(symbols.GOMP_parallel, ctypes.c_void_p), ctypes.byref(found))
+    return os.fsdecode(found.file)
+
+
+def compile_kernels(*options: str) -> Kernels:
+    """Compile kernels.c, with further options of the compiler, unless that has been done before, and load it.
+
+    Raises:
+        OSError, RuntimeError, subprocess.SubprocessError: there is no compiler, it fails, there is no home directory,
+            or something else that is needed is missing.
+    """
+    if sys.platform != "linux":
+        raise OSError(f"they are not made for {sys.platform}")
+    openmp = _openmp_of_torch()
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    flags = [*FLAGS, *options]
+    run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=COMPILE_SECONDS)
+    # What the compiler knows of itself and, from -march=native, of this processor.
+    macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
+    origin = [SOURCE.read_bytes(), macros, repr((compiler, flags, openmp, torch.__version__)).encode()]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
+    library = cache / f"kernels-{hashlib.sha256(b''.join(origin)).hexdigest()[:32]}.so"
+    if not library.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        # Renamed once it is whole: other processes may be at the same.
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+            run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
+            # Without -fopenmp, which would link the compiler's own library.
+            place = f"-Wl,-rpath,{os.path.dirname(openmp)}"
+            run([*compiler, "-shared", unlinked, openmp, place, "-Wl,-z,defs", "-lm", "-o", linked])
+            linked.replace(library)
+    return Kernels(library)
+
+
+@functools.cache
+def load() -> Kernels | None:
+    """The kernels, compiled if need be; None where they cannot be had, which is logged once with the reason."""
+    if os.environ.get("BART_KERNELS") == "0":
+        reason = "BART_KERNELS is 0"
+    else:
+        try:
+            return compile_kernels()
+        except subprocess.CalledProcessError as error:
+            lines = error.stderr.decode(errors="replace").strip().split("\n")
+            reason = f"the compiler fails: {next((line for line in lines if 'error' in line), lines[-1])}"
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            reason = str(error)
+    logger.info("The compiled kernels are not used (%s); inference takes the slower path", reason)
+    return None

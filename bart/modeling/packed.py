@@ -11,14 +11,17 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
+from bart.modeling.kernels import load
 from bart.modeling.modeling_bart import BartAttention, BartForConditionalGeneration
 
 Pack = Callable[[Sequence[nn.Linear]], nn.Module]
 # Hints at the rows of a product, for which its weight is laid out: an article's tokens, and some articles' beams.
 ROWS_OF_ENCODER, ROWS_OF_DECODER = 1024, 16
+MOST_QUERIES = 32  # beams for which the compiled attention reads keys and values once or twice
 TINY = torch.finfo(torch.float32).tiny  # in the place of the largest value of a row of zeros
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
 
@@ -56,18 +59,30 @@ class Int8Linear(nn.Module):
         self.weight = torch.ops.onednn.qlinear_prepack(codes, [rows, weight.shape[1]])
         self.scale = peak / 127**2  # of a product of two codes, apart from the row's own
         self.zero_point = torch.zeros(len(peak), dtype=torch.int64)
-        self.bias = peak.new_zeros(()) if bias is None else bias
+        self.bias = bias
+        self.gelu = False  # whether the activation is computed here
+        self.kernels = load()
 
     def forward(self, states: Tensor) -> Tensor:
         """(..., I) of any float type -> (..., O) fp32."""
-        rows = states.flatten(0, -2).float()
-        peak = rows.abs().amax(dim=1, keepdim=True).add_(TINY)
-        # oneDNN multiplies unsigned by signed; adding 128 to the signed codes wraps around to the unsigned ones.
-        codes = (rows * (127 / peak)).round_().to(torch.int8).view(torch.uint8).add_(128)
+        rows = states.flatten(0, -2)
+        if self.kernels is not None:
+            codes, peak = self.kernels.quantize_rows(rows.contiguous())
+        else:
+            rows = rows.float()
+            peak = rows.abs().amax(dim=1, keepdim=True).add_(TINY)
+            # oneDNN multiplies unsigned by signed; adding 128 to the signed codes wraps around to the unsigned ones.
+            codes = (rows * (127 / peak)).round_().to(torch.int8).view(torch.uint8).add_(128)
         products = torch.ops.onednn.qlinear_pointwise(
             codes, 1.0, 128, self.weight, self.scale, self.zero_point, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        return torch.addcmul(self.bias, products, peak).view(*states.shape[:-1], -1)
+        if self.kernels is not None:
+            products = self.kernels.finish(products, peak, self.bias, "gelu" if self.gelu else "none")
+        else:
+            products = products.mul_(peak)
+            products = products if self.bias is None else products.add_(self.bias)
+            products = F.gelu(products) if self.gelu else products
+        return products.view(*states.shape[:-1], -1)
 
 
 class FusedAttention(BartAttention):
@@ -82,6 +97,7 @@ class FusedAttention(BartAttention):
         self.heads = attention.heads
         self.dropout = 0.0
         self.dtype = dtype
+        self.kernels = load() if dtype == torch.bfloat16 and attention.q_proj.weight.is_cpu else None
         query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
         if is_cross:
             self.q_proj = pack([query])
@@ -96,6 +112,14 @@ class FusedAttention(BartAttention):
         # One pass for both, the change of type and of order.
         return torch.empty(split.shape, dtype=self.dtype, device=split.device).copy_(split).unbind(0)
 
+    def forward(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        fits = mask is None or (mask.dtype == keys.dtype and mask.shape[3] == keys.shape[2])
+        if self.kernels is not None and query.shape[2] <= MOST_QUERIES and fits and not is_causal:
+            return self.out_proj(self.kernels.attend(query, keys, values, mask))
+        return super().forward(query, keys, values, mask, is_causal)
+
     def queries(self, states: Tensor) -> Tensor:
         return self._split_all(self.q_proj(states), 1)[0]
 
@@ -107,9 +131,15 @@ class FusedAttention(BartAttention):
 
 
 class InferenceBart(BartForConditionalGeneration):
-    """A BART whose weights do not change any more: what it encoded last it remembers."""
+    """A BART whose weights do not change any more: what it encoded last it remembers.
+
+    Its head adds `final_logits_bias` itself.
+    """
 
     remembered: tuple[Tensor, Tensor | None, Tensor] | None = None
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.lm_head(hidden)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S); for the same input as before, the same tensor again."""
@@ -138,17 +168,16 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
 
     packs = model.device.type == "cpu" and torch.backends.mkldnn.is_available() and precision != "fp16"
 
-    def pack(linears: Sequence[nn.Linear], rows: int) -> nn.Module:
+    def pack(linears: Sequence[nn.Linear], rows: int, bias: Tensor | None = None) -> nn.Module:
         weight = torch.cat([linear.weight.detach() for linear in linears]).to(dtype)
-        bias = None
-        if linears[0].bias is not None:
-            bias = torch.cat([linear.bias.detach() for linear in linears]).to(dtype)
+        if bias is None:
+            bias = torch.cat([linear.bias.detach() for linear in linears])
+        bias = bias.to(dtype)
         if packs:
             return (Int8Linear if precision == "int8" else PackedLinear)(weight, bias, rows)
-        fused = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+        fused = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
         fused.weight = nn.Parameter(weight, requires_grad=False)
-        if bias is not None:
-            fused.bias = nn.Parameter(bias, requires_grad=False)
+        fused.bias = nn.Parameter(bias, requires_grad=False)
         return fused
 
     attention_dtype = torch.bfloat16 if precision == "int8" else dtype
@@ -166,11 +195,14 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
         memo[id(layer.encoder_attn)] = FusedAttention(
             layer.encoder_attn, partial(pack, rows=ROWS_OF_DECODER), True, attention_dtype
         )
-    memo[id(model.lm_head)] = pack([model.lm_head], ROWS_OF_DECODER)
+    memo[id(model.lm_head)] = pack([model.lm_head], ROWS_OF_DECODER, model.final_logits_bias[0])
     for tensor in model.parameters():
         memo[id(tensor)] = nn.Parameter(tensor.detach().to(dtype), requires_grad=False)
     for tensor in model.buffers():
         memo[id(tensor)] = tensor.to(dtype)
     fast = copy.deepcopy(model, memo).eval()
+    for layer in (*fast.model.encoder.layers, *fast.model.decoder.layers):
+        if isinstance(layer.fc1, Int8Linear) and layer.activation is F.gelu:
+            layer.fc1.gelu, layer.activation = True, nn.Identity()
     fast.__class__ = InferenceBart
     return fast

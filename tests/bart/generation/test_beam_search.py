@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, best_hypotheses
+from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, _top, best_hypotheses
 from bart.generation.rules import draw
 
 PAD, EOS, START, A, B = range(5)
@@ -150,9 +150,9 @@ def test_articles_do_not_see_each_other_and_beams_are_the_callers():
         (table(AFTER_A, AFTER_B), table(other_a, other_b)),
     ]
     for first, second in steps:
+        parents = both.step(torch.cat((first, second)))
         alone[0].step(first)
         alone[1].step(second)
-        parents = both.step(torch.cat((first, second)))
     for article, search in enumerate(alone):
         assert torch.equal(both.open.tokens[article], search.open.tokens[0])
         assert torch.equal(both.finished.tokens[article], search.finished.tokens[0])
@@ -212,6 +212,20 @@ def test_best_hypotheses_ranks_all_groups_together():
     found = best_hypotheses(groups, 3)
     torch.testing.assert_close(found.scores, logs(0.30, 0.29, 0.27))
     assert found.tokens[0, 1].tolist() == [START, A, EOS, PAD, PAD]
+
+
+@pytest.mark.parametrize("columns", [100, 128 * 40, 128 * 40 + 77])
+def test_the_best_of_many_columns(columns: int):
+    generator = torch.Generator().manual_seed(0)
+    for count in (1, 8, 12):
+        scores = torch.randn(3, columns, generator=generator)
+        scores[0] = scores[0].round()  # ties
+        scores[1, 5:] = -torch.inf
+        scores[2, -1] = 9.0
+        found, places = _top(scores, count)
+        assert torch.equal(found, scores.topk(count).values)
+        assert torch.equal(scores.gather(1, places), found)
+        assert all(len(set(row)) == count for row in places.tolist())
 
 
 def test_draw_avoids_banned_columns_and_survives_rows_without_any():

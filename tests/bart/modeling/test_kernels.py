@@ -1,0 +1,312 @@
+"""The compiled kernels against torch in double precision, and what happens where they cannot be compiled."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bart.modeling import kernels
+from bart.modeling.kernels import Kernels
+
+ROOT = Path(__file__).parents[3]
+TINY = torch.finfo(torch.float32).tiny
+
+
+def why_not() -> str | None:
+    """Why the kernels cannot be compiled here."""
+    if sys.platform != "linux":
+        return "the kernels are made for Linux"
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    try:
+        macros = subprocess.run([*compiler, "-dM", "-E", "-x", "c", os.devnull], check=True, capture_output=True).stdout
+    except OSError:
+        return "there is no C compiler"
+    return "the C compiler is not GCC" if b"__clang__" in macros else None
+
+
+needs_compiler = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An own folder for compiled kernels."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder / "bart-pytorch"
+
+
+@pytest.fixture(scope="module", params=["native", "plain"])
+def compiled(request: pytest.FixtureRequest, cache: Path) -> Kernels:
+    """The kernels as this processor gets them, and without what is written for some processors only."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    return kernels.compile_kernels(*(["-DBART_PLAIN"] if request.param == "plain" else []))
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def attended(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Attention in double precision, and what it gives for the values' sizes."""
+    query, keys, values = query.double(), keys.double(), values.double()
+    mask = None if mask is None else mask.double()
+    both = [F.scaled_dot_product_attention(query, keys, v, attn_mask=mask) for v in (values, values.abs())]
+    context, size = (part.transpose(1, 2).flatten(2) for part in both)
+    return context, size
+
+
+def random_mask(articles: int, queries: int, length: int) -> Tensor:
+    """(B, 1, K, L), most of it -inf, but not for all keys of a query."""
+    mask = torch.randn(articles, 1, queries, length).masked_fill_(
+        torch.rand(articles, 1, queries, length) < 0.8, -torch.inf
+    )
+    mask.scatter_(3, torch.randint(length, (articles, 1, queries, 1)), 0.5)
+    return mask.bfloat16()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "articles, heads, queries, length, width",
+    [
+        *((1, 1, 1, 1, 64), (2, 3, 1, 17, 64), (4, 2, 4, 1024, 64), (2, 2, 6, 100, 64), (3, 2, 7, 15, 64)),
+        *((1, 2, 16, 33, 64), (2, 1, 35, 35, 64), (1, 2, 5, 1100, 64), (1, 1, 11, 16, 64), (2, 2, 3, 48, 64)),
+        *((2, 2, 4, 50, 8), (1, 3, 6, 33, 20), (1, 2, 18, 40, 16), (1, 1, 2, 70, 80), (1, 1, 1, 1, 1)),
+    ],
+)
+def test_attention(
+    compiled: Kernels, articles: int, heads: int, queries: int, length: int, width: int, dtype: torch.dtype
+) -> None:
+    query = torch.randn(articles, heads, queries, width).bfloat16().to(dtype)
+    keys, values = torch.randn(2, articles, heads, length, width).bfloat16()
+    mask = random_mask(articles, queries, length)
+    for part in (None, mask, mask[:, :, :1], mask[:1], mask[:1, :, :1]):
+        context = compiled.attend(query, keys, values, part)
+        assert context.dtype == dtype and context.shape == (articles, queries, heads * width)
+        expected, size = attended(query, keys, values, part)
+        # Rounding to bf16 costs up to 2^-8 of a number; weights may be rounded so, and results are as the query.
+        roundings = 1 if dtype == torch.float32 else 2
+        error = (context.double() - expected).abs()
+        assert (error <= roundings * 2**-8 * size + 1e-6).all(), error.max()
+
+
+def test_attention_in_plain_c_is_exact_to_single_precision(cache: Path) -> None:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    query, (keys, values) = torch.randn(2, 3, 4, 64), torch.randn(2, 2, 3, 200, 64).bfloat16()
+    mask = random_mask(2, 4, 200)
+    context = kernels.compile_kernels("-DBART_PLAIN").attend(query, keys, values, mask)
+    torch.testing.assert_close(context.double(), attended(query, keys, values, mask)[0], atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("width", [64, 24])
+def test_attention_reads_parts_of_larger_tensors(compiled: Kernels, width: int) -> None:
+    projected = torch.randn(2, 5, 3 * 4 * width)
+    query = projected.view(2, 5, 3, 4, width)[:, :, 1].transpose(1, 2)
+    stores = torch.randn(2, 2, 4, 90, width).bfloat16()
+    keys, values = stores[:, :, :, 7:60]
+    mask = torch.cat([random_mask(2, 5, 53)] * 2, dim=3)[..., 20:73]
+    context = compiled.attend(query, keys, values, mask)
+    again = compiled.attend(query.contiguous(), keys.contiguous(), values.contiguous(), mask.contiguous())
+    assert torch.equal(context, again)
+    assert not torch.equal(context, compiled.attend(query, values, keys, mask))
+
+
+@pytest.mark.parametrize("width", [64, 24])
+def test_keys_hidden_from_all_queries_are_not_read(compiled: Kernels, width: int) -> None:
+    query, (keys, values) = torch.randn(2, 3, 4, width), torch.randn(2, 2, 3, 75, width).bfloat16()
+    mask = random_mask(2, 4, 75)
+    mask[0, :, :, 40:] = mask[1, :, :, :33] = -torch.inf
+    mask[0, :, :, 3] = mask[1, :, :, 70] = 0
+    context = compiled.attend(query, keys, values, mask)
+    hidden = (mask == -torch.inf).all(dim=2)[:, :, :, None]
+    nan = torch.tensor(torch.nan, dtype=torch.bfloat16)
+    assert torch.equal(compiled.attend(query, keys.where(~hidden, nan), values.where(~hidden, nan), mask), context)
+    assert context.isfinite().all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_results_depend_on_neither_threads_nor_the_batch(compiled: Kernels, threads: int) -> None:
+    query, (keys, values) = torch.randn(3, 16, 4, 64), torch.randn(2, 3, 16, 200, 64).bfloat16()
+    mask = random_mask(3, 4, 200)
+    rows, peak, bias = torch.randn(90, 1000), torch.rand(90, 1), torch.randn(1000)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        context = compiled.attend(query, keys, values, mask)
+        codes, _ = compiled.finish_and_quantize(rows, peak, bias, "gelu")
+    finally:
+        torch.set_num_threads(before)
+    for b in range(3):
+        one = slice(b, b + 1)
+        assert torch.equal(compiled.attend(query[one], keys[one], values[one], mask[one]), context[one])
+    for row in (0, 44, 89):
+        one = slice(row, row + 1)
+        assert torch.equal(compiled.finish_and_quantize(rows[one], peak[one], bias, "gelu")[0], codes[one])
+
+
+SIZES = pytest.mark.parametrize("count, width", [(1, 1), (3, 7), (16, 1024), (48, 768), (5, 3073), (1, 40)])
+
+
+def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
+    peak = rows.float().abs().amax(dim=1, keepdim=True) + TINY
+    return (rows.float() * (127 / peak)).round().add(128).to(torch.uint8), peak
+
+
+@SIZES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_quantization(compiled: Kernels, count: int, width: int, dtype: torch.dtype) -> None:
+    rows = (torch.randn(count, width) * torch.logspace(-20, 20, count)[:, None]).to(dtype)
+    codes, peak = compiled.quantize_rows(rows)
+    expected_codes, expected_peak = quantized(rows)
+    assert torch.equal(peak, expected_peak)
+    assert torch.equal(codes, expected_codes)
+
+
+def test_quantization_of_special_rows(compiled: Kernels) -> None:
+    halves = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0]])
+    assert compiled.quantize_rows(halves)[0].tolist() == [[255, 128, 130, 130, 128, 126, 1]]  # to even ones
+    codes, peak = compiled.quantize_rows(torch.zeros(1, 20))
+    assert codes.unique().tolist() == [128] and peak.item() == pytest.approx(TINY)
+    spoilt = torch.randn(1, 50)
+    spoilt[0, 3] = torch.nan
+    assert compiled.quantize_rows(spoilt)[1].isnan().all()  # and so what is multiplied by it
+
+
+@SIZES
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+@pytest.mark.parametrize("biased", [True, False])
+def test_finish(compiled: Kernels, count: int, width: int, activation: str, biased: bool) -> None:
+    products, peak = torch.randn(count, width) * 1e4, torch.rand(count, 1) * 1e-4 + 1e-5
+    bias = torch.randn(width) if biased else None
+    expected = products.double() * peak + (0 if bias is None else bias.double())
+    if activation == "gelu":
+        expected = F.gelu(expected)
+    given = products.clone()
+    narrow = compiled.finish(given, peak, bias, activation, torch.bfloat16)
+    assert torch.equal(given, products)
+    wide = compiled.finish(given, peak, bias, activation)
+    assert wide.data_ptr() == given.data_ptr()
+    torch.testing.assert_close(wide.double(), expected, atol=1e-6, rtol=1e-6)
+    assert torch.equal(narrow, wide.bfloat16())
+    codes, code_peak = compiled.finish_and_quantize(products, peak, bias, activation)
+    assert torch.equal(code_peak, quantized(wide)[1])
+    assert torch.equal(codes, quantized(wide)[0])
+
+
+def test_gelu_is_the_exact_one(compiled: Kernels) -> None:
+    x = torch.cat([torch.linspace(-20, 20, 400_001), torch.tensor([0.0, -1e30, 1e30])])[None]
+    result = compiled.finish(x.clone(), torch.ones(1, 1), None, "gelu")
+    assert (result.double() - F.gelu(x.double())).abs().max() < 1e-6
+    assert compiled.finish(torch.full((1, 20), torch.nan), torch.ones(1, 1), None, "gelu").isnan().all()
+
+
+def test_rounding_to_bf16_keeps_nan_and_infinity(compiled: Kernels) -> None:
+    # All the numbers between two of bf16, those of a NaN whose lowest bits only are set, and both infinities.
+    bits = torch.cat([torch.arange(0x3F80_0000, 0x3F81_0001), torch.tensor([0x7F80_0001, 0x7FFF_FFFF])])
+    numbers = torch.cat([bits.int().view(torch.float32), torch.tensor([torch.inf, -torch.inf])])[None]
+    result = compiled.finish(numbers.clone(), torch.ones(1, 1), None, dtype=torch.bfloat16)
+    torch.testing.assert_close(result, numbers.bfloat16(), equal_nan=True, atol=0, rtol=0)
+
+
+@SIZES
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 4e-6), (torch.bfloat16, 2**-8)])
+def test_layer_norm(compiled: Kernels, count: int, width: int, dtype: torch.dtype, tolerance: float) -> None:
+    hidden, update = (torch.randn(2, count, width) * 3 + 1).to(dtype)
+    weight, bias = torch.randn(2, width).to(dtype)
+    total = hidden.double() + update.double()
+    expected = F.layer_norm(total, (width,), weight.double(), bias.double(), 1e-5)
+    before = hidden.clone(), update.clone()
+    result = compiled.add_layer_norm(hidden[None], update, weight, bias, 1e-5)
+    assert result.dtype == dtype and result.shape == (1, count, width)
+    torch.testing.assert_close(result[0].double(), expected, atol=tolerance, rtol=tolerance)
+    assert torch.equal(hidden, before[0]) and torch.equal(update, before[1])
+
+
+@SIZES
+def test_finish_and_layer_norm(compiled: Kernels, count: int, width: int) -> None:
+    products, hidden = torch.randn(2, count, width)
+    peak = torch.rand(count, 1)
+    bias, weight, norm_bias = torch.randn(3, width)
+    update = products.double() * peak + bias
+    expected = F.layer_norm(hidden.double() + update, (width,), weight.double(), norm_bias.double(), 1e-5)
+    result = compiled.finish_add_layer_norm(products, peak, bias, hidden[None], weight, norm_bias, 1e-5)
+    assert result.shape == (1, count, width)
+    torch.testing.assert_close(result[0].double(), expected, atol=4e-6, rtol=4e-6)
+
+
+@needs_compiler
+def test_compiled_once_by_processes_that_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: kernels.compile_kernels("-O0"), range(2)))
+    (library,) = (tmp_path / "bart-pytorch").iterdir()
+    written = library.stat().st_mtime_ns
+    kernels.compile_kernels("-O0")
+    assert [library.stat().st_mtime_ns] == [file.stat().st_mtime_ns for file in library.parent.iterdir()] == [written]
+    kernels.compile_kernels("-O0", "-DBART_PLAIN")
+    assert len(list(library.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "name, value, reason",
+    [
+        ("BART_KERNELS", "0", "BART_KERNELS is 0"),
+        pytest.param("PATH", "", "No such file or directory", marks=needs_compiler),
+        pytest.param("CC", "false", "the compiler fails", marks=needs_compiler),
+        pytest.param("CC", "cc --no-such-option", "--no-such-option", marks=needs_compiler),
+        pytest.param("XDG_CACHE_HOME", "/dev/null", "/dev/null", marks=needs_compiler),
+    ],
+)
+def test_without_a_compiler_one_line_says_so(
+    name: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, value)
+    kernels.load.cache_clear()
+    try:
+        with caplog.at_level(logging.INFO):
+            assert kernels.load() is None
+            assert kernels.load() is None
+    finally:
+        kernels.load.cache_clear()
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO and record.exc_info is None
+    message = record.getMessage()
+    assert reason in message and "slower path" in message and "\n" not in message
+
+
+@needs_compiler
+def test_threads_are_those_of_torch(cache: Path) -> None:
+    """In a fresh process, one OpenMP library is loaded and starts one thread besides the main one."""
+    code = """
+import os, torch
+from bart.modeling.kernels import load
+torch.set_num_threads(2)
+one = torch.ones(1000, 1000)
+torch.add(one, one)
+threads = len(os.listdir("/proc/self/task"))
+keys = torch.ones(4, 16, 256, 64).bfloat16()
+assert (load().attend(keys[:, :, :4], keys, keys) == 1).all()
+assert (load().finish(one, torch.ones(1000, 1), None) == 1).all()
+with open("/proc/self/maps") as maps:
+    files = {line.split()[-1] for line in maps if "/" in line}
+print(*sorted(name for name in map(os.path.basename, files) if name.startswith(("libgomp", "libomp", "libiomp"))))
+print(len(os.listdir("/proc/self/task")) - threads)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    libraries, more_threads = done.stdout.splitlines()
+    assert len(libraries.split()) == 1
+    assert more_threads == "0"
