@@ -18,6 +18,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -59,8 +60,7 @@ class Kernels:
     """The compiled functions.
 
     Tensors lie on the CPU, in the formats that each method names; those without a word on strides have no gaps. What
-    breaks this is a fault of the caller (AssertionError). There are no gradients. Not to be kept in a module: it can
-    be neither copied nor pickled.
+    breaks this is a fault of the caller (AssertionError). There are no gradients.
     """
 
     def __init__(self, library: Path) -> None:
@@ -68,6 +68,10 @@ class Kernels:
         self._attend, self._finish_rows = functions.attend, functions.finish_rows
         self._attend.argtypes, self._finish_rows.argtypes = _ATTEND, _FINISH_ROWS
         self._attend.restype = self._finish_rows.restype = None
+
+    def __reduce__(self) -> tuple[Callable[[], Kernels | None], tuple[()]]:
+        """Copied or unpickled as part of a model, they are those of the machine at hand, or None."""
+        return load, ()
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention of queries (B, H, K, Dh) to keys and values (B, H, L, Dh) -> context (B, K, D), as the query.

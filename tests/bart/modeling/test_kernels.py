@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
+import pickle
 import shlex
 import subprocess
 import sys
@@ -259,6 +261,13 @@ def test_compiled_once_by_processes_that_race(tmp_path: Path, monkeypatch: pytes
     assert [library.stat().st_mtime_ns] == [file.stat().st_mtime_ns for file in library.parent.iterdir()] == [written]
     kernels.compile_kernels("-O0", "-DBART_PLAIN")
     assert len(list(library.parent.iterdir())) == 2
+
+
+@needs_compiler
+def test_copies_and_pickles_are_those_of_the_machine(cache: Path) -> None:
+    loaded = kernels.load()
+    assert loaded is not None
+    assert copy.deepcopy([loaded]) == pickle.loads(pickle.dumps([loaded])) == [loaded]
 
 
 @pytest.mark.parametrize(
