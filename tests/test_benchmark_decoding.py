@@ -117,9 +117,10 @@ def test_the_floor(script: ModuleType) -> None:
         assert floor == pytest.approx(numbers * size / 5)
 
 
-@pytest.mark.parametrize(("ours", "status"), [([7, 8], 0), ([7, 9], 1)])
-def test_other_ids_of_ours_in_fp32_are_an_error(
+@pytest.mark.parametrize(("ours", "in_double", "status"), [([7, 8], None, 0), ([7, 9], [], 0), ([7, 9], [2], 1)])
+def test_other_ids_of_ours_are_an_error_unless_they_are_the_same_in_double(
     ours: list[int],
+    in_double: list[int] | None,
     status: int,
     script: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
@@ -134,6 +135,9 @@ def test_other_ids_of_ours_in_fp32_are_an_error(
             return inputs
         if work is script.machine_rates:
             return dict.fromkeys(("fp32", "bf16", "int8", "bytes"), 1e9)
+        if work is script.different_in_double:
+            assert arguments[1] == {2: [6]}
+            return in_double
         # transformers in bf16 always differs, which is no error.
         last = {"transformers_fp32": [7, 8], "transformers_bf16": [7], "ours_fp32": ours}[arguments[1]]
         ids = [[[4, 5], [6]], [last]]
@@ -145,8 +149,10 @@ def test_other_ids_of_ours_in_fp32_are_an_error(
     assert script.main(["--modes", "transformers_fp32,transformers_bf16,ours_fp32"]) == status
     printed = capsys.readouterr()
     shares = [line.split()[-1] for line in printed.out.splitlines()]
-    assert shares == ["ids", "1.00", "0.67", "0.67" if status else "1.00"]
-    assert ("ours_fp32 and transformers_fp32 differ in articles [2]" in printed.err) == bool(status)
+    assert shares[:4] == ["ids", "1.00", "0.67", "1.00" if in_double is None else "0.67"]
+    assert (f"differ in articles [2], counted from 0; in double precision in {in_double}" in printed.out) == (
+        in_double is not None
+    )
 
 
 @pytest.mark.parametrize(

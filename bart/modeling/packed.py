@@ -21,7 +21,8 @@ from bart.modeling.modeling_bart import BartAttention, BartForConditionalGenerat
 Pack = Callable[[Sequence[nn.Linear]], nn.Module]
 # Hints at the rows of a product, for which its weight is laid out: an article's tokens, and some articles' beams.
 ROWS_OF_ENCODER, ROWS_OF_DECODER = 1024, 16
-MOST_QUERIES = 32  # beams for which the compiled attention reads keys and values once or twice
+# Queries up to which the compiled attention is the faster one where the processor does not multiply bf16.
+MOST_QUERIES = 32
 TINY = torch.finfo(torch.float32).tiny  # in the place of the largest value of a row of zeros
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
 
@@ -116,7 +117,8 @@ class FusedAttention(BartAttention):
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
         fits = mask is None or (mask.dtype == keys.dtype and mask.shape[3] == keys.shape[2])
-        if self.kernels is not None and query.shape[2] <= MOST_QUERIES and fits and not is_causal:
+        few = query.shape[2] <= MOST_QUERIES or torch.cpu._is_avx512_bf16_supported()
+        if self.kernels is not None and few and fits and not is_causal:
             return self.out_proj(self.kernels.attend(query, keys, values, mask))
         return super().forward(query, keys, values, mask, is_causal)
 
