@@ -6,8 +6,9 @@ Every mode runs in a process of its own, with inputs and weights from one tempor
 is its own. Only decoding is timed: loading, tokenising and the conversion of weights are not.
 
 Articles for which ours differs from transformers in fp32 are decoded again by both in double precision: they must agree
-there, or the run ends with status 1. The table has the share of articles with the same ids. CTranslate2 in fp32 can differ too: it normalises scores after
-n-gram ban and minimum length, not before, and stops an article as early_stopping=True does, whatever the option says.
+there, or the run ends with status 1. The table has the share of articles with the same ids. CTranslate2 in fp32 can
+differ too: it normalises scores after n-gram ban and minimum length, not before, and stops an article as
+early_stopping=True does, whatever the option says.
 """
 
 from __future__ import annotations
