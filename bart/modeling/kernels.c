@@ -329,24 +329,6 @@ void attend(const void *query, int query_is_bf16, int64_t query_article, int64_t
 
 // --------------------------------------------------------------------------------------------------------- rows
 
-// to = layer_norm(hidden + row) * weight + bias
-static void add_and_norm(float *to, const float *row, const float *hidden, const float *weight, const float *bias,
-                         float eps, int64_t width)
-{
-    float mean = 0, square = 0;
-#pragma omp simd reduction(+ : mean)
-    for (int64_t i = 0; i < width; i++) {
-        to[i] = row[i] + hidden[i];
-        mean += to[i];
-    }
-    mean /= width;
-#pragma omp simd reduction(+ : square)
-    for (int64_t i = 0; i < width; i++) square += (to[i] - mean) * (to[i] - mean);
-    float scale = 1 / sqrtf(square / width + eps);
-#pragma omp simd
-    for (int64_t i = 0; i < width; i++) to[i] = (to[i] - mean) * scale * weight[i] + bias[i];
-}
-
 // codes = 128 + 127 row / peak, to the nearest, with peak = max |row| + FLT_MIN; returns peak.
 static float quantize(uint8_t *codes, const float *row, int64_t width)
 {
@@ -366,23 +348,19 @@ static float quantize(uint8_t *codes, const float *row, int64_t width)
 }
 
 // What follows a matrix product, row by row; each step is left out where its arguments are NULL:
-//   row = bias + input * peak; row = gelu(row); row = layer_norm(hidden + row) * weight + norm_bias;
-//   out = row; codes, code_peak = quantize(row).
-// is_bf16 holds for input, hidden, weight and norm_bias, out_is_bf16 for out, which may be the place of input.
-void finish_rows(const void *input, int is_bf16, const float *peak, const float *bias, int with_gelu,
-                 const void *hidden, const void *weight, const void *norm_bias, float eps, void *out, int out_is_bf16,
-                 uint8_t *codes, float *code_peak, int64_t rows, int64_t width, int threads)
+//   row = bias + input * peak; row = gelu(row); out = row; codes, code_peak = quantize(row).
+// is_bf16 holds for input, out_is_bf16 for out, which may be the place of input.
+void finish_rows(const void *input, int is_bf16, const float *peak, const float *bias, int with_gelu, void *out,
+                 int out_is_bf16, uint8_t *codes, float *code_peak, int64_t rows, int64_t width, int threads)
 {
     int small = rows * width * (with_gelu ? 4 : 1) < SMALL;
 #pragma omp parallel num_threads(threads) if (rows > 1 && !small)
     {
-        float *scratch = malloc(5 * width * sizeof *scratch);
-        const float *of_weight = hidden == NULL ? NULL : floats(weight, is_bf16, 0, width, scratch);
-        const float *of_bias = hidden == NULL ? NULL : floats(norm_bias, is_bf16, 0, width, scratch + width);
+        float *scratch = malloc(2 * width * sizeof *scratch);
 #pragma omp for nowait
         for (int64_t r = 0; r < rows; r++) {
-            float *to = out != NULL && !out_is_bf16 ? (float *)out + r * width : scratch + 2 * width;
-            const float *row = floats(input, is_bf16, r * width, width, scratch + 3 * width);
+            float *to = out != NULL && !out_is_bf16 ? (float *)out + r * width : scratch;
+            const float *row = floats(input, is_bf16, r * width, width, scratch + width);
             if (peak != NULL) {
                 float scale = peak[r];
                 if (bias == NULL)
@@ -394,11 +372,6 @@ void finish_rows(const void *input, int is_bf16, const float *peak, const float 
             }
             if (with_gelu) {
                 for (int64_t i = 0; i < width; i++) to[i] = gelu(row[i]);
-                row = to;
-            }
-            if (hidden != NULL) {
-                const float *add = floats(hidden, is_bf16, r * width, width, scratch + 4 * width);
-                add_and_norm(to, row, add, of_weight, of_bias, eps, width);
                 row = to;
             }
             if (out_is_bf16) store(out, 1, r * width, row, width);

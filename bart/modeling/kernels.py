@@ -31,7 +31,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fopenmp -fPIC".split()
 COMPILE_SECONDS = 120
 
-_POINTER, _INT, _SIZE, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+_POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 _ATTEND = [
     *(_POINTER, _INT, _SIZE, _SIZE, _SIZE),  # query, whether it is bf16, strides
     *(_POINTER, _POINTER, _SIZE, _SIZE, _SIZE),  # keys, values, strides
@@ -40,7 +40,6 @@ _ATTEND = [
 ]
 _FINISH_ROWS = [
     *(_POINTER, _INT, _POINTER, _POINTER, _INT),  # input, whether it is bf16, peak, bias, whether to apply gelu
-    *(_POINTER, _POINTER, _POINTER, _FLOAT),  # hidden, weight, norm_bias, eps
     *(_POINTER, _INT, _POINTER, _POINTER, _SIZE, _SIZE, _INT),  # out, is it bf16, codes, code_peak, N, O, threads
 ]
 
@@ -111,7 +110,10 @@ class Kernels:
 
         peak = max|row| + the least normal number, codes = round(row · 127 / peak) + 128.
         """
-        return self._quantized(rows, None, None, "none")
+        codes = torch.empty_like(rows, dtype=torch.uint8)
+        peak = torch.empty((rows.shape[0], 1), dtype=torch.float32)
+        self._run(rows, codes=codes, code_peak=peak)
+        return codes, peak
 
     def finish(
         self,
@@ -129,78 +131,32 @@ class Kernels:
         """
         assert dtype is torch.float32 or dtype is torch.bfloat16
         out = products if dtype is torch.float32 else torch.empty_like(products, dtype=dtype)
-        self._run(products, peak, bias, activation, out=out)
+        self._run(products, peak, bias, activation, out)
         return out
-
-    def finish_and_quantize(
-        self, products: Tensor, peak: Tensor, bias: Tensor | None, activation: str = "none"
-    ) -> tuple[Tensor, Tensor]:
-        """`quantize_rows(finish(...))`, whose result between the two is not written."""
-        return self._quantized(products, peak, bias, activation)
-
-    def add_layer_norm(self, hidden: Tensor, update: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """Layer normalisation of hidden + update, (..., O) both, with weight and bias (O,), all fp32 or all bf16.
-
-        The result is new, and as hidden; sums are fp32.
-        """
-        out = torch.empty_like(hidden)
-        self._run(update, None, None, "none", (hidden, weight, bias, eps), out)
-        return out
-
-    def finish_add_layer_norm(
-        self,
-        products: Tensor,
-        peak: Tensor,
-        bias: Tensor | None,
-        hidden: Tensor,
-        weight: Tensor,
-        norm_bias: Tensor,
-        eps: float,
-    ) -> Tensor:
-        """`add_layer_norm(hidden, finish(products, peak, bias), weight, norm_bias, eps)`, all fp32.
-
-        The result takes the place of the products (N, O), and the shape of hidden.
-        """
-        self._run(products, peak, bias, "none", (hidden, weight, norm_bias, eps), products)
-        return products.view(hidden.shape)
-
-    def _quantized(
-        self, rows: Tensor, peak: Tensor | None, bias: Tensor | None, activation: str
-    ) -> tuple[Tensor, Tensor]:
-        codes = torch.empty_like(rows, dtype=torch.uint8)
-        code_peak = torch.empty((rows.shape[0], 1), dtype=torch.float32)
-        self._run(rows, peak, bias, activation, codes=codes.data_ptr(), code_peak=code_peak.data_ptr())
-        return codes, code_peak
 
     def _run(
         self,
         rows: Tensor,
-        peak: Tensor | None,
-        bias: Tensor | None,
-        activation: str,
-        norm: tuple[Tensor, Tensor, Tensor, float] | None = None,
+        peak: Tensor | None = None,
+        bias: Tensor | None = None,
+        activation: str = "none",
         out: Tensor | None = None,
-        codes: int | None = None,
-        code_peak: int | None = None,
+        codes: Tensor | None = None,
+        code_peak: Tensor | None = None,
     ) -> None:
         """Take rows through the steps whose arguments are given, in this order."""
-        numbers, width, dtype = rows.numel(), rows.shape[-1], rows.dtype
-        count = numbers // width
+        width, dtype = rows.shape[-1], rows.dtype
+        count = rows.numel() // width
         assert dtype is torch.float32 or (dtype is torch.bfloat16 and peak is None)
         assert activation == "none" or activation == "gelu"
-        hidden = weight = norm_bias = None
-        eps = 0.0
-        if norm is not None:
-            hidden, weight, norm_bias, eps = norm
-            hidden, weight = _address(hidden, dtype, numbers), _address(weight, dtype, width)
-            norm_bias = _address(norm_bias, dtype, width)
         self._finish_rows(
-            *(_address(rows, dtype, numbers), dtype is torch.bfloat16),
+            *(_address(rows, dtype, rows.numel()), dtype is torch.bfloat16),
             None if peak is None else _address(peak, torch.float32, count),
             None if bias is None else _address(bias, torch.float32, width),
-            *(activation == "gelu", hidden, weight, norm_bias, eps),
+            activation == "gelu",
             *((None, False) if out is None else (out.data_ptr(), out.dtype is torch.bfloat16)),
-            *(codes, code_peak, count, width, torch.get_num_threads()),
+            *((None, None) if codes is None else (codes.data_ptr(), code_peak.data_ptr())),
+            *(count, width, torch.get_num_threads()),
         )
 
 

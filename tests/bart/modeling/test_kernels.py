@@ -149,7 +149,8 @@ def test_results_depend_on_neither_threads_nor_the_batch(compiled: Kernels, thre
     torch.set_num_threads(threads)
     try:
         context = compiled.attend(query, keys, values, mask)
-        codes, _ = compiled.finish_and_quantize(rows, peak, bias, "gelu")
+        finished = compiled.finish(rows.clone(), peak, bias, "gelu")
+        codes, _ = compiled.quantize_rows(finished)
     finally:
         torch.set_num_threads(before)
     for b in range(3):
@@ -157,7 +158,8 @@ def test_results_depend_on_neither_threads_nor_the_batch(compiled: Kernels, thre
         assert torch.equal(compiled.attend(query[one], keys[one], values[one], mask[one]), context[one])
     for row in (0, 44, 89):
         one = slice(row, row + 1)
-        assert torch.equal(compiled.finish_and_quantize(rows[one], peak[one], bias, "gelu")[0], codes[one])
+        assert torch.equal(compiled.finish(rows[one].clone(), peak[one], bias, "gelu"), finished[one])
+        assert torch.equal(compiled.quantize_rows(finished[one])[0], codes[one])
 
 
 SIZES = pytest.mark.parametrize("count, width", [(1, 1), (3, 7), (16, 1024), (48, 768), (5, 3073), (1, 40)])
@@ -204,9 +206,6 @@ def test_finish(compiled: Kernels, count: int, width: int, activation: str, bias
     assert wide.data_ptr() == given.data_ptr()
     torch.testing.assert_close(wide.double(), expected, atol=1e-6, rtol=1e-6)
     assert torch.equal(narrow, wide.bfloat16())
-    codes, code_peak = compiled.finish_and_quantize(products, peak, bias, activation)
-    assert torch.equal(code_peak, quantized(wide)[1])
-    assert torch.equal(codes, quantized(wide)[0])
 
 
 def test_gelu_is_the_exact_one(compiled: Kernels) -> None:
@@ -222,32 +221,6 @@ def test_rounding_to_bf16_keeps_nan_and_infinity(compiled: Kernels) -> None:
     numbers = torch.cat([bits.int().view(torch.float32), torch.tensor([torch.inf, -torch.inf])])[None]
     result = compiled.finish(numbers.clone(), torch.ones(1, 1), None, dtype=torch.bfloat16)
     torch.testing.assert_close(result, numbers.bfloat16(), equal_nan=True, atol=0, rtol=0)
-
-
-@SIZES
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 4e-6), (torch.bfloat16, 2**-8)])
-def test_layer_norm(compiled: Kernels, count: int, width: int, dtype: torch.dtype, tolerance: float) -> None:
-    hidden, update = (torch.randn(2, count, width) * 3 + 1).to(dtype)
-    weight, bias = torch.randn(2, width).to(dtype)
-    total = hidden.double() + update.double()
-    expected = F.layer_norm(total, (width,), weight.double(), bias.double(), 1e-5)
-    before = hidden.clone(), update.clone()
-    result = compiled.add_layer_norm(hidden[None], update, weight, bias, 1e-5)
-    assert result.dtype == dtype and result.shape == (1, count, width)
-    torch.testing.assert_close(result[0].double(), expected, atol=tolerance, rtol=tolerance)
-    assert torch.equal(hidden, before[0]) and torch.equal(update, before[1])
-
-
-@SIZES
-def test_finish_and_layer_norm(compiled: Kernels, count: int, width: int) -> None:
-    products, hidden = torch.randn(2, count, width)
-    peak = torch.rand(count, 1)
-    bias, weight, norm_bias = torch.randn(3, width)
-    update = products.double() * peak + bias
-    expected = F.layer_norm(hidden.double() + update, (width,), weight.double(), norm_bias.double(), 1e-5)
-    result = compiled.finish_add_layer_norm(products, peak, bias, hidden[None], weight, norm_bias, 1e-5)
-    assert result.shape == (1, count, width)
-    torch.testing.assert_close(result[0].double(), expected, atol=4e-6, rtol=4e-6)
 
 
 @needs_compiler
