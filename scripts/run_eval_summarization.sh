@@ -28,7 +28,6 @@ MAX_TARGET_LEN=${positional[6]:-142}
 DATA_DIR=${positional[7]:-data/cnn_dm/}
 CONFIG_PATH=${positional[8]:-configs/config.json}
 
-
 RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_inference_$(date +%y%m%d_%H%M%S)}
 
 python run_eval.py "$INIT_CKPT" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR" \

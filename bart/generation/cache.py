@@ -66,7 +66,7 @@ class DecoderCache:
         self.positions = torch.full((articles,), -1, device=keys.device)  # of the token that an article read last
         # (B, 1, K, T·K): 0 where a beam may read a column, -inf where it may not.
         self.self_mask = keys.new_empty((articles, 1, beams, 0))
-        self.own_columns = _additive(torch.eye(beams, dtype=torch.bool, device=keys.device), keys.dtype)
+        self.own_columns = additive(torch.eye(beams, dtype=torch.bool, device=keys.device), keys.dtype)
         self.free: deque[int] = deque()  # columns that hold nothing
         self.used: deque[tuple[int, int]] = deque()  # (step, column) of those that do, oldest first
         self._set_readable(keys.new_ones(articles, keys.shape[2]).bool() if readable is None else readable)
@@ -109,24 +109,24 @@ class DecoderCache:
         for layer, new in zip(self.layers, other.layers, strict=True):
             for name in ("cross_keys", "cross_values"):
                 old, added = getattr(layer, name), getattr(new, name)
-                setattr(layer, name, torch.cat([_padded(old, 2, length), _padded(added, 2, length)]))
+                setattr(layer, name, torch.cat([padded(old, 2, length), padded(added, 2, length)]))
             for name in ("self_keys", "self_values"):
                 old, added = getattr(layer, name), getattr(new, name)
-                setattr(layer, name, torch.cat([old, _padded(added, 2, columns)]))
-        self.self_mask = torch.cat([self.self_mask, _padded(other.self_mask, 3, columns, -torch.inf)])
+                setattr(layer, name, torch.cat([old, padded(added, 2, columns)]))
+        self.self_mask = torch.cat([self.self_mask, padded(other.self_mask, 3, columns, -torch.inf)])
         self.positions = torch.cat([self.positions, other.positions])
         self.joined += [self.steps] * len(other.joined)
-        self._set_readable(torch.cat([_padded(self.readable, 1, length), _padded(other.readable, 1, length)]))
+        self._set_readable(torch.cat([padded(self.readable, 1, length), padded(other.readable, 1, length)]))
 
     def _grow(self) -> None:
         """Make room for more columns; what is not written yet is 0, for a masked NaN would still spread."""
         columns = self.self_mask.shape[3]
         more = min(columns + ROOM * self.beams, self.max_length * self.beams)
         self.free.extend(range(columns, more, self.beams))
-        self.self_mask = _padded(self.self_mask, 3, more, -torch.inf)
+        self.self_mask = padded(self.self_mask, 3, more, -torch.inf)
         for layer in self.layers:
             layer.self_keys, layer.self_values = (
-                _padded(store, 2, more) for store in (layer.self_keys, layer.self_values)
+                padded(store, 2, more) for store in (layer.self_keys, layer.self_values)
             )
 
     def _set_readable(self, readable: Tensor) -> None:
@@ -134,14 +134,14 @@ class DecoderCache:
         # (B, 1, 1, S), or None where all may be read.
         self.cross_mask = None
         if not bool(readable.all()):
-            self.cross_mask = _additive(readable, self.self_mask.dtype)[:, None, None, :]
+            self.cross_mask = additive(readable, self.self_mask.dtype)[:, None, None, :]
 
 
-def _padded(tensor: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:
+def padded(tensor: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:
     """The tensor made so long in one dimension."""
     return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, length - tensor.shape[dim]), value=value)
 
 
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """True -> 0, false -> -inf: attention would else turn the mask into that in every layer."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)

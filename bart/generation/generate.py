@@ -104,7 +104,8 @@ def generate(
         )
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
     found = Hypotheses.join([part for _, part in parts], dim=0).of(numbers.argsort())
-    return _output(config, found, kept) if config.return_dict_in_generate else _output(config, found, kept).sequences
+    output = _output(config, found, kept)
+    return output if config.return_dict_in_generate else output.sequences
 
 
 @dataclass

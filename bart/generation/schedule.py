@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bart.generation.beam_search import Hypotheses
+from bart.generation.cache import padded
 from bart.generation.config import GenerationConfig
 from bart.generation.rules import rules_for
 from bart.generation.search import search_for
@@ -94,7 +95,9 @@ def decode(
             else:
                 cache.join(new_cache)
                 search.join(len(new.numbers))
-                ids = None if ids is None else _stacked(ids, new.ids, config.fill_token_id or 0)
+                if ids is not None:
+                    width, fill = max(ids.shape[1], new.ids.shape[1]), config.fill_token_id or 0
+                    ids = torch.cat([padded(part, 1, width, fill) for part in (ids, new.ids)])
             numbers += new.numbers
             lengths += [1] * len(new.numbers)
             rules = rules_for(config, max_length, ids, model.device)
@@ -129,9 +132,3 @@ def decode(
 
 def _index(places: list[int], device: torch.device) -> Tensor:
     return torch.tensor(places, dtype=torch.long, device=device)
-
-
-def _stacked(first: Tensor, second: Tensor | None, fill: int) -> Tensor:
-    """Ids (B, S) and (C, S') -> (B + C, max(S, S'))."""
-    length = max(first.shape[1], second.shape[1])
-    return torch.cat([torch.nn.functional.pad(ids, (0, length - ids.shape[1]), value=fill) for ids in (first, second)])

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationConfig, GenerationOutput, generate, generate_many
-from bart.generation.cache import DecoderCache, LayerCache
+from bart.generation.cache import DecoderCache, LayerCache, additive
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _attend_in_parts(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor |
     """
     articles, heads, length, width = query.shape
     if mask is not None and mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+        mask = additive(mask, query.dtype)
     query = query * width**-0.5
     per_head = length * keys.shape[2]
     if articles * heads * per_head <= SCORES_AT_ONCE:
