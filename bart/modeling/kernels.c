@@ -1,17 +1,23 @@
-// Kernels of inference on CPUs: attention over bf16 keys and values, and what stands between two int8 products.
+// Kernels of inference on CPUs: attention over bf16 keys and values, int8 products, and what stands between these.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh the head width; N rows.
-// Plain C, whose inner loops the compiler vectorises. Attention with heads of 64, which is what all published BART
-// models have, is also written for AVX512_BF16; -DBART_PLAIN leaves that out.
+// Plain C, whose inner loops the compiler vectorises. What takes the most time is also written for processors with
+// AVX-512: products, and attention with heads of 64, as all published BART models have. -DBART_PLAIN leaves that out.
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__) && !defined(BART_PLAIN)
+#if defined(__AVX512BW__) && !defined(BART_PLAIN)
 #include <immintrin.h>
+#define AVX512
+#ifdef __AVX512BF16__
 #define BF16_DOT
+#endif
+#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)  // with AMX, oneDNN is the faster one
+#define INT8_DOT
+#endif
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
@@ -21,8 +27,12 @@ enum {
     LANES = 16,     // numbers that are handled at once
     QUERIES = 16,   // queries for which a head's keys and values are read once
     AT_ONCE = 6,    // of them, those whose contexts are summed in registers together
-    WIDTH = 64,     // head width of the variant for AVX512_BF16
+    WIDTH = 64,     // head width of the variants for AVX-512
+    AHEAD = 32 * WIDTH,  // keys this far on are fetched into the cache, across the pages where hardware stops
     SMALL = 32000,  // numbers below which one thread is about as fast as two
+    PANEL = 32,     // outputs whose weights lie together
+    TILE_ROWS = 8,  // rows that are multiplied by a panel at once
+    CODES_AT_ONCE = 1 << 19,  // codes of rows that are multiplied by all panels before the next rows' turn
 };
 static const bf16 HIDDEN = 0xff80;  // -inf
 
@@ -175,6 +185,28 @@ INLINE void weigh(const float *weights, int64_t queries, const bf16 *values, con
     }
 }
 
+#ifdef AVX512
+// work(n, ...) for the least of n and AT_ONCE, as constants, so that sums stay in registers.
+#define SOME(n, work, ...) \
+    switch (n) { \
+    case 1: work(1, __VA_ARGS__); break; \
+    case 2: work(2, __VA_ARGS__); break; \
+    case 3: work(3, __VA_ARGS__); break; \
+    case 4: work(4, __VA_ARGS__); break; \
+    case 5: work(5, __VA_ARGS__); break; \
+    default: work(AT_ONCE, __VA_ARGS__); \
+    }
+
+// In each quarter of the result, the sums of that quarter's four numbers in each of four registers.
+INLINE __m512 sum_quarters(const __m512 *sum)
+{
+    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(sum[0], sum[1]), _mm512_unpackhi_ps(sum[0], sum[1]));
+    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(sum[2], sum[3]), _mm512_unpackhi_ps(sum[2], sum[3]));
+    __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)), _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+}
+#endif
+
 #ifdef BF16_DOT
 // Scores of 4 or 8 queries. A register has 8 numbers of each of 4 queries, and these 8 numbers of a key four times; so
 // a sum of products has, for each query, 4 parts of its score.
@@ -193,12 +225,7 @@ INLINE void score_fours(int fours, const __m512i query[][WIDTH / 8], const bf16 
                     sums[four][i] = _mm512_dpbf16_ps(sums[four][i], repeated, (__m512bh)query[four][part]);
             }
         for (int four = 0; four < fours; four++) {
-            __m512 *sum = sums[four];
-            __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(sum[0], sum[1]), _mm512_unpackhi_ps(sum[0], sum[1]));
-            __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(sum[2], sum[3]), _mm512_unpackhi_ps(sum[2], sum[3]));
-            __m512d c = _mm512_castps_pd(a), d = _mm512_castps_pd(b);
-            __m512 total = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)),
-                                         _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
+            __m512 total = sum_quarters(sums[four]);
             float *to = scores + 4 * four * count + j;
             _mm_storeu_ps(to, _mm512_extractf32x4_ps(total, 0));
             _mm_storeu_ps(to + count, _mm512_extractf32x4_ps(total, 1));
@@ -208,9 +235,10 @@ INLINE void score_fours(int fours, const __m512i query[][WIDTH / 8], const bf16 
     }
 }
 
-static void score_64(const float *query, int64_t queries, const bf16 *keys, const int64_t *offsets, int64_t count,
-                     float *scores)
+static void score_64(const float *query, int64_t queries, const bf16 *keys, const bf16 *values, const int64_t *offsets,
+                     int64_t count, float *scores)
 {
+    (void)values;
     bf16 narrowed[QUERIES][WIDTH] = {{0}};
     __m512i numbers[QUERIES / 4][WIDTH / 8];
     store(narrowed, 1, 0, query, queries * WIDTH);
@@ -260,21 +288,80 @@ static void weigh_64(float *weights, int64_t queries, const bf16 *values, const 
     bf16 *narrowed = (bf16 *)weights;  // in the same place: each number is read before its place is written
     for (int64_t i = 0; i < queries * count; i += LANES)
         _mm256_storeu_si256((__m256i *)(narrowed + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(weights + i)));
-    for (int64_t k = 0; k < queries; k += AT_ONCE) {
-        const bf16 *from = narrowed + k * count;
-        float *to = context + k * WIDTH;
-        switch (queries - k) {  // constants, so that the sums stay in registers
-        case 1: weigh_some(1, from, values, offsets, count, to); break;
-        case 2: weigh_some(2, from, values, offsets, count, to); break;
-        case 3: weigh_some(3, from, values, offsets, count, to); break;
-        case 4: weigh_some(4, from, values, offsets, count, to); break;
-        case 5: weigh_some(5, from, values, offsets, count, to); break;
-        default: weigh_some(AT_ONCE, from, values, offsets, count, to);
+    for (int64_t k = 0; k < queries; k += AT_ONCE)
+        SOME(queries - k, weigh_some, narrowed + k * count, values, offsets, count, context + k * WIDTH);
+}
+#elif defined(AVX512)
+INLINE __m512 widen_16(const bf16 *numbers)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)numbers)), 16));
+}
+
+// Scores as above; meanwhile the values are fetched into the cache.
+INLINE void score_some(int queries, const float *query, const bf16 *keys, const bf16 *values, const int64_t *offsets,
+                       int64_t count, float *scores)
+{
+    for (int64_t j = 0; j < count; j += 4) {
+        __m512 sums[AT_ONCE][4];
+        for (int k = 0; k < queries; k++)
+            for (int i = 0; i < 4; i++) sums[k][i] = _mm512_setzero_ps();
+#pragma GCC unroll 4
+        for (int d = 0; d < WIDTH; d += LANES) {
+            __m512 key[4];
+            for (int i = 0; i < 4; i++) {
+                key[i] = widen_16(keys + offsets[j + i] + d);
+                if (d % 32 == 0) {  // a cache line
+                    _mm_prefetch(keys + offsets[j + i] + d + AHEAD, _MM_HINT_T0);
+                    _mm_prefetch(values + offsets[j + i] + d, _MM_HINT_T1);
+                }
+            }
+            for (int k = 0; k < queries; k++) {
+                __m512 numbers = _mm512_loadu_ps(query + k * WIDTH + d);
+                for (int i = 0; i < 4; i++) sums[k][i] = _mm512_fmadd_ps(key[i], numbers, sums[k][i]);
+            }
+        }
+        for (int k = 0; k < queries; k++) {
+            __m512 quarters = sum_quarters(sums[k]);
+            __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
+            __m128 total = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+            _mm_storeu_ps(scores + k * count + j, total);
         }
     }
 }
+
+INLINE void weigh_some(int queries, const float *weights, const bf16 *values, const int64_t *offsets, int64_t count,
+                       float *context)
+{
+    __m512 sums[AT_ONCE][4];
+    for (int k = 0; k < queries; k++)
+        for (int i = 0; i < 4; i++) sums[k][i] = _mm512_setzero_ps();
+    for (int64_t j = 0; j < count; j++) {
+        __m512 value[4];
+        for (int i = 0; i < 4; i++) value[i] = widen_16(values + offsets[j] + i * LANES);
+        for (int k = 0; k < queries; k++) {
+            __m512 weight = _mm512_set1_ps(weights[k * count + j]);
+            for (int i = 0; i < 4; i++) sums[k][i] = _mm512_fmadd_ps(value[i], weight, sums[k][i]);
+        }
+    }
+    for (int k = 0; k < queries; k++)
+        for (int i = 0; i < 4; i++) _mm512_storeu_ps(context + k * WIDTH + i * LANES, sums[k][i]);
+}
+
+static void score_64(const float *query, int64_t queries, const bf16 *keys, const bf16 *values, const int64_t *offsets,
+                     int64_t count, float *scores)
+{
+    for (int64_t k = 0; k < queries; k += AT_ONCE)
+        SOME(queries - k, score_some, query + k * WIDTH, keys, values, offsets, count, scores + k * count);
+}
+
+static void weigh_64(const float *weights, int64_t queries, const bf16 *values, const int64_t *offsets, int64_t count,
+                     float *context)
+{
+    for (int64_t k = 0; k < queries; k += AT_ONCE)
+        SOME(queries - k, weigh_some, weights + k * count, values, offsets, count, context + k * WIDTH);
+}
 #else  // a constant width makes shorter loops
-#define score_64(query, n, keys, offsets, count, scores) score(query, n, keys, offsets, count, WIDTH, scores)
+#define score_64(query, n, keys, values, offsets, count, scores) score(query, n, keys, offsets, count, WIDTH, scores)
 #define weigh_64(weights, n, values, offsets, count, sums) weigh(weights, n, values, offsets, count, WIDTH, sums)
 #endif
 
@@ -307,7 +394,7 @@ void attend(const void *query, int query_is_bf16, int64_t query_article, int64_t
             const int64_t *list = offsets + b * room;
             for (int64_t k = 0; k < here; k++)
                 load(rows + k * width, query, query_is_bf16, from + k * query_row, width);
-            if (width == WIDTH) score_64(rows, here, key, list, count, scores);
+            if (width == WIDTH) score_64(rows, here, key, value, list, count, scores);
             else score(rows, here, key, list, count, width, scores);
             for (int64_t k = 0; k < here; k++) {
                 const float *mask_of_row = additive + (b * mask_rows + (mask_rows == 1 ? 0 : k0 + k)) * room;
@@ -380,3 +467,124 @@ void finish_rows(const void *input, int is_bf16, const float *peak, const float 
         free(scratch);
     }
 }
+
+// ----------------------------------------------------------------------------------------------------- products
+
+// Whether what is here for AVX-512 is in use; whether multiply() is there.
+int is_avx512(void)
+{
+#ifdef AVX512
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+int multiplies(void)
+{
+#ifdef INT8_DOT
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+#ifdef INT8_DOT
+// _mm512_dpbusd_epi32, for which GCC 12 copies the sums to other registers and back in every round.
+INLINE void add_products(__m512i *sum, __m512i codes, __m512i weights)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(weights));
+}
+
+// tile[r][o] = bias[o] + peak[r] * scale[o] * (codes[r] . weights[o] - offset[o]). A quad, four codes of one row, is
+// multiplied by those of the panel's outputs, which lie together. Meanwhile `next` is fetched into the cache.
+INLINE void multiply_tile(int rows, const uint8_t *codes, int64_t stride, const float *peak, const int8_t *weights,
+                          const float *scale, const int32_t *offset, const float *bias, const int8_t *next,
+                          int64_t next_step, float tile[][PANEL])
+{
+    __m512i sums[TILE_ROWS][2];
+    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm512_setzero_si512();
+    for (int64_t k = 0; k < stride / 4; k++) {
+        __m512i low = _mm512_loadu_si512(weights + 4 * PANEL * k);
+        __m512i high = _mm512_loadu_si512(weights + 4 * PANEL * k + 64);
+        _mm_prefetch(next + next_step * k, _MM_HINT_T1);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            int32_t quad;
+            memcpy(&quad, codes + r * stride + 4 * k, sizeof quad);
+            add_products(&sums[r][0], _mm512_set1_epi32(quad), low);
+            add_products(&sums[r][1], _mm512_set1_epi32(quad), high);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int half = 0; half < 2; half++) {
+            int i = half * LANES;
+            __m512 product = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums[r][half], _mm512_loadu_si512(offset + i)));
+            product = _mm512_mul_ps(product, _mm512_loadu_ps(scale + i));
+            product = _mm512_fmadd_ps(product, _mm512_set1_ps(peak[r]), _mm512_loadu_ps(bias + i));
+            _mm512_storeu_ps(tile[r] + i, product);
+        }
+}
+
+static void multiply_panel(const uint8_t *codes, int64_t stride, const float *peak, int64_t rows, const int8_t *weights,
+                           const float *scale, const int32_t *offset, const float *bias, int has_next, int with_gelu,
+                           void *out, int out_is_bf16, int64_t to, int64_t outs, int64_t count)
+{
+    int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, rest = rows, tile_rows = (rows + tiles - 1) / tiles;
+    int64_t step = has_next ? (4 * PANEL + tiles - 1) / tiles : 0;
+    const int8_t *next = weights + (has_next ? PANEL * stride : 0);
+    float tile[TILE_ROWS][PANEL];
+    for (; rest > 0; rest -= tile_rows) {
+        int64_t here = rest < tile_rows ? rest : tile_rows;
+        switch (here) {
+#define CASE(n) \
+    case n: multiply_tile(n, codes, stride, peak, weights, scale, offset, bias, next, step, tile); break
+            CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6); CASE(7); CASE(8);
+        }
+        for (int64_t r = 0; r < here; r++) {
+            if (with_gelu)
+                for (int i = 0; i < PANEL; i++) tile[r][i] = gelu(tile[r][i]);
+            store(out, out_is_bf16, to + r * outs, tile[r], count);
+        }
+        codes += here * stride;
+        peak += here;
+        to += here * outs;
+        next += step * (stride / 4);
+    }
+}
+
+// out = act(bias + input weights^T) with input rows quantized as above, for packed weights: panels of PANEL outputs, in
+// each of which four inputs' weights of one output lie together; scale, offset and bias are as long as all panels.
+void multiply(const void *input, int is_bf16, const int8_t *weights, const float *scale, const int32_t *offset,
+              const float *bias, int with_gelu, void *out, int out_is_bf16, int64_t rows, int64_t width, int64_t outs,
+              int threads)
+{
+    int64_t stride = (width + 3) / 4 * 4, panels = (outs + PANEL - 1) / PANEL;
+    int64_t chunk = CODES_AT_ONCE / stride / TILE_ROWS * TILE_ROWS;
+    chunk = chunk < TILE_ROWS ? TILE_ROWS : chunk < rows ? chunk : rows;
+    uint8_t *codes = malloc(chunk * stride);
+    float *peak = malloc(chunk * sizeof *peak);
+#pragma omp parallel num_threads(threads) if (rows * width * outs > 8 * SMALL)
+    {
+        float *scratch = malloc(width * sizeof *scratch);
+        for (int64_t first = 0; first < rows; first += chunk) {
+            int64_t count = rows - first < chunk ? rows - first : chunk;
+#pragma omp for
+            for (int64_t r = 0; r < count; r++) {
+                const float *row = floats(input, is_bf16, (first + r) * width, width, scratch);
+                peak[r] = quantize(codes + r * stride, row, width);
+                memset(codes + r * stride + width, 0, stride - width);
+            }
+#pragma omp for
+            for (int64_t p = 0; p < panels; p++) {
+                int64_t o = p * PANEL, here = outs - o < PANEL ? outs - o : PANEL;
+                multiply_panel(codes, stride, peak, count, weights + o * stride, scale + o, offset + o, bias + o,
+                               p + 1 < panels, with_gelu, out, out_is_bf16, first * outs + o, outs, here);
+            }
+        }
+        free(scratch);
+    }
+    free(codes);
+    free(peak);
+}
+#endif

@@ -4,7 +4,7 @@ They are optional: `load()` returns None where there is no compiler, and what th
 BART_KERNELS=0 in the environment switches them off.
 
 Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, D = H·Dh model width,
-Dh head width; N rows, O their width.
+Dh head width; N rows, I and O the inputs and outputs of a product, or O the width of rows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,14 @@ _FINISH_ROWS = [
 ]
 
 
+_MULTIPLY = [
+    *(_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER),  # input, is it bf16, weights, scale, offset, bias
+    *(_INT, _POINTER, _INT, _SIZE, _SIZE, _SIZE, _INT),  # whether to apply gelu, out, is it bf16, N, I, O, threads
+]
+# Outputs whose weights lie together, and inputs; as in the source.
+PANEL, QUAD = 32, 4
+
+
 class _Symbol(ctypes.Structure):
     """Dl_info of dladdr(3)."""
 
@@ -53,6 +62,25 @@ class _Symbol(ctypes.Structure):
         ("name", ctypes.c_char_p),
         ("address", ctypes.c_void_p),
     )
+
+
+class PackedCodes:
+    """Codes of 8 bits of a weight, in the order in which `Kernels.multiply` reads them.
+
+    Attributes:
+        codes: (panels, quads, PANEL, QUAD): the output of a code is panel and place in it, its input quad and place.
+        scale: (panels · PANEL,) of a product of two codes, apart from the row's own.
+        offset: (panels · PANEL,) what 128 too much in all codes of a row add to a product.
+        inputs, outputs: I and O.
+    """
+
+    def __init__(self, codes: Tensor, scale: Tensor) -> None:
+        """codes (O, I) in int8, scale (O,) in fp32."""
+        self.outputs, self.inputs = codes.shape
+        codes = F.pad(codes, (0, -self.inputs % QUAD, 0, -self.outputs % PANEL))
+        self.scale = F.pad(scale, (0, -self.outputs % PANEL))
+        self.offset = codes.sum(dim=1, dtype=torch.int32) * 128
+        self.codes = codes.view(-1, PANEL, codes.shape[1] // QUAD, QUAD).transpose(1, 2).contiguous()
 
 
 class Kernels:
@@ -67,6 +95,11 @@ class Kernels:
         self._attend, self._finish_rows = functions.attend, functions.finish_rows
         self._attend.argtypes, self._finish_rows.argtypes = _ATTEND, _FINISH_ROWS
         self._attend.restype = self._finish_rows.restype = None
+        # Whether attention is written for this processor; whether `multiply` is there.
+        self.is_avx512, self.multiplies = bool(functions.is_avx512()), bool(functions.multiplies())
+        if self.multiplies:
+            self._multiply = functions.multiply
+            self._multiply.argtypes, self._multiply.restype = _MULTIPLY, None
 
     def __reduce__(self) -> tuple[Callable[[], Kernels | None], tuple[()]]:
         """Copied or unpickled as part of a model, they are those of the machine at hand, or None."""
@@ -104,6 +137,41 @@ class Kernels:
             *(context.data_ptr(), articles, heads, queries, length, width, torch.get_num_threads()),
         )
         return context
+
+    def multiply(
+        self,
+        rows: Tensor,
+        weight: PackedCodes,
+        bias: Tensor,
+        activation: str = "none",
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """act(bias + rows · weightᵀ) for rows (N, I) in fp32 or bf16, with the rows quantised as `quantize_rows` does.
+
+        Only where `multiplies` is true.
+
+        Args:
+            bias: (O,) with zeros behind it for as many outputs as the weight's panels have, in fp32.
+            activation: none, or gelu (the exact one).
+            dtype: of the result (N, O): fp32 or bf16.
+        """
+        assert dtype is torch.float32 or dtype is torch.bfloat16
+        assert rows.dtype is torch.float32 or rows.dtype is torch.bfloat16
+        assert activation == "none" or activation == "gelu"
+        assert rows.shape[1] == weight.inputs
+        out = torch.empty((len(rows), weight.outputs), dtype=dtype)
+        outputs = len(weight.codes) * PANEL
+        self._multiply(
+            *(_address(rows, rows.dtype, rows.numel()), rows.dtype is torch.bfloat16),
+            _address(weight.codes, torch.int8, weight.codes.numel()),
+            _address(weight.scale, torch.float32, outputs),
+            _address(weight.offset, torch.int32, outputs),
+            _address(bias, torch.float32, outputs),
+            activation == "gelu",
+            *(out.data_ptr(), dtype is torch.bfloat16),
+            *(len(rows), weight.inputs, weight.outputs, torch.get_num_threads()),
+        )
+        return out
 
     def quantize_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (N, O) in fp32 or bf16 -> codes (N, O) in uint8 and peak (N, 1) in fp32.

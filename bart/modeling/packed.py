@@ -15,13 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
-from bart.modeling.kernels import load
+from bart.modeling.kernels import PANEL, PackedCodes, load
 from bart.modeling.modeling_bart import BartAttention, BartForConditionalGeneration
 
-Pack = Callable[[Sequence[nn.Linear]], nn.Module]
 # Hints at the rows of a product, for which its weight is laid out: an article's tokens, and some articles' beams.
 ROWS_OF_ENCODER, ROWS_OF_DECODER = 1024, 16
-# Queries up to which the compiled attention is the faster one where the processor does not multiply bf16.
+# Queries up to which the compiled attention is the faster one where it is not written for the processor.
 MOST_QUERIES = 32
 TINY = torch.finfo(torch.float32).tiny  # in the place of the largest value of a row of zeros
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
@@ -52,44 +51,56 @@ class Int8Linear(nn.Module):
     2019, arXiv:1910.06188), so that no row's result depends on the rows it shares a batch with.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int) -> None:
-        """weight (O, I) and bias (O,) in fp32; rows is a hint at N, which may differ from call to call."""
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, rows: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """weight (O, I) and bias (O,) in fp32; rows is a hint at N, which may differ from call to call.
+
+        dtype is that of the result, fp32 or bf16.
+        """
         super().__init__()
-        peak = weight.abs().amax(dim=1).clamp(min=TINY)
-        codes = (weight * (127 / peak[:, None])).round_().to(torch.int8)
-        self.weight = torch.ops.onednn.qlinear_prepack(codes, [rows, weight.shape[1]])
-        self.scale = peak / 127**2  # of a product of two codes, apart from the row's own
-        self.zero_point = torch.zeros(len(peak), dtype=torch.int64)
-        self.bias = bias
+        self.dtype = dtype
         self.gelu = False  # whether the activation is computed here
         self.kernels = load()
+        peak = weight.abs().amax(dim=1).clamp(min=TINY)
+        codes = (weight * (127 / peak[:, None])).round_().to(torch.int8)
+        scale = peak / 127**2  # of a product of two codes, apart from the row's own
+        bias = torch.zeros_like(scale) if bias is None else bias
+        if self.kernels is not None and self.kernels.multiplies:
+            self.weight, self.bias = PackedCodes(codes, scale), F.pad(bias, (0, -len(bias) % PANEL))
+        else:
+            self.weight, self.bias = torch.ops.onednn.qlinear_prepack(codes, [rows, weight.shape[1]]), bias
+            self.scale, self.zero_point = scale, torch.zeros(len(peak), dtype=torch.int64)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(..., I) of any float type -> (..., O) fp32."""
-        rows = states.flatten(0, -2)
-        if self.kernels is not None:
-            codes, peak = self.kernels.quantize_rows(rows.contiguous())
+        """(..., I) of any float type -> (..., O)."""
+        rows = states.flatten(0, -2).contiguous()
+        activation = "gelu" if self.gelu else "none"
+        if isinstance(self.weight, PackedCodes):
+            out = self.kernels.multiply(rows, self.weight, self.bias, activation, self.dtype)
+        elif self.kernels is not None:
+            codes, peak = self.kernels.quantize_rows(rows)
+            out = self.kernels.finish(self._products(codes), peak, self.bias, activation, self.dtype)
         else:
             rows = rows.float()
             peak = rows.abs().amax(dim=1, keepdim=True).add_(TINY)
-            # oneDNN multiplies unsigned by signed; adding 128 to the signed codes wraps around to the unsigned ones.
+            # Adding 128 to signed codes wraps around to the unsigned ones.
             codes = (rows * (127 / peak)).round_().to(torch.int8).view(torch.uint8).add_(128)
-        products = torch.ops.onednn.qlinear_pointwise(
+            out = self._products(codes).mul_(peak).add_(self.bias)
+            out = (F.gelu(out) if self.gelu else out).to(self.dtype)
+        return out.view(*states.shape[:-1], -1)
+
+    def _products(self, codes: Tensor) -> Tensor:
+        """Codes (N, I) of which 128 stands for 0 -> (N, O): oneDNN multiplies unsigned by signed."""
+        return torch.ops.onednn.qlinear_pointwise(
             codes, 1.0, 128, self.weight, self.scale, self.zero_point, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        if self.kernels is not None:
-            products = self.kernels.finish(products, peak, self.bias, "gelu" if self.gelu else "none")
-        else:
-            products = products.mul_(peak)
-            products = products if self.bias is None else products.add_(self.bias)
-            products = F.gelu(products) if self.gelu else products
-        return products.view(*states.shape[:-1], -1)
 
 
 class FusedAttention(BartAttention):
     """Attention that projects the same states in one product."""
 
-    def __init__(self, attention: BartAttention, pack: Pack, is_cross: bool, dtype: torch.dtype) -> None:
+    def __init__(self, attention: BartAttention, pack: Callable[..., nn.Module], is_cross: bool, dtype: torch.dtype) -> None:
         """Take over the weights of `attention`; is_cross: keys and values come from other states than queries.
 
         dtype is that of queries, keys and values.
@@ -97,28 +108,25 @@ class FusedAttention(BartAttention):
         nn.Module.__init__(self)
         self.heads = attention.heads
         self.dropout = 0.0
-        self.dtype = dtype
         self.kernels = load() if dtype == torch.bfloat16 and attention.q_proj.weight.is_cpu else None
         query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
         if is_cross:
-            self.q_proj = pack([query])
-            self.kv_proj = pack([key, value])
+            self.q_proj = pack([query], result=dtype)
+            self.kv_proj = pack([key, value], result=dtype)
         else:
-            self.qkv_proj = pack([query, key, value])
+            self.qkv_proj = pack([query, key, value], result=dtype)
         self.out_proj = pack([attention.out_proj])
 
-    def _split_all(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(B, L, parts·D) -> parts of (B, H, L, Dh)."""
-        split = projected.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        # One pass for both, the change of type and of order.
-        return torch.empty(split.shape, dtype=self.dtype, device=split.device).copy_(split).unbind(0)
+    def _split_all(self, projected: Tensor, parts: int) -> Tensor:
+        """(B, L, parts·D) -> (parts, B, H, L, Dh)."""
+        return projected.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
         fits = mask is None or (mask.dtype == keys.dtype and mask.shape[3] == keys.shape[2])
-        few = query.shape[2] <= MOST_QUERIES or torch.cpu._is_avx512_bf16_supported()
-        if self.kernels is not None and few and fits and not is_causal:
+        few = query.shape[2] <= MOST_QUERIES
+        if self.kernels is not None and (few or self.kernels.is_avx512) and fits and not is_causal:
             return self.out_proj(self.kernels.attend(query, keys, values, mask))
         return super().forward(query, keys, values, mask, is_causal)
 
@@ -126,10 +134,11 @@ class FusedAttention(BartAttention):
         return self._split_all(self.q_proj(states), 1)[0]
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        return self._split_all(self.kv_proj(states), 2)
+        # Heads after one another, as every step reads them.
+        return self._split_all(self.kv_proj(states), 2).contiguous().unbind(0)
 
     def queries_keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        return self._split_all(self.qkv_proj(states), 3)
+        return self._split_all(self.qkv_proj(states), 3).unbind(0)
 
 
 class InferenceBart(BartForConditionalGeneration):
@@ -170,23 +179,32 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
 
     packs = model.device.type == "cpu" and torch.backends.mkldnn.is_available() and precision != "fp16"
 
-    def pack(linears: Sequence[nn.Linear], rows: int, bias: Tensor | None = None) -> nn.Module:
+    def pack(
+        linears: Sequence[nn.Linear], rows: int, bias: Tensor | None = None, result: torch.dtype = dtype
+    ) -> nn.Module:
         weight = torch.cat([linear.weight.detach() for linear in linears]).to(dtype)
         if bias is None:
             bias = torch.cat([linear.bias.detach() for linear in linears])
         bias = bias.to(dtype)
+        if precision == "int8":
+            return Int8Linear(weight, bias, rows, result)
         if packs:
-            return (Int8Linear if precision == "int8" else PackedLinear)(weight, bias, rows)
+            return PackedLinear(weight, bias, rows)
         fused = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
         fused.weight = nn.Parameter(weight, requires_grad=False)
         fused.bias = nn.Parameter(bias, requires_grad=False)
         return fused
 
-    attention_dtype = torch.bfloat16 if precision == "int8" else dtype
+    of_encoder = of_decoder = dtype  # queries, keys and values
+    if precision == "int8":
+        quick = torch.cpu._is_avx512_bf16_supported()
+        of_encoder = torch.bfloat16 if quick else dtype
+        of_decoder = torch.bfloat16 if quick or load() is not None else dtype
     # What stands in the memo is taken for the copy, not copied: no matrix lies in memory in two layouts longer than
     # its packing takes.
     memo: dict[int, Any] = {}
-    for stack, rows in ((model.model.encoder, ROWS_OF_ENCODER), (model.model.decoder, ROWS_OF_DECODER)):
+    stacks = (model.model.encoder, ROWS_OF_ENCODER, of_encoder), (model.model.decoder, ROWS_OF_DECODER, of_decoder)
+    for stack, rows, attention_dtype in stacks:
         for layer in stack.layers:
             for linear in (layer.fc1, layer.fc2):
                 memo[id(linear)] = pack([linear], rows)
@@ -195,7 +213,7 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
             )
     for layer in model.model.decoder.layers:
         memo[id(layer.encoder_attn)] = FusedAttention(
-            layer.encoder_attn, partial(pack, rows=ROWS_OF_DECODER), True, attention_dtype
+            layer.encoder_attn, partial(pack, rows=ROWS_OF_DECODER), True, of_decoder
         )
     memo[id(model.lm_head)] = pack([model.lm_head], ROWS_OF_DECODER, model.final_logits_bias[0])
     for tensor in model.parameters():
