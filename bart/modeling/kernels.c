@@ -450,11 +450,8 @@ void finish_rows(const void *input, int is_bf16, const float *peak, const float 
             const float *row = floats(input, is_bf16, r * width, width, scratch + width);
             if (peak != NULL) {
                 float scale = peak[r];
-                if (bias == NULL)
-                    for (int64_t i = 0; i < width; i++) to[i] = row[i] * scale;
-                else
 #pragma omp simd
-                    for (int64_t i = 0; i < width; i++) to[i] = bias[i] + row[i] * scale;
+                for (int64_t i = 0; i < width; i++) to[i] = bias[i] + row[i] * scale;
                 row = to;
             }
             if (with_gelu) {

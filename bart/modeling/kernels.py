@@ -187,11 +187,11 @@ class Kernels:
         self,
         products: Tensor,
         peak: Tensor,
-        bias: Tensor | None,
+        bias: Tensor,
         activation: str = "none",
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """act(bias + products · peak), for products (N, O) and peak (N, 1) in fp32, bias (O,) in fp32 or None.
+        """act(bias + products · peak), for products (N, O), peak (N, 1) and bias (O,) in fp32.
 
         Args:
             activation: none, or gelu (the exact one).

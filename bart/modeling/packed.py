@@ -51,9 +51,7 @@ class Int8Linear(nn.Module):
     2019, arXiv:1910.06188), so that no row's result depends on the rows it shares a batch with.
     """
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor | None, rows: int, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int, dtype: torch.dtype = torch.float32) -> None:
         """weight (O, I) and bias (O,) in fp32; rows is a hint at N, which may differ from call to call.
 
         dtype is that of the result, fp32 or bf16.
@@ -100,7 +98,9 @@ class Int8Linear(nn.Module):
 class FusedAttention(BartAttention):
     """Attention that projects the same states in one product."""
 
-    def __init__(self, attention: BartAttention, pack: Callable[..., nn.Module], is_cross: bool, dtype: torch.dtype) -> None:
+    def __init__(
+        self, attention: BartAttention, pack: Callable[..., nn.Module], is_cross: bool, dtype: torch.dtype
+    ) -> None:
         """Take over the weights of `attention`; is_cross: keys and values come from other states than queries.
 
         dtype is that of queries, keys and values.

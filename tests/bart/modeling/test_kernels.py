@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bart.modeling import kernels
-from bart.modeling.kernels import Kernels
+from bart.modeling.kernels import Kernels, PackedCodes
 
 ROOT = Path(__file__).parents[3]
 TINY = torch.finfo(torch.float32).tiny
@@ -192,11 +192,9 @@ def test_quantization_of_special_rows(compiled: Kernels) -> None:
 
 @SIZES
 @pytest.mark.parametrize("activation", ["none", "gelu"])
-@pytest.mark.parametrize("biased", [True, False])
-def test_finish(compiled: Kernels, count: int, width: int, activation: str, biased: bool) -> None:
-    products, peak = torch.randn(count, width) * 1e4, torch.rand(count, 1) * 1e-4 + 1e-5
-    bias = torch.randn(width) if biased else None
-    expected = products.double() * peak + (0 if bias is None else bias.double())
+def test_finish(compiled: Kernels, count: int, width: int, activation: str) -> None:
+    products, peak, bias = torch.randn(count, width) * 1e4, torch.rand(count, 1) * 1e-4 + 1e-5, torch.randn(width)
+    expected = products.double() * peak + bias.double()
     if activation == "gelu":
         expected = F.gelu(expected)
     given = products.clone()
@@ -208,18 +206,71 @@ def test_finish(compiled: Kernels, count: int, width: int, activation: str, bias
     assert torch.equal(narrow, wide.bfloat16())
 
 
+def needs_multiply(compiled: Kernels) -> None:
+    if not compiled.multiplies:
+        pytest.skip("products are left to oneDNN here")
+
+
+@pytest.mark.parametrize(
+    "rows, inputs, outputs",
+    [
+        *((1, 1, 1), (3, 7, 33), (8, 64, 32), (9, 50, 31), (23, 768, 100), (48, 768, 768)),
+        *((400, 3072, 64), (130, 4099, 40)),  # more rows than are multiplied at once
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_multiply(compiled: Kernels, rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    needs_multiply(compiled)
+    # Codes of all sizes, -128 and the greatest sums among them.
+    states = (torch.randn(rows, inputs) * torch.logspace(-5, 5, rows)[:, None]).to(dtype)
+    states[0] = 3
+    codes = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)
+    codes[0] = 127
+    scale, bias = torch.rand(outputs) / inputs, torch.randn(outputs)
+    row_codes, peak = quantized(states)
+    expected = (row_codes.double() - 128) @ codes.double().T * scale.double() * peak.double() + bias.double()
+    weight, padded_bias = PackedCodes(codes, scale), F.pad(bias, (0, -outputs % 32))
+    result = compiled.multiply(states, weight, padded_bias)
+    # Sums are exact; what follows is in single precision.
+    size = expected.abs() + bias.abs()
+    assert ((result.double() - expected).abs() <= 4e-7 * size).all()
+    assert torch.equal(compiled.multiply(states, weight, padded_bias, dtype=torch.bfloat16), result.bfloat16())
+    active = compiled.multiply(states, weight, padded_bias, "gelu")
+    torch.testing.assert_close(active.double(), F.gelu(result.double()), atol=1e-6, rtol=1e-6)
+    for row in {0, rows // 2, rows - 1}:
+        one = slice(row, row + 1)
+        assert torch.equal(compiled.multiply(states[one], weight, padded_bias), result[one])
+
+
+def test_multiply_by_nan_and_by_many_threads(compiled: Kernels) -> None:
+    needs_multiply(compiled)
+    states = torch.randn(50, 600)
+    states[7, 5] = torch.nan
+    weight = PackedCodes(torch.randint(-127, 128, (700, 600), dtype=torch.int8), torch.rand(700))
+    result = compiled.multiply(states, weight, torch.zeros(704))
+    assert result.isnan().all(dim=1).nonzero().flatten().tolist() == [7]
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        again = compiled.multiply(states, weight, torch.zeros(704))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(again.nan_to_num(), result.nan_to_num())
+
+
 def test_gelu_is_the_exact_one(compiled: Kernels) -> None:
     x = torch.cat([torch.linspace(-20, 20, 400_001), torch.tensor([0.0, -1e30, 1e30])])[None]
-    result = compiled.finish(x.clone(), torch.ones(1, 1), None, "gelu")
+    result = compiled.finish(x.clone(), torch.ones(1, 1), torch.zeros(x.shape[1]), "gelu")
     assert (result.double() - F.gelu(x.double())).abs().max() < 1e-6
-    assert compiled.finish(torch.full((1, 20), torch.nan), torch.ones(1, 1), None, "gelu").isnan().all()
+    assert compiled.finish(torch.full((1, 20), torch.nan), torch.ones(1, 1), torch.zeros(20), "gelu").isnan().all()
 
 
 def test_rounding_to_bf16_keeps_nan_and_infinity(compiled: Kernels) -> None:
     # All the numbers between two of bf16, those of a NaN whose lowest bits only are set, and both infinities.
     bits = torch.cat([torch.arange(0x3F80_0000, 0x3F81_0001), torch.tensor([0x7F80_0001, 0x7FFF_FFFF])])
     numbers = torch.cat([bits.int().view(torch.float32), torch.tensor([torch.inf, -torch.inf])])[None]
-    result = compiled.finish(numbers.clone(), torch.ones(1, 1), None, dtype=torch.bfloat16)
+    nothing = torch.zeros(numbers.shape[1])
+    result = compiled.finish(numbers.clone(), torch.ones(1, 1), nothing, dtype=torch.bfloat16)
     torch.testing.assert_close(result, numbers.bfloat16(), equal_nan=True, atol=0, rtol=0)
 
 
@@ -282,7 +333,7 @@ torch.add(one, one)
 threads = len(os.listdir("/proc/self/task"))
 keys = torch.ones(4, 16, 256, 64).bfloat16()
 assert (load().attend(keys[:, :, :4], keys, keys) == 1).all()
-assert (load().finish(one, torch.ones(1000, 1), None) == 1).all()
+assert (load().finish(one, torch.ones(1000, 1), torch.zeros(1000)) == 1).all()
 with open("/proc/self/maps") as maps:
     files = {line.split()[-1] for line in maps if "/" in line}
 print(*sorted(name for name in map(os.path.basename, files) if name.startswith(("libgomp", "libomp", "libiomp"))))

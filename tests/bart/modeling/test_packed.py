@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.modeling import packed
+from bart.modeling.kernels import compile_kernels
 from bart.modeling.modeling_bart import BartForConditionalGeneration, _attend_in_parts
 from bart.modeling.packed import Int8Linear, PackedLinear
 
@@ -74,6 +76,7 @@ def test_bf16_equals_the_model_in_bf16_as_far_as_bf16_goes(
     assert (logits(model.for_inference("bf16"), source) - exact).abs().mean() < 1.5 * error
 
 
+@pytest.mark.usefixtures("path")
 def test_int8_is_near(model: BartForConditionalGeneration, source: tuple[Tensor, Tensor]) -> None:
     exact = logits(model, source)
     assert (logits(model.for_inference("int8"), source) - exact).abs().mean() < 0.05 * exact.std()
@@ -81,8 +84,23 @@ def test_int8_is_near(model: BartForConditionalGeneration, source: tuple[Tensor,
     assert generated.shape[0] == 3
 
 
+@pytest.fixture(params=["native", "oneDNN", "torch"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What int8 products are computed with: this processor's best, oneDNN between compiled kernels, or no kernels."""
+    if request.param != "native" and not torch.backends.mkldnn.is_available():
+        pytest.skip("this build of torch lacks oneDNN")
+    if request.param == "oneDNN":
+        if packed.load() is None:
+            pytest.skip("the kernels cannot be compiled")
+        plain = compile_kernels("-DBART_PLAIN")
+        monkeypatch.setattr(packed, "load", lambda: plain)
+    elif request.param == "torch":
+        monkeypatch.setattr(packed, "load", lambda: None)
+
+
 @pytest.mark.parametrize("rows", [1, 3, 64])
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.usefixtures("path")
 def test_int8_products_are_those_of_integers(rows: int, bias: bool) -> None:
     generator = torch.Generator().manual_seed(3)
     weight, states = torch.randn(24, 40, generator=generator), torch.randn(2, rows, 40, generator=generator)
@@ -98,6 +116,7 @@ def test_int8_products_are_those_of_integers(rows: int, bias: bool) -> None:
     torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("path")
 def test_no_row_of_int8_depends_on_the_others() -> None:
     generator = torch.Generator().manual_seed(4)
     linear = Int8Linear(torch.randn(64, 128, generator=generator), torch.randn(64, generator=generator), 16)
