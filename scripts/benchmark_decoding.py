@@ -1,13 +1,23 @@
 """Decoding speed beside the peers: transformers, CTranslate2 and ours, one after the other on the same inputs.
 
     python scripts/benchmark_decoding.py --shape base --output results.json
+    python scripts/benchmark_decoding.py --shape text --model MODEL --data_dir DATA --output results.json
 
 Every mode runs in a process of its own, with inputs and weights from one temporary directory, so that its peak memory
 is its own. Only decoding is timed: loading, tokenising and the conversion of weights are not.
 
-Articles for which ours differs from transformers in fp32 are decoded again by both in double precision: they must agree
-there, or the run ends with status 1. The table has the share of articles with the same ids. CTranslate2 in fp32 can
-differ too: it normalises scores after n-gram ban and minimum length, not before, and stops an article as
+With --shape text articles stop where the model ends them, and at most --batch_size are decoded at once:
+
+- transformers: batches of articles of like length, each until its last article is done;
+- CTranslate2: it gets all articles, sorts them by length and cuts them into batches, which articles leave when done;
+- ours: continuous batching as in run_eval.py: the longest first, the next ones take the places of those that are done;
+- ours_static: batches in the order of the file, padded to the longest, each until its last article is done;
+- ours_single: one article at a time.
+
+Articles for which ours_fp32 differs from transformers_fp32 are decoded again by both in double precision: they must
+agree there, or the run ends with status 1. So must ours in a batch and ours alone, for articles for which ours_fp32
+differs from ours_single_fp32. The table has the share of articles with the ids of transformers in fp32. CTranslate2 in
+fp32 can differ too: it normalises scores after n-gram ban and minimum length, not before, and stops an article as
 early_stopping=True does, whatever the option says.
 """
 
@@ -44,13 +54,20 @@ from utils.cli import option, parse_dataclass, run_main
 
 MODES = "transformers_fp32 transformers_bf16 ctranslate2_fp32 ctranslate2_int8 ours_fp32 ours_bf16 ours_int8".split()
 REFERENCE, FASTEST_PEER = "transformers_fp32", "ctranslate2_int8"
+STATIC, SINGLE = TEXT_MODES = ("ours_static_fp32", "ours_single_fp32")
 BYTES = {"fp32": 4, "bf16": 2, "int8": 1}  # per number, by precision
-TEXT, TEXT_BATCH = "text", 32
+TEXT = "text"
+# Decoding options that a peer lacks, or is not told of here.
+LACKS = {
+    "transformers": ["num_beam_groups"],
+    "ctranslate2": ["num_beam_groups", "encoder_no_repeat_ngram_size", "bad_words_ids"],
+}
 COLUMNS = {
     "median_seconds": "seconds",
     "articles_per_second": "articles/s",
     "speed_to_transformers_fp32": "x transformers fp32",
     "speed_to_ctranslate2_int8": "x CTranslate2 int8",
+    "speed_to_ours_static_fp32": "x ours static fp32",  # with --shape text alone
     "peak_memory_gb": "peak GB",
     "share_of_floor": "share of floor",
     "identical_share": "same ids",
@@ -86,9 +103,13 @@ class BenchmarkArguments:
         choices=(*SHAPES, TEXT),
         help="what is decoded: base is bart-base, 8 articles of 512 ids, 60 steps, 6 beams; large is bart-large, 4 "
         "articles of 1024 ids, 142 steps, 4 beams; large_batch1 is the same with 1 article; tiny is for trying this "
-        "out; text is a split of line files in batches of 32, with the decoding options of --model",
+        "out; text is a split of line files, with the decoding options of --model",
     )
-    modes: str = option(",".join(MODES), help="what is run, in this order, separated by commas")
+    modes: str | None = option(
+        None,
+        help=f"what is run, in this order, separated by commas; by default {','.join(MODES)}, and with --shape text "
+        f"{','.join(TEXT_MODES)} too",
+    )
     repeats: int = option(3, least=1, help="timed runs of each mode; the table has their median")
     threads: int | None = option(None, least=1, help="threads of each mode; by default all cores")
     output: str | None = option(None, help="JSON file for all figures, every single timing among them")
@@ -98,12 +119,22 @@ class BenchmarkArguments:
     data_dir: str | None = option(None, help="directory with {train,val,test}.{source,target}; for --shape text")
     split: str = option("test", choices=("train", "val", "test"), help="split to decode; for --shape text")
     limit: int = option(500, least=1, help="articles to decode at most; for --shape text")
+    batch_size: int = option(32, least=1, help="articles decoded at once at most; for --shape text")
+
+    @property
+    def chosen(self) -> list[str]:
+        """The modes to run, in their order."""
+        return self._allowed if self.modes is None else self.modes.split(",")
+
+    @property
+    def _allowed(self) -> list[str]:
+        return [*MODES, *(TEXT_MODES if self.shape == TEXT else ())]
 
     def __post_init__(self) -> None:
-        chosen = self.modes.split(",")
-        for mode in chosen:
-            if mode not in MODES or chosen.count(mode) > 1:
-                raise InputError(f"--modes holds {mode!r}; allowed, each once: {', '.join(MODES)}")
+        for mode in self.chosen:
+            if mode not in self._allowed or self.chosen.count(mode) > 1:
+                allowed = ", ".join(self._allowed)
+                raise InputError(f"--modes holds {mode!r}; allowed with --shape {self.shape}, each once: {allowed}")
             if mode.startswith("ctranslate2") and find_spec("ctranslate2") is None:
                 raise InputError(f"--modes holds {mode!r}, which needs `pip install -r requirements-dev.txt`")
         if self.shape == TEXT and (self.model is None or self.data_dir is None):
@@ -118,28 +149,34 @@ def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:
     """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`; return the latter's content.
 
     Raises:
-        InputError: model and data cannot be used, or ask for what not every peer can do.
+        InputError: model and data cannot be used, or ask for what a peer among the modes cannot do.
     """
     import torch
 
     from bart.generation import GenerationConfig
-    from utils.data.dataset import TokenizedTexts, evaluation_batches
+    from utils.data.dataset import TokenizedTexts
     from utils.data.line_files import read_pairs
 
     torch.manual_seed(0)
     model, tokenizer = _model(args)
     config, decoding = model.config, model.generation_config
     positions = config.max_position_embeddings
+    peers = [peer for peer in LACKS if any(mode.startswith(peer) for mode in args.chosen)]
+    if config.pre_ln and peers:
+        raise InputError(f"--model {args.model} is Pre-LN, which {peers[0]} lacks; allowed: modes of ours alone")
     if args.shape == TEXT:
+        if decoding.do_sample:
+            raise InputError(f"--model {args.model}: its do_sample is on; allowed: off, for ids that can be compared")
         neutral = GenerationConfig()
-        for name in ("do_sample", "num_beam_groups", "encoder_no_repeat_ngram_size", "bad_words_ids"):
-            if getattr(decoding, name) != getattr(neutral, name):
-                raise InputError(f"--model {args.model}: its {name} is on, which not every peer can do")
+        for peer in peers:
+            for name in LACKS[peer]:
+                if getattr(decoding, name) != getattr(neutral, name):
+                    raise InputError(f"--model {args.model}: its {name} is on; allowed with {peer}: off")
         if decoding.eos_token_ids != [config.eos_token_id]:
             raise InputError(f"--model {args.model}: its eos_token_id is {decoding.eos_token_id}; allowed: one id")
         decoding = decoding.merged(eos_token_id=config.eos_token_id, num_return_sequences=1)
         texts = TokenizedTexts(read_pairs(str(args.data_dir), args.split, args.limit)[0], tokenizer, positions)
-        batches = [[texts[i].tolist() for i in rows] for rows in evaluation_batches(texts.lengths, TEXT_BATCH)]
+        articles, batch_size = [texts[i].tolist() for i in range(len(texts))], args.batch_size
         limits = {"max_length": decoding.longest(positions), "min_length": decoding.shortest}
         decoding = decoding.merged(**limits, max_new_tokens=None, min_new_tokens=None)
     else:
@@ -147,7 +184,8 @@ def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:
         if positions < max(shape.source_length, shape.steps):
             raise InputError(f"--model {args.model} has {positions} positions; --shape {args.shape} needs more")
         # Ids of the special tokens, the first four and the last, are left out.
-        batches = [torch.randint(4, config.vocab_size - 1, (shape.articles, shape.source_length)).tolist()]
+        articles = torch.randint(4, config.vocab_size - 1, (shape.articles, shape.source_length)).tolist()
+        batch_size = shape.articles
         special = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
         decoding = GenerationConfig(
             num_beams=shape.beams,
@@ -162,11 +200,12 @@ def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:
     config.normalize_before, config.normalize_embedding = False, True
     config.add_final_layer_norm, config.add_bias_logits = False, False
     model.save_pretrained(folder / "model", tokenizer)
-    inputs = {"batches": batches, "decoding": decoding.to_dict(), "architecture": config.to_dict()}
+    inputs = {"shape": args.shape, "articles": articles, "batch_size": batch_size}
+    inputs |= {"decoding": decoding.to_dict(), "architecture": config.to_dict()}
     (folder / "inputs.json").write_text(json.dumps(inputs), encoding="utf-8")
 
     for mode, quantization in (("ctranslate2_fp32", "float32"), ("ctranslate2_int8", "int8")):
-        if mode in args.modes:
+        if mode in args.chosen:
             from ctranslate2.converters import TransformersConverter
 
             TransformersConverter(str(folder / "model")).convert(str(folder / mode), quantization=quantization)
@@ -184,8 +223,6 @@ def _model(args: BenchmarkArguments) -> tuple[Any, Any]:
 
     if args.model is not None:
         model = BartForConditionalGeneration.from_pretrained(args.model)
-        if model.config.pre_ln:
-            raise InputError(f"--model {args.model} is Pre-LN; allowed: BART's own arrangement")
         tokenizer = BartTokenizer.from_pretrained(args.model)
         fit_vocabulary(model, tokenizer)
         model.resize_token_embeddings(len(tokenizer))  # CTranslate2 has no name for rows that pad the table
@@ -205,16 +242,18 @@ def _model(args: BenchmarkArguments) -> tuple[Any, Any]:
 
 
 class TorchPeer:
-    """transformers or ours: `generate` of a torch model, with the decoding options that lie beside its weights."""
+    """transformers or ours: a torch model, with the decoding options that lie beside its weights."""
 
-    def __init__(self, folder: Path, mode: str, decoding: dict[str, Any], threads: int) -> None:
+    def __init__(self, folder: Path, mode: str, inputs: dict[str, Any], threads: int) -> None:
         import torch
 
         torch.set_num_threads(threads)
-        self.decoding = decoding
+        self.mode, self.decoding = mode, inputs["decoding"]
+        self.batch_size = at_once(inputs, mode)
         self.warm_up = {"max_length": 4, "min_length": 0}
-        peer, precision = mode.split("_")
-        self.is_ours = peer == "ours"
+        self.is_ours = mode.startswith("ours")
+        self.is_continuous = self.is_ours and inputs["shape"] == TEXT and mode not in TEXT_MODES
+        precision = mode.split("_")[-1]
         if self.is_ours:
             from bart.modeling.modeling_bart import BartForConditionalGeneration as Ours
 
@@ -225,40 +264,73 @@ class TorchPeer:
             dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
             self.model = Theirs.from_pretrained(folder / "model", dtype=dtype).eval()
 
-    def load(self, batch: list[list[int]]) -> Any:
-        import numpy as np
+    def load(self, articles: list[list[int]]) -> Any:
+        """The articles themselves for continuous batching, else batches: places among the articles, ids, mask."""
         import torch
+        from torch.nn.utils.rnn import pad_sequence
 
-        from utils.data.dataset import pad
+        if self.is_continuous:
+            return articles
+        order = list(range(len(articles)))
+        if self.mode not in TEXT_MODES:
+            order.sort(key=lambda place: -len(articles[place]))
+        batches = []
+        for start in range(0, len(order), self.batch_size):
+            places = order[start : start + self.batch_size]
+            rows = [torch.tensor(articles[place]) for place in places]
+            ids = pad_sequence(rows, batch_first=True, padding_value=self.decoding["pad_token_id"])
+            mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+            batches.append((places, ids, mask))
+        return batches
 
-        ids = pad([np.asarray(row) for row in batch], self.decoding["pad_token_id"])
-        lengths = torch.tensor([len(row) for row in batch])
-        return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
-
-    def decode(self, batch: Any, **limits: int) -> Any:
+    def decode(self, loaded: Any, **limits: int) -> Any:
+        """Places among the articles, and their ids (B, T), part by part."""
         import torch
 
         if self.is_ours:
             self.model.remembered = None  # each run encodes anew
         with torch.inference_mode():
-            return self.model.generate(**batch, **limits)
+            if self.is_continuous:
+                done = self.model.generate_many(loaded, self.batch_size, **limits)
+                return [([article.index], article.sequences) for article in done]
+            generate = self._static if self.mode == STATIC else self.model.generate
+            return [(places, generate(ids, attention_mask=mask, **limits)) for places, ids, mask in loaded]
+
+    def _static(self, ids: Any, attention_mask: Any, **limits: int) -> Any:
+        """As ours `generate`, but no article leaves the batch before all are done."""
+        from bart.generation.schedule import Sources, decode
+
+        config = self.model.generation_config.merged(**limits)
+        longest = config.longest(self.model.config.max_position_embeddings)
+        mask = None if bool(attention_mask.all()) else attention_mask
+        waiting = [Sources(list(range(len(ids))), mask, self.model.encode(ids, mask), ids)]
+
+        def next_sources(_: int) -> Sources | None:
+            return waiting.pop() if waiting else None
+
+        [(_, found)] = decode(self.model, config, longest, len(ids), next_sources, may_leave=False)
+        return found.tokens[:, 0]
 
     def ids(self, output: Any) -> list[list[int]]:
         """The generated ids of each article, without the start token, EOS and padding."""
         eos = self.decoding["eos_token_id"]
-        rows = [row[1:] for row in output.tolist()]
-        return [row[: row.index(eos)] if eos in row else row for row in rows]
+        rows = {place: row[1:] for places, ids in output for place, row in zip(places, ids.tolist(), strict=True)}
+        return [row[: row.index(eos)] if eos in row else row for _, row in sorted(rows.items())]
 
 
 class CTranslate2Peer:
-    """CTranslate2's `translate_batch`, a whole batch at once. Its lengths do not count the start token.
+    """CTranslate2's `translate_batch`, given all articles. Its lengths do not count the start token.
+
+    Articles that are more than a batch it sorts by length and cuts into batches itself, which was measured to take as
+    long as being given such batches one by one.
 
     It has no forced EOS. Where the options force one, an article that would end in it ends one id earlier.
     """
 
-    def __init__(self, folder: Path, mode: str, decoding: dict[str, Any], threads: int) -> None:
+    def __init__(self, folder: Path, mode: str, inputs: dict[str, Any], threads: int) -> None:
         import ctranslate2
 
+        decoding = inputs["decoding"]
         kind = {"ctranslate2_fp32": "float32", "ctranslate2_int8": "int8"}[mode]
         self.translator = ctranslate2.Translator(
             str(folder / mode), device="cpu", compute_type=kind, intra_threads=threads, inter_threads=1
@@ -273,58 +345,72 @@ class CTranslate2Peer:
             "max_decoding_length": longest,
             "min_decoding_length": min(max(decoding["min_length"] - 1, 0), longest),
             "max_input_length": 0,
-            "max_batch_size": 0,
+            "max_batch_size": at_once(inputs, mode),
         }
         first = decoding["forced_bos_token_id"]
         self.prefix = None if first is None else [self.tokens[first]]
 
-    def load(self, batch: list[list[int]]) -> Any:
-        return [[self.tokens[i] for i in row] for row in batch]
+    def load(self, articles: list[list[int]]) -> Any:
+        return [[self.tokens[i] for i in row] for row in articles]
 
-    def decode(self, batch: Any, **limits: int) -> Any:
-        return self.translator.translate_batch(batch, [self.prefix] * len(batch), **{**self.options, **limits})
+    def decode(self, loaded: Any, **limits: int) -> Any:
+        return self.translator.translate_batch(loaded, [self.prefix] * len(loaded), **{**self.options, **limits})
 
     def ids(self, output: Any) -> list[list[int]]:
         return [[self.index[token] for token in result.hypotheses[0]] for result in output]
 
 
+def at_once(inputs: dict[str, Any], mode: str) -> int:
+    """How many articles a mode decodes at once at most."""
+    return 1 if mode == SINGLE else inputs["batch_size"]
+
+
 def measure(folder: Path, mode: str, repeats: int, threads: int, environment: dict[str, str]) -> dict[str, Any]:
-    """Seconds of each run over all batches, the ids of each batch's articles, and this process's peak memory."""
+    """Seconds of each run over all articles, the ids of each article, and this process's peak memory."""
     os.environ.update(environment)
     inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
     kind = CTranslate2Peer if mode.startswith("ctranslate2") else TorchPeer
-    peer = kind(folder, mode, inputs["decoding"], threads)
-    batches = [peer.load(batch) for batch in inputs["batches"]]
-    peer.decode(batches[0], **peer.warm_up)
-    seconds, outputs = [], []
+    peer = kind(folder, mode, inputs, threads)
+    articles = inputs["articles"]
+    peer.decode(peer.load(articles[: at_once(inputs, mode)]), **peer.warm_up)
+    loaded = peer.load(articles)
+    seconds, output = [], None
     for _ in range(repeats):
         start = time.perf_counter()
-        outputs = [peer.decode(batch) for batch in batches]
+        output = peer.decode(loaded)
         seconds.append(time.perf_counter() - start)
-    ids = [peer.ids(output) for output in outputs]
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
-    return {"seconds": seconds, "ids": ids, "peak_memory_gb": peak, "environment": environment}
+    return {"seconds": seconds, "ids": peer.ids(output), "peak_memory_gb": peak, "environment": environment}
 
 
-def different_in_double(folder: Path, articles: dict[int, list[int]]) -> list[int]:
-    """The articles, of those given by number with their sources, for which ours and transformers differ in fp64.
+def different_in_double(folder: Path, inputs: dict[str, Any], reference: str, numbers: list[int]) -> list[int]:
+    """The articles, of those numbered, for which ours differs from the reference in fp64.
 
-    In fp32 two beams may be closer than rounding, and either may be dropped; in fp64 both programs must agree.
+    In fp32 two beams may be closer than rounding, and either may be dropped; in fp64 all ways must agree. Ours decodes
+    each article alone; the reference is transformers, which does so too, or ours with others in the batch.
     """
     import torch
     from transformers import BartForConditionalGeneration as Theirs
 
     from bart.modeling.modeling_bart import BartForConditionalGeneration as Ours
 
-    models = [kind.from_pretrained(folder / "model").double().eval() for kind in (Theirs, Ours)]
-    different = []
-    for number, source in articles.items():
-        ids = torch.tensor([source])
-        theirs, ours = (model.generate(ids, attention_mask=torch.ones_like(ids)).tolist() for model in models)
-        if theirs != ours:
-            different.append(number)
-    return different
+    articles, size = inputs["articles"], inputs["batch_size"]
+
+    def alone(model: Any, number: int) -> list[int]:
+        ids = torch.tensor([articles[number]])
+        return model.generate(ids, attention_mask=torch.ones_like(ids))[0].tolist()
+
+    ours = Ours.from_pretrained(folder / "model").double().eval()
+    if reference == SINGLE:
+        others = [number for number in range(len(articles)) if number not in numbers]
+        together = [*numbers, *others[: max(size - len(numbers), 0)]]
+        done = ours.generate_many([articles[number] for number in together], size)
+        expected = {together[article.index]: article.sequences[0].tolist() for article in done}
+    else:
+        theirs = Theirs.from_pretrained(folder / "model").double().eval()
+        expected = {number: alone(theirs, number) for number in numbers}
+    return [number for number in numbers if alone(ours, number) != expected[number]]
 
 
 def best_environment(folder: Path, mode: str, threads: int) -> dict[str, str]:
@@ -357,21 +443,24 @@ def machine_rates(threads: int) -> dict[str, float]:
     }
 
 
-def floor_seconds(inputs: dict[str, Any], ids: list[list[list[int]]], precision: str, rates: dict[str, float]) -> float:
+def floor_seconds(inputs: dict[str, Any], ids: list[list[int]], mode: str, rates: dict[str, float]) -> float:
     """The least time for the work of a mode whose output is `ids`, with all numbers in its precision.
 
-    With S source ids and K beams, each of these parts takes the longer of its operations at the rate of a large matrix
-    product, and its bytes at the rate of memory:
+    It holds for every way to batch: with at most N articles at once, the weights of the encoder are read at least
+    articles / N times, those of the decoder as often as the longest article has steps, and as all articles together
+    have steps / N. With S source ids and K beams, each of these parts takes the longer of its operations at the rate of
+    a large matrix product, and its bytes at the rate of memory:
 
-    - the encoder, once a batch: its weights; 2 operations per weight and source id, 4·S²·D per article and layer;
-    - keys and values of cross-attention, once a batch: 2·D² weights per layer; 2 operations per weight and source id;
-    - every step: the decoder's other weights and the output table, 2 operations per weight and row; per article and
-      layer 2·S·D keys and values, read once, with 4·S·D operations for each of the K rows.
+    - the encoder: its weights; 2 operations per weight and source id, 4·S²·D per article and layer;
+    - keys and values of cross-attention: 2·D² weights per layer; 2 operations per weight and source id;
+    - decoding: the decoder's other weights and the output table, 2 operations per weight and row; per step, article
+      and layer 2·S·D keys and values, read once, with 4·S·D operations for each of the K rows.
 
     Left out, so that the floor lies below what can be reached: self-attention over earlier ids, padding, norms,
     softmax, the choice of ids, and steps after the best hypothesis has ended.
     """
     net, decoding = inputs["architecture"], inputs["decoding"]
+    most, precision = at_once(inputs, mode), mode.split("_")[-1]
     width, layers, beams = net["d_model"], net["decoder_layers"], decoding["num_beams"]
     encoder = net["encoder_layers"] * (4 * width**2 + 2 * width * net["encoder_ffn_dim"])
     cross = layers * 2 * width**2
@@ -380,18 +469,18 @@ def floor_seconds(inputs: dict[str, Any], ids: list[list[list[int]]], precision:
     def least(operations: float, numbers: float) -> float:
         return max(operations / rates[precision], numbers * BYTES[precision] / rates["bytes"])
 
-    total = 0.0
-    for sources, outputs in zip(inputs["batches"], ids, strict=True):
-        lengths = [len(source) for source in sources]
-        attention = 4 * width * net["encoder_layers"] * sum(length**2 for length in lengths)
-        total += least(2 * encoder * sum(lengths) + attention, encoder) + least(2 * cross * sum(lengths), cross)
-        # What ends before the greatest length takes one more step, for its EOS.
-        steps = [min(len(output) + 1, decoding["max_length"] - 1) for output in outputs]
-        for step in range(max(steps)):
-            running = [length for length, last in zip(lengths, steps, strict=True) if step < last]
-            memory = layers * 2 * width * sum(running)
-            total += least(beams * 2 * (decoder * len(running) + memory), decoder + memory)
-    return total
+    lengths = [len(source) for source in inputs["articles"]]
+    # What ends before the greatest length takes one more step, for its EOS.
+    steps = [min(len(output) + 1, decoding["max_length"] - 1) for output in ids]
+    encodings = max(1, len(lengths) / most)
+    decodings = max(*steps, sum(steps) / most)
+    attention = 4 * width * net["encoder_layers"] * sum(length**2 for length in lengths)
+    memory = layers * 2 * width * sum(length * count for length, count in zip(lengths, steps, strict=True))
+    return (
+        least(2 * encoder * sum(lengths) + attention, encodings * encoder)
+        + least(2 * cross * sum(lengths), encodings * cross)
+        + least(beams * 2 * (decoder * sum(steps) + memory), decodings * decoder + memory)
+    )
 
 
 def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
@@ -412,30 +501,34 @@ def machine() -> dict[str, Any]:
     }
 
 
+def differing(ids: list[list[int]], others: list[list[int]]) -> list[int]:
+    """The numbers of the articles whose ids differ, from 0."""
+    return [number for number, (one, other) in enumerate(zip(ids, others, strict=True)) if one != other]
+
+
 def summarise(inputs: dict[str, Any], runs: dict[str, dict[str, Any]], rates: dict[str, float]) -> list[dict[str, Any]]:
     """One row of figures per mode; None for those that need a mode which was not run."""
     medians = {mode: statistics.median(run["seconds"]) for mode, run in runs.items()}
-    rows = {mode: [row for batch in run["ids"] for row in batch] for mode, run in runs.items()}
+    compared = (REFERENCE, FASTEST_PEER, *((STATIC,) if inputs["shape"] == TEXT else ()))
+    articles = len(inputs["articles"])
     results = []
     for mode, run in runs.items():
-        floor = floor_seconds(inputs, run["ids"], mode.split("_")[1], rates)
-        speed = {peer: medians[peer] / medians[mode] if peer in runs else None for peer in (REFERENCE, FASTEST_PEER)}
-        differ = None
-        if REFERENCE in runs:
-            pairs = zip(rows[mode], rows[REFERENCE], strict=True)
-            differ = [article for article, (ours, theirs) in enumerate(pairs) if ours != theirs]
+        floor = floor_seconds(inputs, run["ids"], mode, rates)
+        differ = differing(run["ids"], runs[REFERENCE]["ids"]) if REFERENCE in runs else None
         results.append(
             {
                 "mode": mode,
                 "median_seconds": medians[mode],
-                "articles_per_second": len(rows[mode]) / medians[mode],
-                "speed_to_transformers_fp32": speed[REFERENCE],  # how many times as fast as that peer
-                "speed_to_ctranslate2_int8": speed[FASTEST_PEER],
+                "articles_per_second": articles / medians[mode],
+                # How many times as fast as that mode.
+                **{
+                    f"speed_to_{other}": medians[other] / medians[mode] if other in runs else None for other in compared
+                },
                 "peak_memory_gb": run["peak_memory_gb"],
                 "floor_seconds": floor,
                 "share_of_floor": floor / medians[mode],
-                "identical_share": None if differ is None else 1 - len(differ) / len(rows[mode]),
-                "different_articles": differ,  # from 0, in the order of decoding
+                "identical_share": None if differ is None else 1 - len(differ) / articles,
+                "different_articles": differ,
                 "seconds": run["seconds"],
                 "environment": run["environment"],
             }
@@ -444,16 +537,17 @@ def summarise(inputs: dict[str, Any], runs: dict[str, dict[str, Any]], rates: di
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    lines = [["mode", *COLUMNS.values()]]
+    columns = {key: title for key, title in COLUMNS.items() if key in results[0]}
+    lines = [["mode", *columns.values()]]
     for result in results:
-        figures = [result[key] for key in COLUMNS]
+        figures = [result[key] for key in columns]
         lines.append([result["mode"], *("-" if figure is None else f"{figure:.2f}" for figure in figures)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 if ours differs from transformers beyond the rounding of fp32."""
+    """Run the benchmark; 1 if ours differs from transformers, or from itself alone, beyond the rounding of fp32."""
     args = parse_dataclass(BenchmarkArguments, argv, str(__doc__), prog="benchmark_decoding.py")
     threads = args.threads or os.cpu_count() or 1
     # For the processes that load transformers.
@@ -463,21 +557,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(name)
         inputs = in_new_process(prepare, args, folder)
         rates = in_new_process(machine_rates, threads)
-        for mode in args.modes.split(","):
+        for mode in args.chosen:
             print(f"running {mode}", file=sys.stderr)
             environment = best_environment(folder, mode, threads)
             runs[mode] = in_new_process(measure, folder, mode, args.repeats, threads, environment)
         results = summarise(inputs, runs, rates)
         print(table(results))
-        unequal: list[int] = []
-        if {REFERENCE, "ours_fp32"} <= runs.keys():
-            sources = [row for batch in inputs["batches"] for row in batch]
-            [ours] = (result for result in results if result["mode"] == "ours_fp32")
-            articles = {number: sources[number] for number in ours["different_articles"]}
-            if articles:
-                unequal = in_new_process(different_in_double, folder, articles)
-                print(f"ours_fp32 and {REFERENCE} differ in articles {[*articles]}, counted from 0; ", end="")
-                print(f"in double precision in {unequal}")
+        checks: dict[str, dict[str, list[int]]] = {}
+        for reference in (REFERENCE, SINGLE):
+            if not {reference, "ours_fp32"} <= runs.keys():
+                continue
+            numbers = differing(runs["ours_fp32"]["ids"], runs[reference]["ids"])
+            print(f"ours_fp32 and {reference} differ in {len(numbers)} of {len(inputs['articles'])} articles", end="")
+            unequal: list[int] = []
+            if numbers:
+                unequal = in_new_process(different_in_double, folder, inputs, reference, numbers)
+                print(f": {numbers}, counted from 0; in double precision in {unequal}", end="")
+            print()
+            checks[reference] = {"different": numbers, "different_in_double": unequal}
     if args.output is not None:
         report = {
             "date": started,
@@ -488,10 +585,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             "decoding": inputs["decoding"],
             "rates": rates,
             "results": results,
-            "different_in_double": unequal,
+            "ours_fp32_against": checks,
         }
         Path(args.output).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    return int(bool(unequal))
+    return int(any(check["different_in_double"] for check in checks.values()))
 
 
 if __name__ == "__main__":
