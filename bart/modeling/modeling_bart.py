@@ -470,7 +470,7 @@ class BartForConditionalGeneration(nn.Module):
 
         Args:
             precision: fp32; bf16; fp16 (on GPUs); or int8 (on CPUs): weights and inputs of matrix products in 8 bits,
-                attention in bf16, all else in fp32.
+                attention in bf16 where this processor is quick at that, all else in fp32.
 
         Raises:
             InputError: another precision, or int8 where it cannot be computed.
