@@ -42,6 +42,11 @@ def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return found, columns.gather(1, places)
 
 
+def is_among(ids: Tensor, chosen: Tensor) -> Tensor:
+    """Whether each id (…) is one of the chosen (n,): `torch.isin`, which may wait for the device if n is large."""
+    return (ids[..., None] == chosen).any(dim=-1)
+
+
 @dataclass
 class Hypotheses:
     """N hypotheses of each article.
@@ -136,17 +141,15 @@ class BeamSearch:
         """(B, K) the last id of each open hypothesis."""
         return self.open.tokens.gather(2, self._at(self.lengths - 1))[:, :, 0]
 
-    def keep(self, articles: Tensor) -> None:
-        """Go on with some of the articles (M,) only."""
-        self.open, self.finished = self.open.of(articles), self.finished.of(articles)
-        self.lengths, self.active = self.lengths[articles], self.active[articles]
+    @property
+    def state(self) -> list[Tensor]:
+        """The tensors (B, …) that steps change; a search may be given others in their place."""
+        return [*vars(self.open).values(), *vars(self.finished).values(), self.lengths, self.active]
 
-    def join(self, other: BeamSearch) -> None:
-        """Take in the articles of another search, behind those that are here."""
-        self.open = Hypotheses.join([self.open, other.open], dim=0)
-        self.finished = Hypotheses.join([self.finished, other.finished], dim=0)
-        self.lengths = torch.cat([self.lengths, other.lengths])
-        self.active = torch.cat([self.active, other.active])
+    @state.setter
+    def state(self, tensors: Sequence[Tensor]) -> None:
+        self.open, self.finished = Hypotheses(*tensors[:4]), Hypotheses(*tensors[4:8])
+        self.lengths, self.active = tensors[8:]
 
     def _at(self, places: Tensor) -> Tensor:
         """places (B,) as an index (B, K, 1) into the last dimension of what hypotheses hold."""
@@ -191,7 +194,7 @@ class BeamSearch:
         extended.tokens.scatter_(2, places, ids[:, :, None])
         extended.parents.scatter_(2, places - 1, self.beams[beams][:, :, None])
         last = self.lengths[:, None] + 1 == self.max_length
-        return replace(extended, scores=sums, finished=torch.isin(ids, self.eos_ids) | last)
+        return replace(extended, scores=sums, finished=is_among(ids, self.eos_ids) | last)
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
         """(B, C) bool: the candidates that finish here. Those below the top only stand by to stay open."""
@@ -253,7 +256,7 @@ class DiverseBeamGroup(BeamSearch):
     def _ended(self, candidates: Hypotheses) -> Tensor:
         """(B, C) bool: the candidates that took an EOS id, rather than being cut at max_length."""
         places = self.lengths[:, None, None].expand(-1, candidates.tokens.shape[1], 1)
-        return torch.isin(candidates.tokens.gather(2, places)[:, :, 0], self.eos_ids)
+        return is_among(candidates.tokens.gather(2, places)[:, :, 0], self.eos_ids)
 
     def _attainable(self, candidates: Hypotheses) -> Tensor:
         return candidates.scores[:, :1] / self._penalty(self._assumed_lengths())

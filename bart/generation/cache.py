@@ -1,10 +1,14 @@
 """Keys and values that decoding keeps between steps.
 
+On a CUDA device a step can be recorded and replayed (see `graphs`). So tensors there keep their shapes over many steps,
+and a step finds the columns to write to in a tensor.
+
 Shapes: B articles, K beams, H heads, S source length, T tokens there is room for, Dh the head width.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +18,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # Tokens by which the room for self-attention's keys and values grows. All of the room is read in every step, under a
-# mask, since matrix products would copy a part of it; so there should not be too much.
+# mask, since matrix products would copy a part of it; so there should not be too much. But a growth changes shapes.
 ROOM = 8
+MOST_ROOM_OF_FIXED_SHAPES = 64
+# Of keys, so that attention's kernels can read masks as they are.
+ALIGNMENT = 16
+# Multiple to which sources are padded where shapes should recur.
+SOURCE_PIECE = 64
+
+
+def has_fixed_shapes(device: torch.device) -> bool:
+    """Whether shapes on this device should last and recur, at the price of more padding."""
+    return device.type == "cuda"
 
 
 @dataclass
@@ -32,11 +46,10 @@ class LayerCache:
     self_keys: Tensor  # (B, H, T·K, Dh)
     self_values: Tensor  # (B, H, T·K, Dh)
 
-    def store(self, keys: Tensor, values: Tensor, column: int) -> tuple[Tensor, Tensor]:
+    def store(self, keys: Tensor, values: Tensor, columns: slice | Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values (B, H, K, Dh) of each beam's next token; return all there is room for."""
-        end = column + keys.shape[2]
-        self.self_keys[:, :, column:end] = keys
-        self.self_values[:, :, column:end] = values
+        self.self_keys[:, :, columns] = keys
+        self.self_values[:, :, columns] = values
         return self.self_keys, self.self_values
 
 
@@ -50,13 +63,27 @@ class DecoderCache:
         readable: (B, S), true where a source position may be read, or None for all of them.
         beams: K, decoder rows per article.
         max_length: the most tokens a beam will be given.
+
+    Attributes:
+        columns: where the keys and values of each beam's next token belong: where shapes are fixed a tensor (K,), and
+            else a slice, which is quicker on the CPU.
     """
 
     def __init__(
         self, cross: Sequence[tuple[Tensor, Tensor]], readable: Tensor | None, beams: int, max_length: int
     ) -> None:
         keys = cross[0][0]
-        articles, heads, _, width = keys.shape
+        articles, heads, length, width = keys.shape
+        readable = keys.new_ones(articles, length).bool() if readable is None else readable
+        self.fixed_shapes = has_fixed_shapes(keys.device)
+        self.room = ROOM
+        if self.fixed_shapes:
+            pieces = math.ceil(max_length / MOST_ROOM_OF_FIXED_SHAPES)
+            self.room = _rounded_up(math.ceil(max_length / pieces), ALIGNMENT)
+            max_length = self.room * pieces
+            length = _rounded_up(length, SOURCE_PIECE)
+            cross = [(padded(k, 2, length), padded(v, 2, length)) for k, v in cross]
+            readable = padded(readable, 1, length)
         empty = keys.new_empty((articles, heads, 0, width))
         self.layers = [LayerCache(k, v, empty, empty) for k, v in cross]
         self.beams = beams
@@ -69,18 +96,37 @@ class DecoderCache:
         self.own_columns = additive(torch.eye(beams, dtype=torch.bool, device=keys.device), keys.dtype)
         self.free: deque[int] = deque()  # columns that hold nothing
         self.used: deque[tuple[int, int]] = deque()  # (step, column) of those that do, oldest first
-        self._set_readable(keys.new_ones(articles, keys.shape[2]).bool() if readable is None else readable)
+        self.first_columns = torch.arange(beams, device=keys.device)
+        self.columns: slice | Tensor = torch.empty_like(self.first_columns) if self.fixed_shapes else slice(0, 0)
+        self._set_readable(readable)
 
-    def advance(self) -> int:
-        """Make room for the next token of each beam and let it be read; its column."""
+    @property
+    def state(self) -> list[Tensor]:
+        """The tensors that a step reads or changes, where shapes are fixed; a step may be given others in their place.
+
+        Nothing else changes between two calls of `advance`.
+        """
+        layers = [tensor for layer in self.layers for tensor in vars(layer).values()]
+        return [self.columns, self.positions, self.self_mask, self.cross_mask, *layers]
+
+    @state.setter
+    def state(self, tensors: Sequence[Tensor]) -> None:
+        self.columns, self.positions, self.self_mask, self.cross_mask, *layers = tensors
+        self.layers = [LayerCache(*layers[first : first + 4]) for first in range(0, len(layers), 4)]
+
+    def advance(self) -> None:
+        """Make room for the next token of each beam and let it be read. The host waits for nothing."""
         if not self.free:
             self._grow()
         column = self.free.popleft()
         self.used.append((self.steps, column))
         self.self_mask[:, :, :, column : column + self.beams] = self.own_columns
         self.steps += 1
-        self.positions = self.positions + 1
-        return column
+        self.positions += 1
+        if self.fixed_shapes:
+            torch.add(self.first_columns, column, out=self.columns)
+        else:
+            self.columns = slice(column, column + self.beams)
 
     def reorder(self, beams: Tensor) -> None:
         """Let beam k of article b go on from what beam `beams[b, k]` (B, K) of that article has read."""
@@ -91,6 +137,8 @@ class DecoderCache:
         """Go on with some of the articles (M,) only, and with no more source positions than they have."""
         readable = self.readable[articles]
         longest = int(readable.any(dim=0).nonzero().max()) + 1
+        if self.fixed_shapes:
+            longest = _rounded_up(longest, SOURCE_PIECE)
         for layer in self.layers:
             layer.cross_keys = layer.cross_keys[articles, :, :longest]
             layer.cross_values = layer.cross_values[articles, :, :longest]
@@ -121,7 +169,7 @@ class DecoderCache:
     def _grow(self) -> None:
         """Make room for more columns; what is not written yet is 0, for a masked NaN would still spread."""
         columns = self.self_mask.shape[3]
-        more = min(columns + ROOM * self.beams, self.max_length * self.beams)
+        more = min(columns + self.room * self.beams, self.max_length * self.beams)
         self.free.extend(range(columns, more, self.beams))
         self.self_mask = padded(self.self_mask, 3, more, -torch.inf)
         for layer in self.layers:
@@ -131,10 +179,14 @@ class DecoderCache:
 
     def _set_readable(self, readable: Tensor) -> None:
         self.readable = readable
-        # (B, 1, 1, S), or None where all may be read.
+        # (B, 1, 1, S), or None where all may be read. Where shapes are fixed there is always one.
         self.cross_mask = None
-        if not bool(readable.all()):
+        if self.fixed_shapes or not bool(readable.all()):
             self.cross_mask = additive(readable, self.self_mask.dtype)[:, None, None, :]
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return math.ceil(number / multiple) * multiple
 
 
 def padded(tensor: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:

@@ -1,7 +1,7 @@
 """Ways to choose the next ids of the articles in a batch, behind one interface.
 
 A search holds some articles, K hypotheses each, which may have begun at different times. The loop of `schedule` asks it
-for the ids to read next, gives it the logits that follow them, and lets articles leave and join.
+for the ids to read next and gives it the logits that follow them. Articles leave and join as rows of its state.
 
 Shapes: B articles, K hypotheses per article, R = B·K decoder rows (row r belongs to article r // K), T the greatest
 length, V vocabulary.
@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, Hypotheses, best_hypotheses
+from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, Hypotheses, best_hypotheses, is_among
 from bart.generation.config import GenerationConfig
 from bart.generation.rules import Prefixes, Rule, diversity_penalties, draw
 
@@ -31,6 +31,13 @@ class Search(Protocol):
     def active(self) -> Tensor:
         """(B,) bool: the articles whose result may still change."""
 
+    @property
+    def state(self) -> list[Tensor]:
+        """The tensors (B, …) that steps change; setting it puts others in their place. Nothing else changes."""
+
+    @state.setter
+    def state(self, tensors: Sequence[Tensor]) -> None: ...
+
     def step(
         self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
     ) -> Tensor | None:
@@ -38,7 +45,7 @@ class Search(Protocol):
 
         Args:
             logits: (R, V) fp32, which may be written into.
-            shortest, longest: the least and the greatest length of an article's hypotheses.
+            shortest, longest: bounds on the lengths of the articles' hypotheses. The tighter, the less is computed.
             kept: gets the scores (R, V) after all rules, unless it is None.
 
         Returns:
@@ -47,12 +54,6 @@ class Search(Protocol):
 
     def results(self) -> Hypotheses:
         """The sequences to return for each article, (B, N, …)."""
-
-    def keep(self, articles: Tensor) -> None:
-        """Go on with some of the articles (M,) only."""
-
-    def join(self, articles: int) -> None:
-        """Begin so many articles more, behind those that are here."""
 
 
 def search_for(config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> Search:
@@ -108,7 +109,7 @@ class TokenSearch:
         self.tokens.scatter_(2, places, torch.where(self.unfinished, chosen, old)[:, :, None])
         self.lengths = self.lengths + 1
         self.ends += self.unfinished
-        self.unfinished &= ~torch.isin(chosen, self.eos_ids) & (self.lengths < self.max_length)[:, None]
+        self.unfinished &= ~is_among(chosen, self.eos_ids) & (self.lengths < self.max_length)[:, None]
 
     def results(self) -> Hypotheses:
         steps = torch.arange(1, self.max_length, device=self.tokens.device)
@@ -116,17 +117,13 @@ class TokenSearch:
         parents = torch.where(steps < self.ends[:, :, None], own, -1)
         return Hypotheses(self.tokens, parents, torch.zeros_like(self.ends, dtype=torch.float32), ~self.unfinished)
 
-    def keep(self, articles: Tensor) -> None:
-        self.tokens, self.lengths, self.unfinished, self.ends = (
-            state[articles] for state in (self.tokens, self.lengths, self.unfinished, self.ends)
-        )
+    @property
+    def state(self) -> list[Tensor]:
+        return [self.tokens, self.lengths, self.unfinished, self.ends]
 
-    def join(self, articles: int) -> None:
-        new = TokenSearch(self.config, self.max_length, articles, self.tokens.device)
-        self.tokens = torch.cat([self.tokens, new.tokens])
-        self.lengths = torch.cat([self.lengths, new.lengths])
-        self.unfinished = torch.cat([self.unfinished, new.unfinished])
-        self.ends = torch.cat([self.ends, new.ends])
+    @state.setter
+    def state(self, tensors: Sequence[Tensor]) -> None:
+        self.tokens, self.lengths, self.unfinished, self.ends = tensors
 
     def _at(self, places: Tensor) -> Tensor:
         return places[:, None, None].expand(-1, self.tokens.shape[1], 1)
@@ -141,7 +138,6 @@ class BeamGroups:
 
     def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:
         self.config = config
-        self.max_length = max_length
         self.width = config.num_beams // config.num_beam_groups
         self.groups = [
             (BeamSearch if config.num_beam_groups == 1 else DiverseBeamGroup)(
@@ -192,11 +188,12 @@ class BeamGroups:
     def results(self) -> Hypotheses:
         return best_hypotheses(self.groups, self.config.num_return_sequences)
 
-    def keep(self, articles: Tensor) -> None:
-        for group in self.groups:
-            group.keep(articles)
+    @property
+    def state(self) -> list[Tensor]:
+        return [tensor for group in self.groups for tensor in group.state]
 
-    def join(self, articles: int) -> None:
-        new = BeamGroups(self.config, self.max_length, articles, self.groups[0].eos_ids.device)
-        for group, other in zip(self.groups, new.groups, strict=True):
-            group.join(other)
+    @state.setter
+    def state(self, tensors: Sequence[Tensor]) -> None:
+        count = len(tensors) // len(self.groups)
+        for index, group in enumerate(self.groups):
+            group.state = tensors[index * count : (index + 1) * count]

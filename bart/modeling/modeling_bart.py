@@ -208,7 +208,7 @@ class BartDecoderLayer(_Layer):
         cross_mask: Tensor | None,
         encoder_states: Tensor | None = None,
         cache: LayerCache | None = None,
-        column: int = 0,
+        columns: slice | Tensor | None = None,
     ) -> Tensor:
         """One layer over a whole target, or with a cache over the next token of each beam.
 
@@ -217,7 +217,7 @@ class BartDecoderLayer(_Layer):
             self_mask: broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None means causal.
             cross_mask: (B, 1, 1, S), or None.
             encoder_states: (B, S, D); not needed with a cache, which holds their keys and values.
-            column: where the cache keeps the keys and values of these tokens.
+            columns: where the cache keeps the keys and values of these tokens.
 
         Returns:
             As hidden.
@@ -226,7 +226,7 @@ class BartDecoderLayer(_Layer):
         def self_attention(states: Tensor) -> Tensor:
             query, keys, values = self.self_attn.queries_keys_values(states)
             if cache is not None:
-                keys, values = cache.store(keys, values, column)
+                keys, values = cache.store(keys, values, columns)
             return self.self_attn(query, keys, values, self_mask, is_causal=self_mask is None)
 
         def cross_attention(states: Tensor) -> Tensor:
@@ -321,11 +321,10 @@ class BartDecoder(_Stack):
         return self.layer_norm(hidden)
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
-        """The next token of each beam (B, K) -> states (B, K, D); the cache grows by one token of each."""
-        column = cache.advance()
+        """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
         hidden = self._embed(input_ids, cache.positions)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            hidden = layer(hidden, cache.self_mask, cache.cross_mask, cache=layer_cache, column=column)
+            hidden = layer(hidden, cache.self_mask, cache.cross_mask, cache=layer_cache, columns=cache.columns)
         return self.layer_norm(hidden)
 
 
@@ -462,7 +461,11 @@ class BartForConditionalGeneration(nn.Module):
         return DecoderCache(cross, readable, beams, max_length or positions)
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
-        """Logits (B, K, V) of what follows the next token ids (B, K) of each beam, which the cache then holds."""
+        """Logits (B, K, V) of what follows the next token ids (B, K) of each beam, which the cache then holds.
+
+        `cache.advance` must have made room for them. What is done here is the same in every step, on tensors of the
+        same shapes, so that it can be recorded.
+        """
         return self._logits(self.model.decoder.step(ids, cache))
 
     def for_inference(self, precision: str = "fp32") -> BartForConditionalGeneration:

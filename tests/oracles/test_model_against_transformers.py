@@ -125,7 +125,10 @@ def test_cached_steps_equal_the_full_pass(family: str, beams: int) -> None:
         expected = ours(sources, mask, decoder_input_ids=ids).logits
         states = ours.encode(inputs["input_ids"], inputs["attention_mask"])
         cache = ours.new_cache(states, inputs["attention_mask"], beams=beams, max_length=12)
-        steps = [ours.decode(column.view(4, beams), cache) for column in ids.T]
+        steps = []
+        for column in ids.T:
+            cache.advance()
+            steps.append(ours.decode(column.view(4, beams), cache))
     assert cache.steps == 12
     torch.testing.assert_close(torch.stack(steps, 2).flatten(0, 1), expected, rtol=0, atol=1e-5)
 
@@ -139,8 +142,10 @@ def test_reordered_cache_continues_the_chosen_rows() -> None:
         states = ours.encode(inputs["input_ids"], inputs["attention_mask"])
         cache = ours.new_cache(states, inputs["attention_mask"], beams=2, max_length=6)
         for column in ids[:, :5].T:
+            cache.advance()
             ours.decode(column.view(4, 2), cache)
         cache.reorder(order)
+        cache.advance()
         actual = ours.decode(ids[:, 5].view(4, 2), cache)
         rows = (order + torch.arange(0, 8, 2)[:, None]).flatten()
         followed = torch.cat([ids[rows, :5], ids[:, 5:]], 1)

@@ -1,0 +1,169 @@
+"""Decoding steps that are recorded once and then replayed: CUDA graphs.
+
+Taken eagerly, a step is some hundred launches of small kernels, and a GPU waits for the host most of the time. A
+recorded step is one launch. It reads and writes the same memory every time; so what a step changes, the batch's state,
+then lies in tensors that stay where they are.
+
+Recordings are kept per geometry, the shapes of the state: articles, source length, columns of the cache. Where articles
+leave or join, or the cache grows, the state becomes other tensors. They are copied to those of their geometry's
+recording if there is one. If not, the next steps are eager, until the geometry seems to last.
+
+Not recorded, but always eager, are steps that draw random numbers (do_sample), whose scores are kept (output_scores) or
+whose rules hold the source (encoder_no_repeat_ngram_size), and those under autocast, whose copies of the weights do not
+last. BART_GRAPHS=0 in the environment switches recording off.
+
+A recorder does not have to be CUDA's: nothing but `cuda_recorder` needs a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bart.generation.config import GenerationConfig
+
+# Eager steps of a geometry before one is recorded, and the steps that then must be left for it: recording takes about
+# as long as some eager steps do.
+EAGER_STEPS = 4
+STEPS_WORTH_RECORDING = 8
+# The one not used for longest is dropped for another.
+MOST_RECORDINGS = 8
+
+# A step from the state in these tensors to the next in the same.
+Step = Callable[[Sequence[Tensor]], None]
+# Takes a step and returns what repeats it, on the same tensors.
+Recorder = Callable[[Step, Sequence[Tensor]], Callable[[], None]]
+
+
+class Recordable(Protocol):
+    """What takes steps that can be recorded."""
+
+    state: list[Tensor]
+    """All tensors that a step changes or that may be replaced between steps; a step puts new ones in some's place."""
+
+    def take_step(self) -> None:
+        """Take a step that depends on nothing but the state and its shapes, and does not make the host wait."""
+
+
+@dataclass
+class Recording:
+    """A recorded step, and the tensors that it takes its state from and leaves it in."""
+
+    state: list[Tensor]
+    replay: Callable[[], None]
+
+
+def _load(own: Sequence[Tensor], state: Sequence[Tensor]) -> None:
+    """Copy a state to a recording's tensors, but for what is there already."""
+    for place, tensor in zip(own, state, strict=True):
+        if place.data_ptr() != tensor.data_ptr():
+            place.copy_(tensor)
+
+
+class RecordedSteps:
+    """The recordings of a batch's steps.
+
+    The batch must keep what its steps read besides its state, such as weights, alive and at the same addresses.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.recordings: dict[tuple[torch.Size, ...], Recording] = {}  # by geometry; the last used comes last
+        self.eager_steps: Counter[tuple[torch.Size, ...]] = Counter()
+        self.current: Recording | None = None
+        self.memory: dict[int, Tensor] = {}  # by place in the state, without dimensions
+
+    def step(self, batch: Recordable, steps_left: int) -> bool:
+        """Take a step by a recording; or do nothing and return False, where it shall be an eager one.
+
+        Args:
+            batch: always the same.
+            steps_left: steps, this one included, for which the geometry can last.
+        """
+        state = batch.state
+        if self.current is not None and all(a is b for a, b in zip(state, self.current.state, strict=True)):
+            self.current.replay()
+            return True
+        geometry = tuple(tensor.shape for tensor in state)
+        self.current = self.recordings.pop(geometry, None)
+        if self.current is not None:
+            self.recordings[geometry] = self.current
+            _load(self.current.state, state)
+            batch.state = self.current.state
+            self.current.replay()
+            return True
+        self.eager_steps[geometry] += 1
+        if self.eager_steps[geometry] <= EAGER_STEPS or steps_left < STEPS_WORTH_RECORDING:
+            return False
+        self.recordings[geometry] = self.current = self._record(batch, state)
+        if len(self.recordings) > MOST_RECORDINGS:
+            del self.recordings[next(iter(self.recordings))]
+        return True
+
+    def _record(self, batch: Recordable, state: Sequence[Tensor]) -> Recording:
+        """Record a step, and take it."""
+
+        def step(state: Sequence[Tensor]) -> None:
+            batch.state = list(state)
+            batch.take_step()
+            for old, new in zip(state, batch.state, strict=True):
+                if new is not old:
+                    old.copy_(new)
+
+        own = [self._place(index, tensor) for index, tensor in enumerate(state)]
+        _load(own, state)
+        replay = self.recorder(step, own)
+        batch.state = own
+        return Recording(own, replay)
+
+    def _place(self, index: int, like: Tensor) -> Tensor:
+        """A tensor for the state, in memory that all geometries share.
+
+        Where a geometry follows another, what has kept its shape is in its place already; all else is a new tensor,
+        that shares no memory with any of these.
+        """
+        memory = self.memory.get(index)
+        if memory is None or memory.numel() < like.numel():
+            memory = self.memory[index] = like.new_empty(like.numel())
+        return memory[: like.numel()].view(like.shape)
+
+
+def cuda_recorder(device: torch.device) -> Recorder:
+    """Records CUDA graphs, which share the memory of their intermediate results: one is replayed at a time."""
+    stream = torch.cuda.Stream(device)
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
+        with torch.cuda.device(device):
+            # Taken on the recording's stream: what libraries allocate on first use must not become part of the graph.
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                step(state)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads, such as those of data loaders, may go on allocating.
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                step(state)  # nothing is computed here
+            torch.cuda.current_stream().wait_stream(stream)
+        return graph.replay
+
+    return record
+
+
+def recorder_for(device: torch.device, config: GenerationConfig, keeps_scores: bool) -> Recorder | None:
+    """What records the steps of decoding with these options; None where they have to be eager."""
+    if device.type != "cuda" or not can_be_recorded(config, keeps_scores):
+        return None
+    if torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
+        return None
+    return cuda_recorder(device)
+
+
+def can_be_recorded(config: GenerationConfig, keeps_scores: bool) -> bool:
+    """Whether steps with these options depend on nothing but tensors of fixed shapes."""
+    return not (config.do_sample or keeps_scores or config.encoder_no_repeat_ngram_size)
