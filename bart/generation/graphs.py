@@ -115,12 +115,11 @@ class RecordedSteps:
             for old, new in zip(state, batch.state, strict=True):
                 if new is not old:
                     old.copy_(new)
+            batch.state = list(state)
 
         own = [self._place(index, tensor) for index, tensor in enumerate(state)]
         _load(own, state)
-        replay = self.recorder(step, own)
-        batch.state = own
-        return Recording(own, replay)
+        return Recording(own, self.recorder(step, own))
 
     def _place(self, index: int, like: Tensor) -> Tensor:
         """A tensor for the state, in memory that all geometries share.

@@ -1,0 +1,306 @@
+"""Recorded steps give what eager ones give, and depend on nothing but tensors at fixed places.
+
+Where there is no GPU, two other recorders stand in for CUDA graphs: one repeats the step's Python code on the same
+tensors, the other its operations alone, as `make_fx` saw them once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.generation import graphs
+from bart.generation.config import GenerationConfig
+from bart.generation.graphs import Recorder, Step, can_be_recorded
+from bart.generation.schedule import Batch, Sources
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+PAD, EOS, VOCAB, POSITIONS = 1, 2, 71, 64
+
+METHODS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "beams": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 1.5},
+    "early": {"num_beams": 3, "early_stopping": True, "no_repeat_ngram_size": 2},
+    "never": {"num_beams": 2, "early_stopping": "never", "length_penalty": 2.0},
+    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "num_return_sequences": 4},
+    "rules": {
+        "num_beams": 2,
+        "min_length": 5,
+        "no_repeat_ngram_size": 3,
+        "repetition_penalty": 1.3,
+        "bad_words_ids": [[5], [6, 7], [8, 9, 10]],
+        "forced_bos_token_id": 7,
+        "eos_token_id": [EOS, 11, 12],
+    },
+    "rules of greedy": {
+        "min_length": 6,
+        "repetition_penalty": 0.8,
+        "no_repeat_ngram_size": 1,
+        "bad_words_ids": [[5], [6, 7]],
+    },
+}
+every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads only get in each other's way with models this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tiny(**sizes: int) -> BartForConditionalGeneration:
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24} | sizes
+    layers = {"encoder_layers": 1, "decoder_layers": 2}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = BartConfig(vocab_size=VOCAB, max_position_embeddings=POSITIONS, init_std=0.6, **sizes, **layers, **heads)
+    model = BartForConditionalGeneration(config).eval()
+    model.final_logits_bias[0, EOS] = 5.0
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> BartForConditionalGeneration:
+    return tiny()
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(8)
+    lengths = torch.randint(1, 15, (17,), generator=generator).tolist()
+    return [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+
+
+def repeat(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
+    """A recorder that repeats the whole step."""
+    step(state)
+    return lambda: step(state)
+
+
+def operations(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
+    """A recorder that repeats the operations alone: Python variables are what they were when it recorded."""
+    recorded = make_fx(lambda *tensors: step(tensors))(*state)
+    return lambda: recorded(*state)
+
+
+class Counting:
+    """A recorder that counts what it records and what is replayed."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.recordings = self.replays = 0
+
+    def __call__(self, step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
+        self.recordings += 1
+        replay = self.recorder(step, state)
+
+        def counted() -> None:
+            self.replays += 1
+            replay()
+
+        return counted
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder], Counting]:
+    """Decode on the CPU as on a GPU, with another recorder, and with pieces so small that shapes change often."""
+
+    def use(recorder: Recorder) -> Counting:
+        counting = Counting(recorder)
+        modules = {name: importlib.import_module(f"bart.generation.{name}") for name in ("cache", "graphs", "schedule")}
+        for module, name, value in (
+            ("cache", "has_fixed_shapes", lambda device: True),
+            ("cache", "MOST_ROOM_OF_FIXED_SHAPES", 12),
+            ("cache", "ALIGNMENT", 4),
+            ("cache", "SOURCE_PIECE", 4),
+            ("graphs", "EAGER_STEPS", 1),
+            ("graphs", "STEPS_WORTH_RECORDING", 2),
+            ("schedule", "steps_between_checks", lambda device: 3),
+            ("schedule", "recorder_for", lambda _, *options: counting if can_be_recorded(*options) else None),
+        ):
+            monkeypatch.setattr(modules[module], name, value)
+        return counting
+
+    return use
+
+
+def generated(model: BartForConditionalGeneration, sources: list[list[int]], batch_size: int, **options: Any) -> Any:
+    return [
+        article.sequences.tolist()
+        for article in sorted(model.generate_many(sources, batch_size, **options), key=lambda article: article.index)
+    ]
+
+
+@every_method
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_repeated_steps_give_what_eager_ones_give(model, sources, use, batch_size: int, options: dict[str, Any]):
+    eager = generated(model, sources, batch_size, max_length=30, **options)
+    counting = use(repeat)
+    assert generated(model, sources, batch_size, max_length=30, **options) == eager
+    assert counting.recordings >= 2, "of one geometry: the test would show little"
+    assert counting.replays > 2 * counting.recordings
+
+
+@every_method
+def test_recorded_operations_give_what_eager_steps_give(
+    model, sources, use, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+):
+    """Articles join and leave, and the cache grows."""
+    eager = generated(model, sources[:9], 3, max_length=24, **options)
+    counting = use(operations)
+    monkeypatch.setattr(graphs, "STEPS_WORTH_RECORDING", 9)  # recording this way takes seconds
+    assert generated(model, sources[:9], 3, max_length=24, **options) == eager
+    assert counting.recordings >= 1
+    assert counting.replays > 5 * counting.recordings
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_sample": True},
+        {"do_sample": True, "num_beams": 2},
+        {"encoder_no_repeat_ngram_size": 2},
+        {"output_scores": True, "return_dict_in_generate": True},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_recorded_is_eager(model, use, options: dict[str, Any]):
+    ids = torch.randint(3, VOCAB, (3, 9), generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
+    expected = model.generate(ids, max_length=30, **options)
+    counting = use(lambda step, state: pytest.fail("recorded"))
+    torch.manual_seed(0)
+    got = model.generate(ids, max_length=30, **options)
+    if isinstance(got, Tensor):
+        assert torch.equal(got, expected)
+    else:
+        assert torch.equal(got.sequences, expected.sequences)
+        torch.testing.assert_close(got.scores, expected.scores)
+    assert counting.recordings == 0
+
+
+def test_only_cuda_devices_record(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(graphs, "cuda_recorder", lambda device: device)
+    gpu, config = torch.device("cuda"), GenerationConfig()
+    assert graphs.recorder_for(gpu, config, False) == gpu
+    assert graphs.recorder_for(gpu, config, True) is None
+    assert graphs.recorder_for(torch.device("cpu"), config, False) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
+        assert graphs.recorder_for(gpu, config, False) is None
+    assert graphs.recorder_for(gpu, config, False) == gpu
+    monkeypatch.setenv("BART_GRAPHS", "0")
+    assert graphs.recorder_for(gpu, config, False) is None
+
+
+class Counter:
+    """Something recordable, whose two counts are its whole state."""
+
+    def __init__(self, size: int) -> None:
+        self.begin(size)
+
+    def begin(self, size: int, count: int = 0) -> None:
+        self.state = [torch.full((size,), count), torch.full((2, size), count)]
+
+    def take_step(self) -> None:
+        self.state[0] += 1  # in its place, or as a new tensor
+        self.state = [self.state[0], self.state[1] + 1]
+
+    def counts(self) -> set[int]:
+        return {int(count) for tensor in self.state for count in tensor.flatten()}
+
+
+def test_recordings_last_as_long_as_their_geometry_and_take_up_what_returns_to_it():
+    counter, counting = Counter(3), Counting(repeat)
+    steps = graphs.RecordedSteps(counting)
+
+    def take(number: int, steps_left: int = 100) -> int:
+        """Steps, and how many of them were recorded or replayed."""
+        found = [steps.step(counter, steps_left) or counter.take_step() for _ in range(number)]
+        return found.count(True)
+
+    assert take(graphs.EAGER_STEPS) == 0
+    assert take(2, graphs.STEPS_WORTH_RECORDING - 1) == 0
+    assert take(5) == 5
+    assert (counting.recordings, counting.replays) == (1, 4)
+    assert counter.counts() == {graphs.EAGER_STEPS + 7}
+    places = [tensor.data_ptr() for tensor in counter.state]
+
+    counter.begin(2, 50)
+    assert take(graphs.EAGER_STEPS) == 0
+    assert take(2) == 2
+    assert (counting.recordings, counting.replays) == (2, 5)
+    assert counter.counts() == {50 + graphs.EAGER_STEPS + 2}
+    assert [tensor.data_ptr() for tensor in counter.state] == places, "smaller ones should share the memory"
+
+    counter.begin(3, 70)
+    assert take(3, 1) == 3
+    assert (counting.recordings, counting.replays) == (2, 8)
+    assert counter.counts() == {73}
+    assert [tensor.data_ptr() for tensor in counter.state] == places
+
+
+def test_few_recordings_are_kept_those_used_last():
+    counter, counting = Counter(1), Counting(repeat)
+    steps = graphs.RecordedSteps(counting)
+
+    def visit(size: int) -> None:
+        counter.begin(size)
+        for number in range(graphs.EAGER_STEPS + 3):
+            if not steps.step(counter, 100):
+                counter.take_step()
+            assert counter.counts() == {number + 1}
+
+    for size in range(1, graphs.MOST_RECORDINGS + 1):
+        visit(size)
+    visit(1)
+    assert counting.recordings == graphs.MOST_RECORDINGS
+    visit(graphs.MOST_RECORDINGS + 1)  # in the place of size 2
+    assert len(steps.recordings) == graphs.MOST_RECORDINGS
+    visit(1)
+    assert counting.recordings == graphs.MOST_RECORDINGS + 1
+    visit(2)
+    assert counting.recordings == graphs.MOST_RECORDINGS + 2
+
+
+class OnTheDevice(TorchDispatchMode):
+    """Fails where an operation reads or makes a tensor that is not on the device, which is meta here."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            if isinstance(leaf, Tensor):
+                assert leaf.is_meta, func
+        return result
+
+
+@every_method
+def test_the_host_waits_for_nothing_in_a_step(use, options: dict[str, Any]):
+    """Meta tensors have no values that could be asked for or that a shape could depend on."""
+    use(repeat)
+    with torch.inference_mode(), torch.device("meta"):
+        model = tiny()
+        batch = Batch(model, model.generation_config.merged(**options), 30, None)
+        for _ in range(2):
+            mask = torch.ones(3, 8, dtype=torch.bool)
+            batch.join(Sources([0, 1, 2], mask, torch.ones(3, 8, 16), mask.long()))
+            with OnTheDevice():
+                batch.step()
+        with OnTheDevice():
+            for _ in range(3):
+                batch.step()
+                before = [tensor.shape for tensor in batch.state]
+                batch.take_step()
+                assert [tensor.shape for tensor in batch.state] == before
