@@ -17,6 +17,7 @@ A recorder does not have to be CUDA's: nothing but `cuda_recorder` needs a GPU.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -133,9 +134,15 @@ class RecordedSteps:
         return memory[: like.numel()].view(like.shape)
 
 
+@functools.cache
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all batches, since cuBLAS keeps memory for every stream that it has seen."""
+    return torch.cuda.Stream(device)
+
+
 def cuda_recorder(device: torch.device) -> Recorder:
     """Records CUDA graphs, which share the memory of their intermediate results: one is replayed at a time."""
-    stream = torch.cuda.Stream(device)
+    stream = _recording_stream(device)
     pool = torch.cuda.graph_pool_handle()
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
