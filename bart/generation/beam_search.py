@@ -180,7 +180,7 @@ class BeamSearch:
         Each beam gets one place more than there are EOS ids, so that K extensions remain open whatever ends.
         """
         vocab_size = scores.shape[2]
-        count = max(2, len(self.eos_ids) + 1) * self.width
+        count = min(max(2, len(self.eos_ids) + 1), vocab_size) * self.width
         sums = scores.add_(self.open.scores[:, :, None])  # (B, K, V)
         if self.sample:
             flat = draw(sums.flatten(1), count)

@@ -196,7 +196,7 @@ class GenerationConfig:
         elif self.max_length is not None:
             name, value, longest = "max_length", self.max_length, self.max_length
         else:
-            return min(_DEFAULT_NEW_TOKENS + 1, positions)
+            return max(2, min(_DEFAULT_NEW_TOKENS + 1, positions))
         if longest > positions + 1:
             most = positions if name == "max_new_tokens" else positions + 1
             raise InputError(f"{name} is {value}; allowed: at most {most}, for the model has {positions} positions")

@@ -176,7 +176,9 @@ def generate_many(
             steps = (found.parents >= 0).sum(dim=2).amax(dim=1).tolist()
             now = time.perf_counter()
             for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
-                yield GeneratedArticle(number, tokens[:, : length + 1], now - started[number])
+                # An ordinary tensor, which may be changed and trained on, and does not keep those of other articles.
+                sequences = tokens[:, : length + 1].clone()
+                yield GeneratedArticle(number, sequences, now - started[number])
 
 
 def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:
@@ -220,9 +222,10 @@ def _checked_mask(
     if input_ids is not None and (input_ids.dim() != 2 or input_ids.dtype not in (torch.int64, torch.int32)):
         got = f"{tuple(input_ids.shape)} of {input_ids.dtype}"
         raise InputError(f"input_ids are {got}; allowed: two dimensions (articles, source length) of int64")
-    if encoder_outputs is not None and encoder_outputs.dim() != 3:
+    width = model.config.d_model
+    if encoder_outputs is not None and (encoder_outputs.dim() != 3 or encoder_outputs.shape[2] != width):
         shape = tuple(encoder_outputs.shape)
-        raise InputError(f"encoder_outputs are {shape}; allowed: three dimensions (articles, source length, width)")
+        raise InputError(f"encoder_outputs are {shape}; allowed: three dimensions (articles, source length, {width})")
     shape = source.shape[:2]
     if 0 in shape:
         raise InputError(f"the source is {tuple(shape)}; allowed: at least one article and one id")

@@ -61,9 +61,19 @@ def draw(scores: Tensor, count: int) -> Tensor:
 
     A row whose columns are all banned (-inf) draws from all of them; like arg-max and top-k there, it has to return
     something.
+
+    Raises:
+        InputError: scores that are NaN or +inf.
     """
     nothing_left = scores.amax(dim=1, keepdim=True) == -torch.inf
-    return torch.multinomial(scores.masked_fill(nothing_left, 0.0).softmax(dim=1), count)
+    probabilities = scores.masked_fill(nothing_left, 0.0).softmax(dim=1)
+    # One such score makes all of its row NaN. multinomial, too, waits for the device to see whether it can draw.
+    if bool(probabilities[:, 0].isnan().any()):
+        raise InputError(
+            "do_sample is True, and scores of the next id are NaN or +inf; allowed: weights, a precision, a "
+            "temperature and a repetition_penalty that keep them finite"
+        )
+    return torch.multinomial(probabilities, count)
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,14 @@ def test_generate_many_refuses_bad_sources_before_it_generates(model):
     assert list(model.generate_many([], 2)) == []
 
 
+def test_what_generate_many_yields_may_be_changed_and_trained_on(model, source: Tensor):
+    article = next(model.generate_many([[3, 4], [5]], 2, max_length=6))
+    article.sequences[:, 0] = 5
+    model(source[:1], labels=article.sequences).loss.backward()
+    model.zero_grad()
+    assert article.sequences.untyped_storage().nbytes() == 8 * article.sequences.numel(), "keeps other articles' ids"
+
+
 @every_method
 def test_padding_changes_nothing(model, source: Tensor, options: dict[str, Any]):
     padded = torch.nn.functional.pad(source, (0, 5), value=PAD)

@@ -1,0 +1,285 @@
+"""Decoding at its limits: shapes as small and as large as there are, scores that allow nothing, and no leaks."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+PAD, EOS, VOCAB, POSITIONS = 1, 2, 23, 1024
+INF, NAN = float("inf"), float("nan")
+PRECISIONS = ("fp32", "bf16", "int8")
+METHODS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "beams": {"num_beams": 3},
+    "early": {"num_beams": 3, "early_stopping": True, "num_return_sequences": 2},
+    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "num_return_sequences": 4},
+    "samples": {"do_sample": True, "top_k": 0, "top_p": 0.8, "num_return_sequences": 2},
+    "sampled beams": {"do_sample": True, "num_beams": 3},
+}
+every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
+Model = BartForConditionalGeneration
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads only get in each other's way with models this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def a_model(**config: Any) -> Model:
+    torch.manual_seed(3)
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    fields = {"vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "init_std": 0.5, **sizes, **heads, **config}
+    return Model(BartConfig(**fields)).eval()
+
+
+def copies(model: Model) -> dict[str, Model]:
+    """The model as it is, and its copies for inference."""
+    return {"plain": model, **{precision: model.for_inference(precision) for precision in PRECISIONS}}
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Model]:
+    return copies(a_model())
+
+
+def by_both_ways(model: Model, sources: list[list[int]], **options: Any) -> Iterator[Callable[[], list[Tensor]]]:
+    """Calls that give the sequences (N, T) of each source: of `generate`, and of `generate_many`."""
+    count = options.get("num_return_sequences", 1)
+
+    def at_once() -> list[Tensor]:
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in sources], True, padding_value=PAD)
+        return list(model.generate(ids, **options).split(count))
+
+    def many() -> list[Tensor]:
+        found = {article.index: article.sequences for article in model.generate_many(sources, 2, **options)}
+        return [found[index] for index in range(len(sources))]
+
+    yield at_once
+    yield many
+
+
+def check(found: list[Tensor], articles: int, options: dict[str, Any]) -> None:
+    """Every article has its sequences, of ids that there are."""
+    assert len(found) == articles
+    for sequences in found:
+        assert len(sequences) == options.get("num_return_sequences", 1)
+        assert 1 <= sequences.shape[1] <= options["max_length"]
+        assert int(sequences.min()) >= 0 and int(sequences.max()) < VOCAB
+
+
+# Shapes
+
+
+@every_method
+def test_articles_of_one_token_and_of_as_many_as_there_are_positions(
+    models: dict[str, Model], options: dict[str, Any]
+) -> None:
+    longest = torch.randint(3, VOCAB, (POSITIONS,), generator=torch.Generator().manual_seed(1)).tolist()
+    options = {"max_length": 6, **options}
+    for model in models.values():
+        for call in by_both_ways(model, [[EOS], longest, [7]], **options):
+            check(call(), 3, options)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3, "no_repeat_ngram_size": 2}])
+def test_articles_of_one_token_and_of_1024_give_what_transformers_gives(
+    models: dict[str, Model], options: dict[str, Any], tmp_path: Path
+) -> None:
+    from transformers import BartForConditionalGeneration as Peer
+
+    models["plain"].save_pretrained(tmp_path)
+    peer = Peer.from_pretrained(tmp_path).eval()
+    options = {"max_length": 12, **options}
+    sources = [[9], torch.randint(3, VOCAB, (POSITIONS,), generator=torch.Generator().manual_seed(2)).tolist()]
+    expected = [peer.generate(torch.tensor([ids]), **options).tolist() for ids in sources]
+    assert expected[0] != expected[1]
+    for name in ("plain", "fp32"):
+        assert [models[name].generate(torch.tensor([ids]), **options).tolist() for ids in sources] == expected
+        for call in by_both_ways(models[name], sources, **options):
+            rows = [sequences[:, : len(row[0])].tolist() for sequences, row in zip(call(), expected, strict=True)]
+            assert rows == expected
+
+
+@pytest.mark.parametrize("name", ["plain", *PRECISIONS])
+def test_too_many_tokens_and_none_are_errors(models: dict[str, Model], name: str) -> None:
+    model = models[name]
+    with pytest.raises(InputError, match="1025 ids; allowed: at most 1024, the model's positions"):
+        model.generate(torch.full((1, POSITIONS + 1), 5))
+    with pytest.raises(InputError, match="source 1 has 1025 ids; allowed: 1 to 1024"):
+        next(model.generate_many([[5], [5] * (POSITIONS + 1)], 2))
+    with pytest.raises(InputError, match="max_length is 1026; allowed: at most 1025"):
+        model.generate(torch.full((1, 3), 5), max_length=POSITIONS + 2)
+    with pytest.raises(InputError, match=r"\(0, 5\) of torch.float32; allowed: two dimensions"):
+        model.generate(torch.empty(0, 5))
+    with pytest.raises(InputError, match=r"the source is \(0, 5\); allowed: at least one article"):
+        model.generate(encoder_outputs=torch.empty(0, 5, 32))
+    with pytest.raises(InputError, match=r"encoder_outputs are \(1, 5, 31\); allowed: .* 32\)"):
+        model.generate(encoder_outputs=torch.empty(1, 5, 31))
+    with pytest.raises(InputError, match="source 1 has 0 ids"):
+        next(model.generate_many([[3], []], 2))
+    assert list(model.generate_many([], 2)) == []
+
+
+@every_method
+@pytest.mark.parametrize(("vocab_size", "positions"), [(1, 24), (2, 1)])
+def test_a_vocabulary_of_one_id_and_one_position(vocab_size: int, positions: int, options: dict[str, Any]) -> None:
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
+    model = a_model(vocab_size=vocab_size, max_position_embeddings=positions, **ids)
+    for each in copies(model).values():
+        for max_length in (None, positions + 1):
+            sequences = each.generate(
+                torch.zeros(2, 1, dtype=torch.long),
+                torch.ones(2, 1),  # for 0 is also the padding
+                eos_token_id=None,
+                forced_eos_token_id=None,
+                max_length=max_length,
+                **options,
+            )
+            assert len(sequences) == 2 * options.get("num_return_sequences", 1)
+            assert sequences.shape[1] == (max_length or min(21, max(positions, 2)))
+
+
+def test_more_beams_than_there_are_sequences_find_all_of_them_best_first() -> None:
+    """Against a search through all sequences."""
+    vocab_size, beams = 5, 40
+    model = a_model(vocab_size=vocab_size, max_position_embeddings=9)
+    source = torch.tensor([[3, 4, 3]])
+    every = torch.tensor([[EOS, *ids] for ids in itertools.product(range(vocab_size), repeat=2)])
+    with torch.no_grad():
+        logits = model(source.expand(len(every), -1), decoder_input_ids=every[:, :-1]).logits
+    log_probs = logits.log_softmax(dim=2).gather(2, every[:, 1:, None]).sum(dim=(1, 2))
+    expected = every[log_probs.argsort(descending=True)].tolist()
+    options = {"num_beams": beams, "num_return_sequences": beams, "max_length": 3, "eos_token_id": None}
+    options["forced_eos_token_id"] = None
+    for name, each in copies(model).items():
+        for call in by_both_ways(each, source.tolist(), **options):
+            [found] = call()
+            assert len(found) == beams
+            if name in ("plain", "fp32"):
+                assert found[: len(expected)].tolist() == expected
+
+
+@every_method
+def test_beams_wider_than_the_vocabulary(models: dict[str, Model], options: dict[str, Any]) -> None:
+    options = {"max_length": 5, **options}
+    if "num_beams" in options:
+        options["num_beams"] *= VOCAB
+    for model in models.values():
+        for call in by_both_ways(model, [[5], [6, 7, 8]], **options):
+            check(call(), 2, options)
+
+
+# Scores that allow nothing
+
+
+@every_method
+@pytest.mark.parametrize("limits", [{}, {"min_length": 6, "forced_eos_token_id": None}])
+def test_rules_that_ban_every_id(models: dict[str, Model], options: dict[str, Any], limits: dict[str, Any]) -> None:
+    words = [[token] for token in range(VOCAB)]
+    for eos in (EOS, None):
+        asked = {"bad_words_ids": words, "max_length": 6, "eos_token_id": eos, **limits, **options}
+        for model in models.values():
+            for call in by_both_ways(model, [[5], [6, 7, 8], [9, 4]], **asked):
+                check(call(), 3, asked)
+
+
+@pytest.mark.parametrize("name", ["greedy", "beams", "early", "groups"])
+def test_an_article_without_any_id_left_does_not_change_the_others(models: dict[str, Model], name: str) -> None:
+    sources = [[5, 9], list(range(VOCAB)), [6, 7, 8]]
+    options = {"encoder_no_repeat_ngram_size": 1, "max_length": 6, **METHODS[name]}
+    model = models["plain"]
+    alone = [model.generate(torch.tensor([ids]), torch.ones(1, len(ids)), **options).tolist() for ids in sources]
+    for call in by_both_ways(model, sources, **options):
+        assert [row[:, : len(own[0])].tolist() for row, own in zip(call(), alone, strict=True)] == alone
+
+
+@every_method
+@pytest.mark.parametrize(
+    "bias", [[-INF], [NAN], [INF], [0.0] * 9 + [NAN] + [0.0] * (VOCAB - 10)], ids=["-inf", "nan", "inf", "one nan"]
+)
+def test_scores_that_are_not_finite(options: dict[str, Any], bias: list[float]) -> None:
+    model = a_model()
+    model.final_logits_bias[:] = torch.tensor(bias)
+    asked = {"max_length": 6, **options}
+    # Beams sample log-probabilities, which are NaN where all logits are -inf.
+    drawn = options.get("do_sample") and not (bias == [-INF] and "num_beams" not in options)
+    for each in copies(model).values():
+        for call in by_both_ways(each, [[5], [6, 7, 8]], **asked):
+            if drawn:
+                with pytest.raises(InputError, match="do_sample is True, and scores of the next id are"):
+                    call()
+            else:
+                check(call(), 2, asked)
+
+
+@pytest.mark.parametrize("options", [{"temperature": 1e-300}, {"temperature": 1e300}, {"repetition_penalty": 1e-300}])
+def test_options_that_leave_no_finite_scores(models: dict[str, Model], options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="do_sample is True, and scores of the next id are"):
+        models["plain"].generate(torch.tensor([[5, 6, 7]]), do_sample=True, bad_words_ids=[[8]], **options)
+
+
+# Leaks
+
+
+def resident_megabytes() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def states_after_batches(*counts: int) -> list[tuple[float, int]]:
+    """Memory in MB and the number of tensors there are, after so many batches of random shapes, and so many more."""
+    torch.set_num_threads(1)
+    gc.disable()  # nothing should need it: caches and states that wait for it add up
+    models = list(copies(a_model(max_position_embeddings=24, d_model=64)).values())
+    rng = random.Random(0)
+    states = []
+    for count in counts:
+        for index in range(count):
+            model, options = rng.choice(models), dict(rng.choice(list(METHODS.values())))
+            if "num_beams" in options:
+                options["num_beams"] *= rng.randint(1, 2)
+            options |= {"max_length": rng.randint(2, 4), "no_repeat_ngram_size": rng.choice([0, 2])}
+            lengths = [rng.randint(1, 24) for _ in range(rng.randint(1, 3))]
+            if index % 2:
+                sources = [[rng.randrange(3, VOCAB) for _ in range(length)] for length in lengths]
+                for _ in model.generate_many(sources, 2, **options):
+                    if index % 8 == 1:
+                        break  # whoever has enough leaves the rest
+            else:
+                ids = torch.randint(3, VOCAB, (len(lengths), max(lengths)))
+                mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+                model.generate(ids, mask, **options)
+        states.append((resident_megabytes(), sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())))
+    return states
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc, to read the memory in use")
+def test_a_thousand_batches_leave_memory_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch's copy of oneDNN keeps what it compiled for the last 1024 shapes, some hundred megabytes. With less, what it
+    # keeps is complete after the first batches.
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "32")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        [(memory, tensors), (last_memory, last_tensors)] = pool.submit(states_after_batches, 100, 1000).result()
+    assert last_tensors <= tensors + len(PRECISIONS)  # the mask that each copy remembers, or None
+    assert last_memory < memory + 6
