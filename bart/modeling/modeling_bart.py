@@ -476,7 +476,7 @@ class BartForConditionalGeneration(nn.Module):
                 attention in bf16 where this processor is quick at that, all else in fp32.
 
         Raises:
-            InputError: another precision, or int8 where it cannot be computed.
+            InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.
         """
         from bart.modeling.packed import inference_copy
 

@@ -169,6 +169,8 @@ class InferenceBart(BartForConditionalGeneration):
 
 def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:
     """See `BartForConditionalGeneration.for_inference`."""
+    if isinstance(model, InferenceBart):
+        raise InputError("the model is a copy for inference; allowed: for_inference() of the model it was made from")
     if precision not in PRECISIONS:
         raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
     dtype = PRECISIONS[precision]

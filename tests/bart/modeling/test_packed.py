@@ -195,3 +195,9 @@ def test_bad_precisions(model: BartForConditionalGeneration, monkeypatch: pytest
         model.for_inference("int8")
     plain = model.for_inference("fp32")  # without packing
     assert isinstance(plain.lm_head, nn.Linear)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_a_copy_of_a_copy_is_refused(model: BartForConditionalGeneration, precision: str) -> None:
+    with pytest.raises(InputError, match="the model is a copy for inference"):
+        model.for_inference(precision).for_inference()
