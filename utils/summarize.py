@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option, parse_dataclass, run_main
-from utils.data.dataset import evaluation_batches
 from utils.evaluation.rouge import split_sentences
 from utils.evaluation.scoring import generation_options
 from utils.loading import fit_vocabulary, load_for_evaluation
@@ -31,8 +28,6 @@ LongDocuments = Literal["refuse", "cut", "join", "resummarize"]
 LONG_DOCUMENTS: tuple[str, ...] = get_args(LongDocuments)
 # Room for <s>, </s> and any one character: at most four bytes, and the space that add_prefix_space sets before it.
 SHORTEST_WINDOW = 8
-# A window has one summary, as ids.
-_FIXED_OPTIONS: dict[str, Any] = {"num_return_sequences": 1, "return_dict_in_generate": False}
 
 
 def summarize(
@@ -51,14 +46,14 @@ def summarize(
 
     Args:
         texts: a document, or several. White space around a document does not count.
-        model: only its generate, config.max_position_embeddings and device are used.
+        model: only its generate_many and config.max_position_embeddings are used.
         long_documents: what to do with documents of more than max_source_length tokens. "refuse": raise InputError.
             "cut": leave out what is beyond. "join": split them into windows (see `split_text`), and join the windows'
             summaries with spaces; the summary grows with the document. "resummarize": take the joined summaries for a
             document, until it fits, and summarise that.
         max_source_length: tokens that the model reads at once, `<s>` and `</s>` included. Default: its positions.
         batch_size: windows, of all documents, that are summarised at once.
-        options: passed to `model.generate`.
+        options: passed to `model.generate_many`.
 
     Returns:
         The summary of one document, or a list in the order of the documents.
@@ -107,9 +102,9 @@ def _check(
         )
     if type(batch_size) is not int or batch_size < 1:
         raise InputError(f"batch_size is {batch_size!r}; allowed: an integer of at least 1")
-    for name, value in _FIXED_OPTIONS.items():
-        if name in options and options[name] != value:
-            raise InputError(f"{name} is {options[name]!r}; allowed: {value}, for a document gets one summary")
+    sequences = options.get("num_return_sequences", 1)
+    if sequences != 1:
+        raise InputError(f"num_return_sequences is {sequences!r}; allowed: 1, for a document gets one summary")
     if not documents:
         raise InputError("texts is empty; allowed: at least one document")
     for index, text in enumerate(documents):
@@ -285,19 +280,11 @@ def _generate(
     batch_size: int,
     options: dict[str, Any],
 ) -> list[str]:
-    """The summary of each window; windows of like length are summarised together."""
+    """The summary of each window."""
     summaries = [""] * len(windows)
-    for batch in evaluation_batches(np.array([len(ids) for ids in windows]), batch_size):
-        rows = [torch.tensor(windows[index]) for index in batch]
-        input_ids = pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
-        attention_mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        generated = model.generate(
-            input_ids=input_ids.to(model.device),
-            attention_mask=attention_mask.to(model.device),
-            **{**options, **_FIXED_OPTIONS},
-        )
-        for index, summary in zip(batch, tokenizer.batch_decode(generated, skip_special_tokens=True), strict=True):
-            summaries[index] = summary.strip()
+    # A model's own defaults may ask for more than one sequence.
+    for article in model.generate_many(windows, batch_size, **{**options, "num_return_sequences": 1}):
+        summaries[article.index] = tokenizer.decode(article.sequences[0], skip_special_tokens=True).strip()
     return summaries
 
 
