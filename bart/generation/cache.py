@@ -134,37 +134,47 @@ class DecoderCache:
         self.self_mask = self.self_mask.gather(2, index)
 
     def keep(self, articles: Tensor) -> None:
-        """Go on with some of the articles (M,) only, and with no more source positions than they have."""
-        readable = self.readable[articles]
-        longest = int(readable.any(dim=0).nonzero().max()) + 1
-        if self.fixed_shapes:
-            longest = _rounded_up(longest, SOURCE_PIECE)
+        """Go on with some of the articles (M,) only."""
         for layer in self.layers:
-            layer.cross_keys = layer.cross_keys[articles, :, :longest]
-            layer.cross_values = layer.cross_values[articles, :, :longest]
+            layer.cross_keys, layer.cross_values = layer.cross_keys[articles], layer.cross_values[articles]
             layer.self_keys, layer.self_values = layer.self_keys[articles], layer.self_values[articles]
         self.self_mask, self.positions = self.self_mask[articles], self.positions[articles]
         self.joined = [self.joined[article] for article in articles.tolist()]
-        self._set_readable(readable[:, :longest])
-        oldest = min(self.joined)
-        while self.used and self.used[0][0] < oldest:
-            self.free.append(self.used.popleft()[1])
+        self._changed(self.readable[articles])
 
-    def join(self, other: DecoderCache) -> None:
-        """Take in the articles of a cache that has read nothing yet, behind those that are here."""
+    def replace(self, articles: Tensor, other: DecoderCache) -> None:
+        """Put the articles of a cache that has read nothing yet in the places of others (M,), copying nothing else."""
         length = max(self.readable.shape[1], other.readable.shape[1])
-        columns = self.self_mask.shape[3]
         for layer, new in zip(self.layers, other.layers, strict=True):
             for name in ("cross_keys", "cross_values"):
                 old, added = getattr(layer, name), getattr(new, name)
-                setattr(layer, name, torch.cat([padded(old, 2, length), padded(added, 2, length)]))
-            for name in ("self_keys", "self_values"):
-                old, added = getattr(layer, name), getattr(new, name)
-                setattr(layer, name, torch.cat([old, padded(added, 2, columns)]))
-        self.self_mask = torch.cat([self.self_mask, padded(other.self_mask, 3, columns, -torch.inf)])
-        self.positions = torch.cat([self.positions, other.positions])
-        self.joined += [self.steps] * len(other.joined)
-        self._set_readable(torch.cat([padded(self.readable, 1, length), padded(other.readable, 1, length)]))
+                if old.shape[2] < length:
+                    old = padded(old, 2, length)
+                    setattr(layer, name, old)
+                old[articles, :, : added.shape[2]] = added  # what an earlier article left behind these is hidden
+        self.self_mask[articles] = -torch.inf
+        self.positions[articles] = -1
+        for article in articles.tolist():
+            self.joined[article] = self.steps
+        readable = padded(self.readable, 1, length)
+        readable[articles] = padded(other.readable, 1, length)
+        self._changed(readable)
+
+    def _changed(self, readable: Tensor) -> None:
+        """Give up columns and source positions that none of the articles, with these readable ones, needs."""
+        oldest = min(self.joined)
+        while self.used and self.used[0][0] < oldest:
+            self.free.append(self.used.popleft()[1])
+        longest = int(readable.any(dim=0).nonzero().max()) + 1
+        if self.fixed_shapes:
+            longest = _rounded_up(longest, SOURCE_PIECE)
+        if longest < readable.shape[1]:
+            for layer in self.layers:
+                for name in ("cross_keys", "cross_values"):
+                    shorter = getattr(layer, name)[:, :, :longest]
+                    # Recorded steps know tensors by where they begin.
+                    setattr(layer, name, shorter.contiguous() if self.fixed_shapes else shorter)
+        self._set_readable(readable[:, :longest])
 
     def _grow(self) -> None:
         """Make room for more columns; what is not written yet is 0, for a masked NaN would still spread."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from bart.errors import InputError
 from bart.generation.beam_search import Hypotheses
 from bart.generation.config import GenerationConfig
-from bart.generation.rules import rules_for
+from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class GeneratedArticle:
     Attributes:
         index: its place among the sources.
         sequences: (N, T) ids, best first; padded on the right to the longest.
-        seconds: from the moment it joined the batch, its encoding included.
+        seconds: in the batch, and its share of the encoding with others.
     """
 
     index: int
@@ -156,20 +156,31 @@ def generate_many(
             last = model.config.vocab_size - 1
             raise InputError(f"source {index} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
     waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    started = [0.0] * len(sources)
+    ready = Sources([], None, torch.empty(0), None)  # encoded together, of which some wait to join
+    encoding = 0.0  # seconds of each of these
+    joined = [0.0] * len(sources)  # when each article joined, had it been encoded just before
 
-    def next_sources(count: int) -> Sources | None:
-        numbers = [waiting.pop() for _ in range(min(count, len(waiting)))]
-        if not numbers:
-            return None
-        for number in numbers:
-            started[number] = time.perf_counter()
+    def encode(numbers: list[int]) -> Sources:
         lengths = torch.tensor([len(sources[number]) for number in numbers])
         mask = torch.arange(int(lengths.max())) < lengths[:, None]
         ids = torch.full(mask.shape, config.fill_token_id or 0)
         ids[mask] = torch.cat([torch.as_tensor(sources[number], dtype=torch.long) for number in numbers])
         ids, mask = ids.to(model.device), mask.to(model.device)
-        return Sources(numbers, mask, model.encode(ids, mask), ids)
+        return Sources(numbers, mask, model.encode(ids, mask), ids.masked_fill(~mask, NO_ID))
+
+    def next_sources(count: int) -> Sources | None:
+        nonlocal ready, encoding
+        start = time.perf_counter()
+        if not ready.numbers:
+            if not waiting:
+                return None
+            ready = encode([waiting.pop() for _ in range(min(batch_size, len(waiting)))])
+            encoding = (time.perf_counter() - start) / len(ready.numbers)
+        longest = len(sources[ready.numbers[0]])
+        first, ready = ready.of(slice(0, count), longest), ready.of(slice(count, None), longest)
+        for number in first.numbers:
+            joined[number] = time.perf_counter() - encoding
+        return first
 
     with _eval_mode(model):
         for numbers, found in decode(model, config, max_length, batch_size, next_sources):
@@ -178,7 +189,7 @@ def generate_many(
             for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
                 # An ordinary tensor, which may be changed and trained on, and does not keep those of other articles.
                 sequences = tokens[:, : length + 1].clone()
-                yield GeneratedArticle(number, sequences, now - started[number])
+                yield GeneratedArticle(number, sequences, now - joined[number])
 
 
 def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:

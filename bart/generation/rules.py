@@ -22,6 +22,8 @@ from bart.errors import InputError
 from bart.generation.config import GenerationConfig
 
 _BANNED = float("-inf")
+# In the place of an id, where there is none.
+NO_ID = -1
 
 
 @dataclass
@@ -169,19 +171,23 @@ class EncoderNoRepeatNGram:
 
     Args:
         size: n.
-        source_ids: (B, S).
+        source_ids: (B, S); NO_ID behind the ids of a source that has fewer.
     """
 
     def __init__(self, size: int, source_ids: Tensor) -> None:
         self.size = size
         # Shorter sources hold no n-gram.
-        self.windows = source_ids.unfold(1, size, 1) if source_ids.shape[1] >= size else None
+        self.windows = source_ids.clamp(min=0).unfold(1, size, 1) if source_ids.shape[1] >= size else None
+        self.whole = source_ids[:, size - 1 :] != NO_ID  # (B, W), the windows that end within their source
 
     def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
-        if self.windows is None or prefixes.longest < self.size - 1:
-            return scores
         count = self.size - 1
-        return _ban_continuations(scores, prefixes.last(count), self.windows, _long_enough(prefixes, count))
+        if self.windows is None or prefixes.longest < count:
+            return scores
+        valid = self.whole.repeat_interleave(len(scores) // len(self.whole), dim=0)
+        if (long_enough := _long_enough(prefixes, count)) is not None:
+            valid &= long_enough
+        return _ban_continuations(scores, prefixes.last(count), self.windows, valid)
 
 
 class BadWords:

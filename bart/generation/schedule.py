@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from bart.generation.beam_search import Hypotheses
-from bart.generation.cache import padded
+from bart.generation.cache import DecoderCache, padded
 from bart.generation.config import GenerationConfig
 from bart.generation.graphs import RecordedSteps, recorder_for
-from bart.generation.rules import Rule, rules_for
-from bart.generation.search import search_for
+from bart.generation.rules import NO_ID, Rule, rules_for
+from bart.generation.search import Search, search_for
 
 if TYPE_CHECKING:
     from bart.modeling.modeling_bart import BartForConditionalGeneration
@@ -32,13 +32,18 @@ class Sources:
         numbers: B numbers by which the caller knows them.
         mask: (B, S) bool, or None where all positions may be read.
         states: (B, S, D) from the encoder.
-        ids: (B, S), or None where the caller has only states.
+        ids: (B, S), NO_ID where no rule shall see one; None where the caller has only states.
     """
 
     numbers: list[int]
     mask: Tensor | None
     states: Tensor
     ids: Tensor | None
+
+    def of(self, places: slice, length: int) -> Sources:
+        """Some of these articles, cut to so many positions."""
+        mask, ids = (None if part is None else part[places, :length] for part in (self.mask, self.ids))
+        return Sources(self.numbers[places], mask, self.states[places, :length], ids)
 
 
 class Batch:
@@ -47,6 +52,7 @@ class Batch:
     Args:
         max_length: greatest length of a sequence.
         kept: gets the scores (R, V) after all rules of every step, unless it is None.
+        first: the articles to begin with.
 
     Attributes:
         numbers: by which the caller knows the articles.
@@ -59,48 +65,51 @@ class Batch:
         config: GenerationConfig,
         max_length: int,
         kept: list[Tensor] | None,
+        first: Sources,
     ) -> None:
         self.model = model
         self.config = config
         self.max_length = max_length
         self.kept = kept
-        self.numbers: list[int] = []
-        self.lengths: list[int] = []
-        self.search = search_for(config, max_length, 0, model.device)
+        self.numbers = list(first.numbers)
+        self.lengths = [1] * len(first.numbers)
+        self.cache, self.search = self._begun(first)
         self.rules: list[Rule] | None = None
-        self.ids: Tensor | None = None
+        self._set_ids(first.ids)
         recorder = recorder_for(model.device, config, kept is not None)
         self.recorded = None if recorder is None else RecordedSteps(recorder)
 
-    def join(self, new: Sources) -> None:
-        """Take in articles, behind those that are here."""
-        config, device = self.config, self.model.device
-        beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
-        # The last id of a sequence is never read.
-        cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
-        if not self.numbers:
-            self.cache, ids = cache, new.ids
-        else:
-            self.cache.join(cache)
-            ids = new.ids
-            if ids is not None:
-                width = max(self.ids.shape[1], ids.shape[1])
-                ids = torch.cat([padded(part, 1, width, config.fill_token_id or 0) for part in (self.ids, ids)])
-        search = search_for(config, self.max_length, len(new.numbers), device)
-        self.search.state = [torch.cat(parts) for parts in zip(self.search.state, search.state, strict=True)]
-        self.numbers += new.numbers
-        self.lengths += [1] * len(new.numbers)
-        self._set_ids(ids)
+    def replace(self, places: list[int], new: Sources) -> None:
+        """Let articles take the places of as many others."""
+        cache, search = self._begun(new)
+        index = torch.tensor(places, dtype=torch.long, device=self.model.device)
+        self.cache.replace(index, cache)
+        for old, added in zip(self.search.state, search.state, strict=True):
+            old[index] = added
+        for place, number in zip(places, new.numbers, strict=True):
+            self.numbers[place], self.lengths[place] = number, 1
+        if self.ids is not None:
+            width = max(self.ids.shape[1], new.ids.shape[1])
+            ids = padded(self.ids, 1, width, NO_ID)
+            ids[index] = padded(new.ids, 1, width, NO_ID)
+            self._set_ids(ids)
 
     def keep(self, places: list[int]) -> None:
         """Go on with the articles in these places only."""
         self.numbers = [self.numbers[place] for place in places]
         self.lengths = [self.lengths[place] for place in places]
         index = torch.tensor(places, dtype=torch.long, device=self.model.device)
+        self.cache.keep(index)
         self.search.state = [tensor[index] for tensor in self.search.state]
-        if places:  # else there will be a new cache, or none
-            self.cache.keep(index)
-            self._set_ids(None if self.ids is None else self.ids[index])
+        self._set_ids(None if self.ids is None else self.ids[index])
+
+    def _begun(self, new: Sources) -> tuple[DecoderCache, Search]:
+        """A cache and a search in which nothing has happened yet."""
+        config = self.config
+        beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
+        # The last id of a sequence is never read.
+        cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
+        return cache, search_for(config, self.max_length, len(new.numbers), self.model.device)
 
     def step(self) -> None:
         """Choose the next id of every hypothesis. The host waits for nothing."""
@@ -158,11 +167,14 @@ def steps_between_checks(device: torch.device) -> int:
 
 
 def leaving_part(device: torch.device, are_replaced: bool) -> float:
-    """Articles leave when they are so large a part of the batch: leaving copies the state of those that stay.
+    """Articles leave when they are so large a part of the batch.
 
-    Where no others take their places, shapes change, and steps have to be recorded anew on a GPU (see `graphs`).
+    If others take their places, that costs little more than encoding these, better some at once. If not, the state of
+    those that stay is copied; and on a GPU shapes change, so that steps have to be recorded anew (see `graphs`).
     """
-    return 0.5 if device.type == "cuda" and not are_replaced else 0.25
+    if are_replaced:
+        return 1 / 16
+    return 1 / 2 if device.type == "cuda" else 1 / 4
 
 
 @torch.inference_mode()
@@ -183,33 +195,34 @@ def decode(
 
     Args:
         max_length: greatest length of a sequence.
-        sources: called for up to so many articles more; None when there are none left.
+        sources: gives at most so many articles more; None when none are left. The first ones fill the batch.
         may_leave: whether articles may leave before all are done.
         kept: gets the scores (R, V) after all rules of every step, unless it is None.
     """
-    batch = Batch(model, config, max_length, kept)
+    new = sources(batch_size)
+    if new is None:
+        return
+    batch = Batch(model, config, max_length, kept, new)
     check_every = 1 if kept is not None else steps_between_checks(model.device)
-    more = True
     steps = 0
     while True:
-        while more and len(batch.numbers) < batch_size:
-            new = sources(batch_size - len(batch.numbers))
-            if new is None:
-                more = False
-            else:
-                batch.join(new)
-        if not batch.numbers:
-            return
-
         batch.step()
         steps += 1
         at_the_end = max(batch.lengths) == max_length
         if steps % check_every and not at_the_end:
             continue
         active = batch.active()
-        part = leaving_part(model.device, more)
+        part = leaving_part(model.device, new is not None)
         waits = active.count(False) < part * len(active) if may_leave else any(active)
         if waits and not at_the_end:
             continue
-        yield batch.results([place for place, busy in enumerate(active) if not busy])
-        batch.keep([place for place, busy in enumerate(active) if busy])
+        done = [place for place, busy in enumerate(active) if not busy]
+        yield batch.results(done)
+        while done and new is not None:
+            if (new := sources(len(done))) is not None:
+                batch.replace(done[: len(new.numbers)], new)
+                done = done[len(new.numbers) :]
+        if len(done) == len(active):
+            return
+        if done:
+            batch.keep([place for place in range(len(active)) if place not in done])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Iterator
 from typing import Any
@@ -86,6 +87,18 @@ def test_articles_that_join_and_leave_get_what_they_get_alone(model, batch_size:
         alone = model.generate(torch.tensor([source]), max_length=20, **options)
         assert found[index].tolist() == alone.tolist()
     assert len({sequences.shape[1] for sequences in found.values()}) > 2, "all of like length: shows nothing"
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_padding_by_the_batch_is_no_ngram_of_the_source(model, size: int):
+    model = copy.deepcopy(model)
+    model.final_logits_bias[0, PAD] += 9
+    sources = [[5, 6, 7, EOS], [9, EOS], [8], [4] * 20]
+    options = {"encoder_no_repeat_ngram_size": size, "max_length": 15, "num_beams": 2}
+    alone = [model.generate(torch.tensor([source]), **options)[0].tolist() for source in sources]
+    assert all(sequence.count(PAD) > 3 for sequence in alone), "padding is not generated: the test would show nothing"
+    together = {article.index: article.sequences[0].tolist() for article in model.generate_many(sources, 4, **options)}
+    assert [together[index] for index in range(4)] == alone
 
 
 def test_generate_many_refuses_bad_sources_before_it_generates(model):

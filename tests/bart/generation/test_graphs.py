@@ -305,12 +305,9 @@ def test_the_host_waits_for_nothing_in_a_step(use, options: dict[str, Any]):
     with torch.device("meta"):
         model = tiny()
     with torch.inference_mode():
-        batch = Batch(model, model.generation_config.merged(**options), 30, None)
-        for _ in range(2):
-            mask = torch.ones(3, 8, dtype=torch.bool, device="meta")
-            batch.join(Sources([0, 1, 2], mask, torch.ones(3, 8, 16, device="meta"), mask.long()))
-            with OnTheDevice():
-                batch.step()
+        mask = torch.ones(3, 8, dtype=torch.bool, device="meta")
+        first = Sources([0, 1, 2], mask, torch.ones(3, 8, 16, device="meta"), mask.long())
+        batch = Batch(model, model.generation_config.merged(**options), 30, None, first)
         with OnTheDevice():
             for _ in range(3):
                 batch.step()
