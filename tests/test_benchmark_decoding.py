@@ -173,13 +173,9 @@ def test_who_shares_a_batch_and_until_when(script: ModuleType, prepared: tuple[P
     assert encoded["ours_single_fp32"] == [(1, length) for length in lengths]
 
     ordered = sorted(lengths, reverse=True)
-    for articles, length in encoded["ours_fp32"]:
-        assert length == ordered[0]
-        ordered = ordered[articles:]
-    assert (encoded["ours_fp32"][0][0], ordered) == (8, [])
-    # Some join while others are in the batch, which stays as large as it may be.
-    in_first_step = [articles[0] for articles in running["ours_fp32"] if articles]
-    assert max(in_first_step) == in_first_step[1] == 8 > encoded["ours_fp32"][1][0]
+    assert encoded["ours_fp32"] == [(len(ordered[chunk]), ordered[chunk][0]) for chunk in chunks]
+    # Those of one encoding join while others are in the batch, which stays full as long as there are more.
+    assert [articles[0] for articles in running["ours_fp32"][:-1] if articles] == [8] * 4
     together, static = (sum(map(len, running[mode])) for mode in ("ours_fp32", "ours_static_fp32"))
     assert together < static
 
