@@ -465,6 +465,27 @@ void finish_rows(const void *input, int is_bf16, const float *peak, const float 
     }
 }
 
+// out = normalised hidden + update, with mean 0 and variance 1 (plus epsilon) of each row, times weight plus bias.
+void add_and_norm(const float *hidden, const float *update, const float *weight, const float *bias, float epsilon,
+                  float *out, int64_t rows, int64_t width, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (rows * width > SMALL)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *a = hidden + r * width, *b = update + r * width;
+        float *to = out + r * width, sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < width; i++) {
+            to[i] = a[i] + b[i];
+            sum += to[i];
+        }
+        float mean = sum / width;
+#pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < width; i++) squares += (to[i] - mean) * (to[i] - mean);
+        float scale = 1 / sqrtf(squares / width + epsilon);
+        for (int64_t i = 0; i < width; i++) to[i] = (to[i] - mean) * scale * weight[i] + bias[i];
+    }
+}
+
 // ----------------------------------------------------------------------------------------------------- products
 
 // Whether what is here for AVX-512 is in use; whether multiply() is there.

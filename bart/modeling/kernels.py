@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,10 @@ _FINISH_ROWS = [
 ]
 
 
+_ADD_AND_NORM = [
+    *(_POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_float),  # hidden, update, weight, bias, epsilon
+    *(_POINTER, _SIZE, _SIZE, _INT),  # out, N, O, threads
+]
 _MULTIPLY = [
     *(_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER),  # input, is it bf16, weights, scale, offset, bias
     *(_INT, _POINTER, _INT, _SIZE, _SIZE, _SIZE, _INT),  # whether to apply gelu, out, is it bf16, N, I, O, threads
@@ -93,8 +97,10 @@ class Kernels:
     def __init__(self, library: Path) -> None:
         functions = ctypes.CDLL(str(library))
         self._attend, self._finish_rows = functions.attend, functions.finish_rows
+        self._add_and_norm = functions.add_and_norm
         self._attend.argtypes, self._finish_rows.argtypes = _ATTEND, _FINISH_ROWS
-        self._attend.restype = self._finish_rows.restype = None
+        self._add_and_norm.argtypes = _ADD_AND_NORM
+        self._attend.restype = self._finish_rows.restype = self._add_and_norm.restype = None
         # Whether attention is written for this processor; whether `multiply` is there.
         self.is_avx512, self.multiplies = bool(functions.is_avx512()), bool(functions.multiplies())
         if self.multiplies:
@@ -171,6 +177,16 @@ class Kernels:
             *(out.data_ptr(), dtype is torch.bfloat16),
             *(len(rows), weight.inputs, weight.outputs, torch.get_num_threads()),
         )
+        return out
+
+    def add_and_norm(self, hidden: Tensor, update: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """norm(hidden + update), for states (…, O) in fp32."""
+        out = torch.empty_like(hidden)
+        width = hidden.shape[-1]
+        states = [_address(states, torch.float32, out.numel()) for states in (hidden, update)]
+        parameters = [_address(parameter, torch.float32, width) for parameter in (norm.weight, norm.bias)]
+        rows = out.numel() // width
+        self._add_and_norm(*states, *parameters, norm.eps, out.data_ptr(), rows, width, torch.get_num_threads())
         return out
 
     def quantize_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -163,9 +163,12 @@ class _Layer(nn.Module):
 
     def _branch(self, hidden: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
-        update = branch(norm(hidden) if self.pre_ln else hidden)
-        hidden = hidden + F.dropout(update, self.dropout, self.training)
-        return hidden if self.pre_ln else norm(hidden)
+        update = F.dropout(branch(norm(hidden) if self.pre_ln else hidden), self.dropout, self.training)
+        return hidden + update if self.pre_ln else self.add_and_norm(hidden, update, norm)
+
+    @staticmethod
+    def add_and_norm(hidden: Tensor, update: Tensor, norm: nn.LayerNorm) -> Tensor:
+        return norm(hidden + update)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         inner = F.dropout(self.activation(self.fc1(hidden)), self.activation_dropout, self.training)

@@ -208,8 +208,9 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
     stacks = (model.model.encoder, ROWS_OF_ENCODER, of_encoder), (model.model.decoder, ROWS_OF_DECODER, of_decoder)
     for stack, rows, attention_dtype in stacks:
         for layer in stack.layers:
-            for linear in (layer.fc1, layer.fc2):
-                memo[id(linear)] = pack([linear], rows)
+            # What is rounded to 8 bits next may as well come in 16.
+            inner = torch.bfloat16 if precision == "int8" else dtype
+            memo[id(layer.fc1)], memo[id(layer.fc2)] = pack([layer.fc1], rows, result=inner), pack([layer.fc2], rows)
             memo[id(layer.self_attn)] = FusedAttention(
                 layer.self_attn, partial(pack, rows=rows), False, attention_dtype
             )
@@ -224,7 +225,9 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
         memo[id(tensor)] = tensor.to(dtype)
     fast = copy.deepcopy(model, memo).eval()
     for layer in (*fast.model.encoder.layers, *fast.model.decoder.layers):
-        if isinstance(layer.fc1, Int8Linear) and layer.activation is F.gelu:
+        if precision == "int8" and layer.activation is F.gelu:
             layer.fc1.gelu, layer.activation = True, nn.Identity()
+        if precision == "int8" and load() is not None:
+            layer.add_and_norm = load().add_and_norm
     fast.__class__ = InferenceBart
     return fast

@@ -206,6 +206,19 @@ def test_finish(compiled: Kernels, count: int, width: int, activation: str) -> N
     assert torch.equal(narrow, wide.bfloat16())
 
 
+@SIZES
+def test_add_and_norm(compiled: Kernels, count: int, width: int) -> None:
+    hidden, update = torch.randn(2, count, 1, width) + 3
+    norm = torch.nn.LayerNorm(width, eps=1e-3)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    result = compiled.add_and_norm(hidden, update, norm)
+    expected = copy.deepcopy(norm).double()(hidden.double() + update.double())
+    assert result.shape == hidden.shape
+    torch.testing.assert_close(result.double(), expected, atol=2e-5, rtol=1e-5)
+    assert torch.equal(compiled.add_and_norm(hidden[:1], update[:1], norm), result[:1])
+
+
 def needs_multiply(compiled: Kernels) -> None:
     if not compiled.multiplies:
         pytest.skip("products are left to oneDNN here")
