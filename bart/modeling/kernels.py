@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,8 +44,6 @@ _FINISH_ROWS = [
     *(_POINTER, _INT, _POINTER, _POINTER, _INT),  # input, whether it is bf16, peak, bias, whether to apply gelu
     *(_POINTER, _INT, _POINTER, _POINTER, _SIZE, _SIZE, _INT),  # out, is it bf16, codes, code_peak, N, O, threads
 ]
-
-
 _ADD_AND_NORM = [
     *(_POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_float),  # hidden, update, weight, bias, epsilon
     *(_POINTER, _SIZE, _SIZE, _INT),  # out, N, O, threads
@@ -96,16 +95,18 @@ class Kernels:
 
     def __init__(self, library: Path) -> None:
         functions = ctypes.CDLL(str(library))
-        self._attend, self._finish_rows = functions.attend, functions.finish_rows
-        self._add_and_norm = functions.add_and_norm
-        self._attend.argtypes, self._finish_rows.argtypes = _ATTEND, _FINISH_ROWS
-        self._add_and_norm.argtypes = _ADD_AND_NORM
-        self._attend.restype = self._finish_rows.restype = self._add_and_norm.restype = None
+
+        def bind(function: Any, arguments: list[type]) -> Any:
+            function.argtypes, function.restype = arguments, None
+            return function
+
+        self._attend = bind(functions.attend, _ATTEND)
+        self._finish_rows = bind(functions.finish_rows, _FINISH_ROWS)
+        self._add_and_norm = bind(functions.add_and_norm, _ADD_AND_NORM)
         # Whether attention is written for this processor; whether `multiply` is there.
         self.is_avx512, self.multiplies = bool(functions.is_avx512()), bool(functions.multiplies())
         if self.multiplies:
-            self._multiply = functions.multiply
-            self._multiply.argtypes, self._multiply.restype = _MULTIPLY, None
+            self._multiply = bind(functions.multiply, _MULTIPLY)
 
     def __reduce__(self) -> tuple[Callable[[], Kernels | None], tuple[()]]:
         """Copied or unpickled as part of a model, they are those of the machine at hand, or None."""

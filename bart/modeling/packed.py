@@ -197,20 +197,20 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
         fused.bias = nn.Parameter(bias, requires_grad=False)
         return fused
 
-    of_encoder = of_decoder = dtype  # queries, keys and values
+    of_encoder = of_decoder = inner = dtype  # queries, keys and values; what the feed-forward block has inside
     if precision == "int8":
         quick = torch.cpu._is_avx512_bf16_supported()
         of_encoder = torch.bfloat16 if quick else dtype
         of_decoder = torch.bfloat16 if quick or load() is not None else dtype
+        inner = torch.bfloat16  # it is rounded to 8 bits next
     # What stands in the memo is taken for the copy, not copied: no matrix lies in memory in two layouts longer than
     # its packing takes.
     memo: dict[int, Any] = {}
     stacks = (model.model.encoder, ROWS_OF_ENCODER, of_encoder), (model.model.decoder, ROWS_OF_DECODER, of_decoder)
     for stack, rows, attention_dtype in stacks:
         for layer in stack.layers:
-            # What is rounded to 8 bits next may as well come in 16.
-            inner = torch.bfloat16 if precision == "int8" else dtype
-            memo[id(layer.fc1)], memo[id(layer.fc2)] = pack([layer.fc1], rows, result=inner), pack([layer.fc2], rows)
+            memo[id(layer.fc1)] = pack([layer.fc1], rows, result=inner)
+            memo[id(layer.fc2)] = pack([layer.fc2], rows)
             memo[id(layer.self_attn)] = FusedAttention(
                 layer.self_attn, partial(pack, rows=rows), False, attention_dtype
             )
@@ -224,10 +224,12 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
     for tensor in model.buffers():
         memo[id(tensor)] = tensor.to(dtype)
     fast = copy.deepcopy(model, memo).eval()
-    for layer in (*fast.model.encoder.layers, *fast.model.decoder.layers):
-        if precision == "int8" and layer.activation is F.gelu:
-            layer.fc1.gelu, layer.activation = True, nn.Identity()
-        if precision == "int8" and load() is not None:
-            layer.add_and_norm = load().add_and_norm
+    if precision == "int8":
+        kernels = load()
+        for layer in (*fast.model.encoder.layers, *fast.model.decoder.layers):
+            if layer.activation is F.gelu:
+                layer.fc1.gelu, layer.activation = True, nn.Identity()
+            if kernels is not None:
+                layer.add_and_norm = kernels.add_and_norm
     fast.__class__ = InferenceBart
     return fast

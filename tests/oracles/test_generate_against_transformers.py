@@ -10,7 +10,6 @@ import importlib.util
 import itertools
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from torch import Tensor
 from bart.configuration.configuration_bart import BartConfig
 from bart.generation import GenerationConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # The grid asks for min_length above max_length, and for options of methods not in use, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -53,15 +54,6 @@ def make_pair(seed: int, eos_bias: float) -> Pair:
     ours = BartForConditionalGeneration(BartConfig(**CONFIG)).eval()
     ours.load_state_dict(theirs.state_dict(), strict=False)
     return theirs, ours
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads only get in each other's way with models this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

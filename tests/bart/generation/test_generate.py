@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +15,8 @@ from bart.errors import InputError
 from bart.generation import GenerationOutput, generate
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PAD, EOS, VOCAB, POSITIONS = 1, 2, 71, 24
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -26,15 +27,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "rules": {"num_beams": 2, "min_length": 5, "repetition_penalty": 1.3, "bad_words_ids": [[5], [6, 7]]},
 }
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads only get in each other's way with models this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +25,8 @@ from bart.generation.config import GenerationConfig
 from bart.generation.graphs import Recorder, Step, can_be_recorded
 from bart.generation.schedule import Batch, Sources
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PAD, EOS, VOCAB, POSITIONS = 1, 2, 71, 64
 
@@ -52,15 +54,6 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads only get in each other's way with models this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def tiny(**sizes: int) -> BartForConditionalGeneration:

@@ -20,6 +20,8 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PAD, EOS, VOCAB, POSITIONS = 1, 2, 23, 1024
 INF, NAN = float("inf"), float("nan")
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -33,15 +35,6 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 Model = BartForConditionalGeneration
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads only get in each other's way with models this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def a_model(**config: Any) -> Model:
