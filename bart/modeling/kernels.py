@@ -68,20 +68,22 @@ class _Symbol(ctypes.Structure):
 
 
 class PackedCodes:
-    """Codes of 8 bits of a weight, in the order in which `Kernels.multiply` reads them.
+    """A linear layer's weight as codes of 8 bits, and its bias, in the order in which `Kernels.multiply` reads them.
 
     Attributes:
         codes: (panels, quads, PANEL, QUAD): the output of a code is panel and place in it, its input quad and place.
         scale: (panels · PANEL,) of a product of two codes, apart from the row's own.
         offset: (panels · PANEL,) what 128 too much in all codes of a row add to a product.
+        bias: (panels · PANEL,).
         inputs, outputs: I and O.
     """
 
-    def __init__(self, codes: Tensor, scale: Tensor) -> None:
-        """codes (O, I) in int8, scale (O,) in fp32."""
+    def __init__(self, codes: Tensor, scale: Tensor, bias: Tensor) -> None:
+        """codes (O, I) in int8, scale and bias (O,) in fp32."""
         self.outputs, self.inputs = codes.shape
-        codes = F.pad(codes, (0, -self.inputs % QUAD, 0, -self.outputs % PANEL))
-        self.scale = F.pad(scale, (0, -self.outputs % PANEL))
+        missing = -self.outputs % PANEL
+        codes = F.pad(codes, (0, -self.inputs % QUAD, 0, missing))
+        self.scale, self.bias = F.pad(scale, (0, missing)), F.pad(bias, (0, missing))
         self.offset = codes.sum(dim=1, dtype=torch.int32) * 128
         self.codes = codes.view(-1, PANEL, codes.shape[1] // QUAD, QUAD).transpose(1, 2).contiguous()
 
@@ -149,7 +151,6 @@ class Kernels:
         self,
         rows: Tensor,
         weight: PackedCodes,
-        bias: Tensor,
         activation: str = "none",
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
@@ -158,7 +159,6 @@ class Kernels:
         Only where `multiplies` is true.
 
         Args:
-            bias: (O,) with zeros behind it for as many outputs as the weight's panels have, in fp32.
             activation: none, or gelu (the exact one).
             dtype: of the result (N, O): fp32 or bf16.
         """
@@ -173,7 +173,7 @@ class Kernels:
             _address(weight.codes, torch.int8, weight.codes.numel()),
             _address(weight.scale, torch.float32, outputs),
             _address(weight.offset, torch.int32, outputs),
-            _address(bias, torch.float32, outputs),
+            _address(weight.bias, torch.float32, outputs),
             activation == "gelu",
             *(out.data_ptr(), dtype is torch.bfloat16),
             *(len(rows), weight.inputs, weight.outputs, torch.get_num_threads()),

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
-from bart.modeling.kernels import PANEL, PackedCodes, load
+from bart.modeling.kernels import PackedCodes, load
 from bart.modeling.modeling_bart import BartAttention, BartForConditionalGeneration
 
 # Hints at the rows of a product, for which its weight is laid out: an article's tokens, and some articles' beams.
@@ -65,7 +65,7 @@ class Int8Linear(nn.Module):
         scale = peak / 127**2  # of a product of two codes, apart from the row's own
         bias = torch.zeros_like(scale) if bias is None else bias
         if self.kernels is not None and self.kernels.multiplies:
-            self.weight, self.bias = PackedCodes(codes, scale), F.pad(bias, (0, -len(bias) % PANEL))
+            self.weight = PackedCodes(codes, scale, bias)
         else:
             self.weight, self.bias = torch.ops.onednn.qlinear_prepack(codes, [rows, weight.shape[1]]), bias
             self.scale, self.zero_point = scale, torch.zeros(len(peak), dtype=torch.int64)
@@ -75,7 +75,7 @@ class Int8Linear(nn.Module):
         rows = states.flatten(0, -2).contiguous()
         activation = "gelu" if self.gelu else "none"
         if isinstance(self.weight, PackedCodes):
-            out = self.kernels.multiply(rows, self.weight, self.bias, activation, self.dtype)
+            out = self.kernels.multiply(rows, self.weight, activation, self.dtype)
         elif self.kernels is not None:
             codes, peak = self.kernels.quantize_rows(rows)
             out = self.kernels.finish(self._products(codes), peak, self.bias, activation, self.dtype)

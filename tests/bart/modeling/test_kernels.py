@@ -242,30 +242,30 @@ def test_multiply(compiled: Kernels, rows: int, inputs: int, outputs: int, dtype
     scale, bias = torch.rand(outputs) / inputs, torch.randn(outputs)
     row_codes, peak = quantized(states)
     expected = (row_codes.double() - 128) @ codes.double().T * scale.double() * peak.double() + bias.double()
-    weight, padded_bias = PackedCodes(codes, scale), F.pad(bias, (0, -outputs % 32))
-    result = compiled.multiply(states, weight, padded_bias)
+    weight = PackedCodes(codes, scale, bias)
+    result = compiled.multiply(states, weight)
     # Sums are exact; what follows is in single precision.
     size = expected.abs() + bias.abs()
     assert ((result.double() - expected).abs() <= 4e-7 * size).all()
-    assert torch.equal(compiled.multiply(states, weight, padded_bias, dtype=torch.bfloat16), result.bfloat16())
-    active = compiled.multiply(states, weight, padded_bias, "gelu")
+    assert torch.equal(compiled.multiply(states, weight, dtype=torch.bfloat16), result.bfloat16())
+    active = compiled.multiply(states, weight, "gelu")
     torch.testing.assert_close(active.double(), F.gelu(result.double()), atol=1e-6, rtol=1e-6)
     for row in {0, rows // 2, rows - 1}:
         one = slice(row, row + 1)
-        assert torch.equal(compiled.multiply(states[one], weight, padded_bias), result[one])
+        assert torch.equal(compiled.multiply(states[one], weight), result[one])
 
 
 def test_multiply_by_nan_and_by_many_threads(compiled: Kernels) -> None:
     needs_multiply(compiled)
     states = torch.randn(50, 600)
     states[7, 5] = torch.nan
-    weight = PackedCodes(torch.randint(-127, 128, (700, 600), dtype=torch.int8), torch.rand(700))
-    result = compiled.multiply(states, weight, torch.zeros(704))
+    weight = PackedCodes(torch.randint(-127, 128, (700, 600), dtype=torch.int8), torch.rand(700), torch.zeros(700))
+    result = compiled.multiply(states, weight)
     assert result.isnan().all(dim=1).nonzero().flatten().tolist() == [7]
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        again = compiled.multiply(states, weight, torch.zeros(704))
+        again = compiled.multiply(states, weight)
     finally:
         torch.set_num_threads(before)
     assert torch.equal(again.nan_to_num(), result.nan_to_num())
