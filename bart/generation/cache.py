@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Tokens by which the room for self-attention's keys and values grows. All of the room is read in every step, under a
-# mask, since matrix products would copy a part of it; so there should not be too much. But a growth changes shapes.
+# Tokens by which the room for self-attention's keys and values grows at least. Torch's attention reads all of the room
+# in every step, under a mask, since matrix products would copy a part of it; so there should not be too much. But a
+# growth changes shapes.
 ROOM = 8
 MOST_ROOM_OF_FIXED_SHAPES = 64
 # Of keys, so that attention's kernels can read masks as they are.
@@ -41,7 +42,7 @@ class LayerCache:
     beam's own past is a matter of the mask.
     """
 
-    cross_keys: Tensor  # (B, H, S, Dh)
+    cross_keys: Tensor  # (B, H, S, Dh), or what else the model's attention takes
     cross_values: Tensor  # (B, H, S, Dh)
     self_keys: Tensor  # (B, H, T·K, Dh)
     self_values: Tensor  # (B, H, T·K, Dh)
@@ -60,6 +61,7 @@ class DecoderCache:
 
     Args:
         cross: per layer, the keys and values of the encoder states, each (B, H, S, Dh).
+        own: some keys of self-attention (…, Dh), for their type.
         readable: (B, S), true where a source position may be read, or None for all of them.
         beams: K, decoder rows per article.
         max_length: the most tokens a beam will be given.
@@ -70,10 +72,15 @@ class DecoderCache:
     """
 
     def __init__(
-        self, cross: Sequence[tuple[Tensor, Tensor]], readable: Tensor | None, beams: int, max_length: int
+        self,
+        cross: Sequence[tuple[Tensor, Tensor]],
+        own: Tensor,
+        readable: Tensor | None,
+        beams: int,
+        max_length: int,
     ) -> None:
         keys = cross[0][0]
-        articles, heads, length, width = keys.shape
+        articles, heads, length, _ = keys.shape
         readable = keys.new_ones(articles, length).bool() if readable is None else readable
         self.fixed_shapes = has_fixed_shapes(keys.device)
         self.room = ROOM
@@ -84,7 +91,7 @@ class DecoderCache:
             length = _rounded_up(length, SOURCE_PIECE)
             cross = [(padded(k, 2, length), padded(v, 2, length)) for k, v in cross]
             readable = padded(readable, 1, length)
-        empty = keys.new_empty((articles, heads, 0, width))
+        empty = own.new_empty((articles, heads, 0, own.shape[-1]))
         self.layers = [LayerCache(k, v, empty, empty) for k, v in cross]
         self.beams = beams
         self.max_length = max_length
@@ -92,8 +99,8 @@ class DecoderCache:
         self.joined = [0] * articles  # the step before which each article joined
         self.positions = torch.full((articles,), -1, device=keys.device)  # of the token that an article read last
         # (B, 1, K, T·K): 0 where a beam may read a column, -inf where it may not.
-        self.self_mask = keys.new_empty((articles, 1, beams, 0))
-        self.own_columns = additive(torch.eye(beams, dtype=torch.bool, device=keys.device), keys.dtype)
+        self.self_mask = own.new_empty((articles, 1, beams, 0))
+        self.own_columns = additive(torch.eye(beams, dtype=torch.bool, device=keys.device), own.dtype)
         self.free: deque[int] = deque()  # columns that hold nothing
         self.used: deque[tuple[int, int]] = deque()  # (step, column) of those that do, oldest first
         self.first_columns = torch.arange(beams, device=keys.device)
@@ -179,7 +186,10 @@ class DecoderCache:
     def _grow(self) -> None:
         """Make room for more columns; what is not written yet is 0, for a masked NaN would still spread."""
         columns = self.self_mask.shape[3]
-        more = min(columns + self.room * self.beams, self.max_length * self.beams)
+        tokens = columns // self.beams
+        # By a part of what there is, so that growths copy each column only some few times.
+        tokens += self.room if self.fixed_shapes else max(self.room, tokens // 4)
+        more = min(tokens, self.max_length) * self.beams
         self.free.extend(range(columns, more, self.beams))
         self.self_mask = padded(self.self_mask, 3, more, -torch.inf)
         for layer in self.layers:

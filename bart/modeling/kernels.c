@@ -1,4 +1,4 @@
-// Kernels of inference on CPUs: attention over bf16 keys and values, int8 products, and what stands between these.
+// Kernels of inference on CPUs: attention of few queries, int8 products, and what stands between these.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh the head width; N rows.
 // Plain C, whose inner loops the compiler vectorises. What takes the most time is also written for processors with
@@ -28,13 +28,16 @@ enum {
     QUERIES = 16,   // queries for which a head's keys and values are read once
     AT_ONCE = 6,    // of them, those whose contexts are summed in registers together
     WIDTH = 64,     // head width of the variants for AVX-512
-    AHEAD = 32 * WIDTH,  // keys this far on are fetched into the cache, across the pages where hardware stops
+    AHEAD = 4096,   // bytes; keys this far on are fetched into the cache, across the pages where hardware stops
+    CACHE_LINE = 64,  // bytes
     SMALL = 32000,  // numbers below which one thread is about as fast as two
     PANEL = 32,     // outputs whose weights lie together
     TILE_ROWS = 8,  // rows that are multiplied by a panel at once
     CODES_AT_ONCE = 1 << 19,  // codes of rows that are multiplied by all panels before the next rows' turn
 };
-static const bf16 HIDDEN = 0xff80;  // -inf
+// What keys and values may be. CODES are rows of width numbers of 8 bits, behind which there is their scale, a float.
+enum { FP32, BF16, CODES };
+static const int64_t SIZES[] = {4, 2, 1};
 
 INLINE float widen(bf16 number)
 {
@@ -49,9 +52,11 @@ INLINE bf16 narrow(float number)  // to the nearest, of two the even one
     return number == number ? rounded : 0x7fc0;  // carries must not turn a NaN into a number
 }
 
-INLINE void load(float *to, const void *from, int is_bf16, int64_t offset, int64_t count)
+INLINE void load(float *to, const void *from, int kind, int64_t offset, int64_t count)
 {
-    if (is_bf16)
+    if (kind == CODES)
+        for (int64_t i = 0; i < count; i++) to[i] = ((const int8_t *)from)[offset + i];
+    else if (kind == BF16)
         for (int64_t i = 0; i < count; i++) to[i] = widen(((const bf16 *)from)[offset + i]);
     else
         memcpy(to, (const float *)from + offset, count * sizeof *to);
@@ -69,7 +74,7 @@ INLINE void store(void *to, int is_bf16, int64_t offset, const float *from, int6
 static const float *floats(const void *numbers, int is_bf16, int64_t offset, int64_t count, float *scratch)
 {
     if (!is_bf16) return (const float *)numbers + offset;
-    load(scratch, numbers, 1, offset, count);
+    load(scratch, numbers, BF16, offset, count);
     return scratch;
 }
 
@@ -102,27 +107,27 @@ INLINE float gelu(float x)
 
 // The columns that any of an article's queries may read: where their keys begin, and their mask. They are padded to
 // whole LANES with copies of the last one that are hidden.
-static int64_t list_visible(const bf16 *mask, int64_t mask_row, int64_t rows, int64_t length, int64_t key_row,
-                            int64_t *offsets, float *additive, int64_t room)
+static int64_t list_visible(const void *mask, int mask_is_bf16, int64_t mask_from, int64_t mask_row, int64_t rows,
+                            int64_t length, int64_t key_row, int64_t *offsets, float *additive, int64_t room)
 {
     int64_t count = 0;
-    uint8_t *seen = malloc(length);
-    memset(seen, mask == NULL, length);
-    for (int64_t row = 0; mask != NULL && row < rows; row++)
-        for (int64_t l = 0; l < length; l++) seen[l] |= mask[row * mask_row + l] != HIDDEN;
-    for (int64_t l = 0; l < length; l++) {
-        offsets[count] = l;
-        count += seen[l];
+    for (int64_t row = 0; row < rows; row++) {
+        float *to = additive + row * room;
+        if (mask == NULL) memset(to, 0, length * sizeof *to);
+        else load(to, mask, mask_is_bf16, mask_from + row * mask_row, length);
     }
-    free(seen);
+    for (int64_t l = 0; l < length; l++) {
+        int seen = 0;
+        for (int64_t row = 0; row < rows; row++) seen |= additive[row * room + l] != -INFINITY;
+        if (!seen) continue;
+        for (int64_t row = 0; row < rows; row++) additive[row * room + count] = additive[row * room + l];
+        offsets[count++] = l * key_row;
+    }
     int64_t padded = (count + LANES - 1) / LANES * LANES;
-    for (int64_t j = count; j < padded; j++) offsets[j] = offsets[count - 1];
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t j = 0; j < padded; j++) {
-            float of_mask = mask == NULL ? 0 : widen(mask[row * mask_row + offsets[j]]);
-            additive[row * room + j] = j < count ? of_mask : -INFINITY;
-        }
-    for (int64_t j = 0; j < padded; j++) offsets[j] *= key_row;
+    for (int64_t j = count; j < padded; j++) {
+        offsets[j] = offsets[count - 1];
+        for (int64_t row = 0; row < rows; row++) additive[row * room + j] = -INFINITY;
+    }
     return padded;
 }
 
@@ -156,25 +161,25 @@ INLINE float dot(const float *a, const float *b, int64_t width)
     return lanes[0] + lanes[2] + (lanes[1] + lanes[3]);
 }
 
-// scores[k][j] = query[k] . the key at offsets[j]
-INLINE void score(const float *query, int64_t queries, const bf16 *keys, const int64_t *offsets, int64_t count,
-                  int64_t width, float *scores)
+// scores[k][j] = query[k] . the key at offsets[j], apart from the scale of CODES
+INLINE void score(const float *query, int64_t queries, const void *keys, int kind, const int64_t *offsets,
+                  int64_t count, int64_t width, float *scores)
 {
     float key[width];
     for (int64_t j = 0; j < count; j++) {
-        load(key, keys, 1, offsets[j], width);
+        load(key, keys, kind, offsets[j], width);
         for (int64_t k = 0; k < queries; k++) scores[k * count + j] = dot(query + k * width, key, width);
     }
 }
 
-// context[k] = sum over j of weights[k][j] * the value at offsets[j]
-INLINE void weigh(const float *weights, int64_t queries, const bf16 *values, const int64_t *offsets, int64_t count,
-                  int64_t width, float *context)
+// context[k] = sum over j of weights[k][j] * the value at offsets[j], apart from the scale of CODES
+INLINE void weigh(const float *weights, int64_t queries, const void *values, int kind, const int64_t *offsets,
+                  int64_t count, int64_t width, float *context)
 {
     float value[4][width];
     memset(context, 0, queries * width * sizeof *context);
     for (int64_t j = 0; j < count; j += 4) {
-        for (int i = 0; i < 4; i++) load(value[i], values, 1, offsets[j + i], width);
+        for (int i = 0; i < 4; i++) load(value[i], values, kind, offsets[j + i], width);
         for (int64_t k = 0; k < queries; k++) {
             const float *w = weights + k * count + j;
             float *sums = context + k * width;
@@ -182,6 +187,18 @@ INLINE void weigh(const float *weights, int64_t queries, const bf16 *values, con
             for (int64_t d = 0; d < width; d++)
                 sums[d] += w[0] * value[0][d] + w[1] * value[1][d] + w[2] * value[2][d] + w[3] * value[3][d];
         }
+    }
+}
+
+// numbers[k][j] *= the scale of the CODES at offsets[j]
+static void rescale(float *numbers, int64_t queries, const int8_t *codes, const int64_t *offsets, int64_t count,
+                    int64_t width)
+{
+    for (int64_t j = 0; j < count; j += LANES) {
+        float scales[LANES];
+        for (int i = 0; i < LANES; i++) memcpy(scales + i, codes + offsets[j + i] + width, sizeof *scales);
+        for (int64_t k = 0; k < queries; k++)
+            for (int i = 0; i < LANES; i++) numbers[k * count + j + i] *= scales[i];
     }
 }
 
@@ -235,10 +252,9 @@ INLINE void score_fours(int fours, const __m512i query[][WIDTH / 8], const bf16 
     }
 }
 
-static void score_64(const float *query, int64_t queries, const bf16 *keys, const bf16 *values, const int64_t *offsets,
-                     int64_t count, float *scores)
+static void score_bf16(const float *query, int64_t queries, const bf16 *keys, const int64_t *offsets, int64_t count,
+                       float *scores)
 {
-    (void)values;
     bf16 narrowed[QUERIES][WIDTH] = {{0}};
     __m512i numbers[QUERIES / 4][WIDTH / 8];
     store(narrowed, 1, 0, query, queries * WIDTH);
@@ -252,8 +268,8 @@ static void score_64(const float *query, int64_t queries, const bf16 *keys, cons
 }
 
 // Contexts of `queries` queries; weights are bf16, and taken two columns at a time.
-INLINE void weigh_some(int queries, const bf16 *weights, const bf16 *values, const int64_t *offsets, int64_t count,
-                       float *context)
+INLINE void weigh_some_bf16(int queries, const bf16 *weights, const bf16 *values, const int64_t *offsets,
+                            int64_t count, float *context)
 {
     const __m512i first = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
     const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(8));
@@ -282,25 +298,31 @@ INLINE void weigh_some(int queries, const bf16 *weights, const bf16 *values, con
         }
 }
 
-static void weigh_64(float *weights, int64_t queries, const bf16 *values, const int64_t *offsets, int64_t count,
-                     float *context)
+static void weigh_bf16(float *weights, int64_t queries, const bf16 *values, const int64_t *offsets, int64_t count,
+                       float *context)
 {
     bf16 *narrowed = (bf16 *)weights;  // in the same place: each number is read before its place is written
     for (int64_t i = 0; i < queries * count; i += LANES)
         _mm256_storeu_si256((__m256i *)(narrowed + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(weights + i)));
     for (int64_t k = 0; k < queries; k += AT_ONCE)
-        SOME(queries - k, weigh_some, narrowed + k * count, values, offsets, count, context + k * WIDTH);
+        SOME(queries - k, weigh_some_bf16, narrowed + k * count, values, offsets, count, context + k * WIDTH);
 }
-#elif defined(AVX512)
-INLINE __m512 widen_16(const bf16 *numbers)
+#endif
+
+#ifdef AVX512
+INLINE __m512 load_16(const void *numbers, int kind, int64_t offset)
 {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)numbers)), 16));
+    const void *from = (const char *)numbers + offset * SIZES[kind];
+    if (kind == FP32) return _mm512_loadu_ps(from);
+    if (kind == CODES) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)), 16));
 }
 
-// Scores as above; meanwhile the values are fetched into the cache.
-INLINE void score_some(int queries, const float *query, const bf16 *keys, const bf16 *values, const int64_t *offsets,
-                       int64_t count, float *scores)
+// Meanwhile the values are fetched into the cache.
+INLINE void score_some(int queries, const float *query, const void *keys, const void *values, int kind,
+                       const int64_t *offsets, int64_t count, float *scores)
 {
+    const int64_t size = SIZES[kind];
     for (int64_t j = 0; j < count; j += 4) {
         __m512 sums[AT_ONCE][4];
         for (int k = 0; k < queries; k++)
@@ -309,10 +331,11 @@ INLINE void score_some(int queries, const float *query, const bf16 *keys, const 
         for (int d = 0; d < WIDTH; d += LANES) {
             __m512 key[4];
             for (int i = 0; i < 4; i++) {
-                key[i] = widen_16(keys + offsets[j + i] + d);
-                if (d % 32 == 0) {  // a cache line
-                    _mm_prefetch(keys + offsets[j + i] + d + AHEAD, _MM_HINT_T0);
-                    _mm_prefetch(values + offsets[j + i] + d, _MM_HINT_T1);
+                int64_t offset = offsets[j + i] + d;
+                key[i] = load_16(keys, kind, offset);
+                if (d * size % CACHE_LINE == 0) {
+                    _mm_prefetch((const char *)keys + offset * size + AHEAD, _MM_HINT_T0);
+                    _mm_prefetch((const char *)values + offset * size, _MM_HINT_T1);
                 }
             }
             for (int k = 0; k < queries; k++) {
@@ -329,15 +352,15 @@ INLINE void score_some(int queries, const float *query, const bf16 *keys, const 
     }
 }
 
-INLINE void weigh_some(int queries, const float *weights, const bf16 *values, const int64_t *offsets, int64_t count,
-                       float *context)
+INLINE void weigh_some(int queries, const float *weights, const void *values, int kind, const int64_t *offsets,
+                       int64_t count, float *context)
 {
     __m512 sums[AT_ONCE][4];
     for (int k = 0; k < queries; k++)
         for (int i = 0; i < 4; i++) sums[k][i] = _mm512_setzero_ps();
     for (int64_t j = 0; j < count; j++) {
         __m512 value[4];
-        for (int i = 0; i < 4; i++) value[i] = widen_16(values + offsets[j] + i * LANES);
+        for (int i = 0; i < 4; i++) value[i] = load_16(values, kind, offsets[j] + i * LANES);
         for (int k = 0; k < queries; k++) {
             __m512 weight = _mm512_set1_ps(weights[k * count + j]);
             for (int i = 0; i < 4; i++) sums[k][i] = _mm512_fmadd_ps(value[i], weight, sums[k][i]);
@@ -347,29 +370,54 @@ INLINE void weigh_some(int queries, const float *weights, const bf16 *values, co
         for (int i = 0; i < 4; i++) _mm512_storeu_ps(context + k * WIDTH + i * LANES, sums[k][i]);
 }
 
-static void score_64(const float *query, int64_t queries, const bf16 *keys, const bf16 *values, const int64_t *offsets,
-                     int64_t count, float *scores)
+INLINE void score_of_kind(const float *query, int64_t queries, const void *keys, const void *values, int kind,
+                          const int64_t *offsets, int64_t count, float *scores)
 {
     for (int64_t k = 0; k < queries; k += AT_ONCE)
-        SOME(queries - k, score_some, query + k * WIDTH, keys, values, offsets, count, scores + k * count);
+        SOME(queries - k, score_some, query + k * WIDTH, keys, values, kind, offsets, count, scores + k * count);
 }
 
-static void weigh_64(const float *weights, int64_t queries, const bf16 *values, const int64_t *offsets, int64_t count,
-                     float *context)
+INLINE void weigh_of_kind(const float *weights, int64_t queries, const void *values, int kind, const int64_t *offsets,
+                          int64_t count, float *context)
 {
     for (int64_t k = 0; k < queries; k += AT_ONCE)
-        SOME(queries - k, weigh_some, weights + k * count, values, offsets, count, context + k * WIDTH);
+        SOME(queries - k, weigh_some, weights + k * count, values, kind, offsets, count, context + k * WIDTH);
+}
+
+static void score_64(const float *query, int64_t queries, const void *keys, const void *values, int kind,
+                     const int64_t *offsets, int64_t count, float *scores)
+{
+    if (kind == FP32) score_of_kind(query, queries, keys, values, FP32, offsets, count, scores);
+    else if (kind == CODES) score_of_kind(query, queries, keys, values, CODES, offsets, count, scores);
+#ifdef BF16_DOT
+    else score_bf16(query, queries, keys, offsets, count, scores);
+#else
+    else score_of_kind(query, queries, keys, values, BF16, offsets, count, scores);
+#endif
+}
+
+static void weigh_64(float *weights, int64_t queries, const void *values, int kind, const int64_t *offsets,
+                     int64_t count, float *context)
+{
+    if (kind == FP32) weigh_of_kind(weights, queries, values, FP32, offsets, count, context);
+    else if (kind == CODES) weigh_of_kind(weights, queries, values, CODES, offsets, count, context);
+#ifdef BF16_DOT
+    else weigh_bf16(weights, queries, values, offsets, count, context);
+#else
+    else weigh_of_kind(weights, queries, values, BF16, offsets, count, context);
+#endif
 }
 #else  // a constant width makes shorter loops
-#define score_64(query, n, keys, values, offsets, count, scores) score(query, n, keys, offsets, count, WIDTH, scores)
-#define weigh_64(weights, n, values, offsets, count, sums) weigh(weights, n, values, offsets, count, WIDTH, sums)
+#define score_64(query, n, keys, values, kind, offsets, count, to) score(query, n, keys, kind, offsets, count, WIDTH, to)
+#define weigh_64(weights, n, values, kind, offsets, count, to) weigh(weights, n, values, kind, offsets, count, WIDTH, to)
 #endif
 
-// context (B, K, H * Dh) = softmax(query keys^T / sqrt(Dh) + mask) values; strides count elements. The mask is NULL if
-// all may be read, and has one row for all queries if mask_rows is 1; no query may find all columns hidden.
+// context (B, K, H * Dh) = softmax(query keys^T / sqrt(Dh) + mask) values; strides count elements, of one byte if keys
+// and values are CODES. The mask is NULL if all may be read, and has one row for all queries if mask_rows is 1; no query
+// may find all columns hidden.
 void attend(const void *query, int query_is_bf16, int64_t query_article, int64_t query_head, int64_t query_row,
-            const bf16 *keys, const bf16 *values, int64_t key_article, int64_t key_head, int64_t key_row,
-            const bf16 *mask, int64_t mask_article, int64_t mask_row, int64_t mask_rows,
+            const void *keys, const void *values, int kind, int64_t key_article, int64_t key_head, int64_t key_row,
+            const void *mask, int mask_is_bf16, int64_t mask_article, int64_t mask_row, int64_t mask_rows,
             void *context, int64_t articles, int64_t heads, int64_t queries, int64_t length, int64_t width, int threads)
 {
     int64_t room = (length + LANES - 1) / LANES * LANES;
@@ -379,7 +427,7 @@ void attend(const void *query, int query_is_bf16, int64_t query_article, int64_t
     int64_t *offsets = malloc(articles * room * sizeof *offsets);
     float *additive = malloc(articles * mask_rows * room * sizeof *additive);
     for (int64_t b = 0; b < articles; b++)
-        counts[b] = list_visible(mask == NULL ? NULL : mask + b * mask_article, mask_row, mask_rows, length, key_row,
+        counts[b] = list_visible(mask, mask_is_bf16, b * mask_article, mask_row, mask_rows, length, key_row,
                                  offsets + b * room, additive + b * mask_rows * room, room);
 #pragma omp parallel num_threads(threads) if (!small)
     {
@@ -390,18 +438,21 @@ void attend(const void *query, int query_is_bf16, int64_t query_article, int64_t
             int64_t b = item / groups / heads, h = item / groups % heads, k0 = item % groups * group;
             int64_t here = queries - k0 < group ? queries - k0 : group, count = counts[b];
             int64_t from = b * query_article + h * query_head + k0 * query_row;
-            const bf16 *key = keys + b * key_article + h * key_head, *value = values + (key - keys);
+            int64_t skipped = (b * key_article + h * key_head) * SIZES[kind];
+            const void *key = (const char *)keys + skipped, *value = (const char *)values + skipped;
             const int64_t *list = offsets + b * room;
             for (int64_t k = 0; k < here; k++)
                 load(rows + k * width, query, query_is_bf16, from + k * query_row, width);
-            if (width == WIDTH) score_64(rows, here, key, value, list, count, scores);
-            else score(rows, here, key, list, count, width, scores);
+            if (width == WIDTH) score_64(rows, here, key, value, kind, list, count, scores);
+            else score(rows, here, key, kind, list, count, width, scores);
+            if (kind == CODES) rescale(scores, here, key, list, count, width);
             for (int64_t k = 0; k < here; k++) {
                 const float *mask_of_row = additive + (b * mask_rows + (mask_rows == 1 ? 0 : k0 + k)) * room;
                 divisors[k] = exponentials(scores + k * count, mask_of_row, 1 / sqrtf(width), count);
             }
-            if (width == WIDTH) weigh_64(scores, here, value, list, count, sums);
-            else weigh(scores, here, value, list, count, width, sums);
+            if (kind == CODES) rescale(scores, here, value, list, count, width);
+            if (width == WIDTH) weigh_64(scores, here, value, kind, list, count, sums);
+            else weigh(scores, here, value, kind, list, count, width, sums);
             for (int64_t k = 0; k < here; k++) {
                 for (int64_t d = 0; d < width; d++) sums[k * width + d] /= divisors[k];
                 store(context, query_is_bf16, ((b * queries + k0 + k) * heads + h) * width, sums + k * width, width);
@@ -432,6 +483,29 @@ static float quantize(uint8_t *codes, const float *row, int64_t width)
     float scale = peak.value > 1e-36f ? 1 / peak.value * 127 : 0;  // as torch divides; it would else be infinite
     for (int64_t i = 0; i < width; i++) codes[i] = 128 + (int32_t)rintf(row[i] * scale);
     return peak.value;
+}
+
+// Parts and heads of rows (B, L, parts * H * Dh) -> CODES (parts, B, H, L, Dh + 4).
+void code_heads(const void *input, int is_bf16, int8_t *codes, int64_t articles, int64_t length, int64_t parts,
+                int64_t heads, int64_t width, int threads)
+{
+    int64_t vectors = parts * heads, room = width + sizeof(float);
+#pragma omp parallel num_threads(threads) if (articles * length * vectors * width > SMALL)
+    {
+        float scratch[width];
+        uint8_t unsigned_codes[width];
+#pragma omp for collapse(2) nowait
+        for (int64_t b = 0; b < articles; b++)
+            for (int64_t vector = 0; vector < vectors; vector++)
+                for (int64_t l = 0; l < length; l++) {
+                    int64_t from = ((b * length + l) * vectors + vector) * width;
+                    int64_t head = (vector / heads * articles + b) * heads + vector % heads;
+                    int8_t *to = codes + (head * length + l) * room;
+                    float scale = quantize(unsigned_codes, floats(input, is_bf16, from, width, scratch), width) / 127;
+                    for (int64_t d = 0; d < width; d++) to[d] = unsigned_codes[d] ^ 0x80;  // less 128
+                    memcpy(to + width, &scale, sizeof scale);
+                }
+    }
 }
 
 // What follows a matrix product, row by row; each step is left out where its arguments are NULL:
@@ -562,7 +636,8 @@ static void multiply_panel(const uint8_t *codes, int64_t stride, const float *pe
         for (int64_t r = 0; r < here; r++) {
             if (with_gelu)
                 for (int i = 0; i < PANEL; i++) tile[r][i] = gelu(tile[r][i]);
-            store(out, out_is_bf16, to + r * outs, tile[r], count);
+            if (count == PANEL) store(out, out_is_bf16, to + r * outs, tile[r], PANEL);
+            else store(out, out_is_bf16, to + r * outs, tile[r], count);
         }
         codes += here * stride;
         peak += here;

@@ -36,9 +36,13 @@ COMPILE_SECONDS = 120
 _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 _ATTEND = [
     *(_POINTER, _INT, _SIZE, _SIZE, _SIZE),  # query, whether it is bf16, strides
-    *(_POINTER, _POINTER, _SIZE, _SIZE, _SIZE),  # keys, values, strides
-    *(_POINTER, _SIZE, _SIZE, _SIZE),  # mask, strides, rows
+    *(_POINTER, _POINTER, _INT, _SIZE, _SIZE, _SIZE),  # keys, values, their kind, strides
+    *(_POINTER, _INT, _SIZE, _SIZE, _SIZE),  # mask, whether it is bf16, strides, rows
     *(_POINTER, _SIZE, _SIZE, _SIZE, _SIZE, _SIZE, _INT),  # context, B, H, K, L, Dh, threads
+]
+_CODE_HEADS = [
+    *(_POINTER, _INT, _POINTER),  # input, whether it is bf16, codes
+    *(_SIZE, _SIZE, _SIZE, _SIZE, _SIZE, _INT),  # B, L, parts, H, Dh, threads
 ]
 _FINISH_ROWS = [
     *(_POINTER, _INT, _POINTER, _POINTER, _INT),  # input, whether it is bf16, peak, bias, whether to apply gelu
@@ -52,6 +56,9 @@ _MULTIPLY = [
     *(_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER),  # input, is it bf16, weights, scale, offset, bias
     *(_INT, _POINTER, _INT, _SIZE, _SIZE, _SIZE, _INT),  # whether to apply gelu, out, is it bf16, N, I, O, threads
 ]
+# What keys and values may be; as in the source.
+_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+SCALE_BYTES = 4  # behind the codes of a key or value
 # Outputs whose weights lie together, and inputs; as in the source.
 PANEL, QUAD = 32, 4
 
@@ -103,6 +110,7 @@ class Kernels:
             return function
 
         self._attend = bind(functions.attend, _ATTEND)
+        self._code_heads = bind(functions.code_heads, _CODE_HEADS)
         self._finish_rows = bind(functions.finish_rows, _FINISH_ROWS)
         self._add_and_norm = bind(functions.add_and_norm, _ADD_AND_NORM)
         # Whether attention is written for this processor; whether `multiply` is there.
@@ -118,34 +126,52 @@ class Kernels:
         """Attention of queries (B, H, K, Dh) to keys and values (B, H, L, Dh) -> context (B, K, D), as the query.
 
         Args:
-            query: bf16 or fp32, with any strides but the last. Where the processor multiplies bf16, it is rounded to
-                that, and so are the weights; all else is fp32.
-            keys, values: bf16, with equal strides, any but the last.
-            mask: bf16, added to the scores, (B or 1, 1, K or 1, L), or None. Every query must see a key. What is
-                -inf for all queries of an article is not read.
+            query: bf16 or fp32, with any strides but the last. Where keys are bf16 and the processor multiplies that,
+                it is rounded to bf16, and so are the weights; all else is fp32.
+            keys, values: fp32, bf16, or (B, H, L, Dh + 4) of `code_heads`; with equal strides, any but the last.
+            mask: bf16 or fp32, added to the scores, (B or 1, 1, K or 1, L), or None. Every query must see a key. What
+                is -inf for all queries of an article is not read.
         """
         articles, heads, queries, width = query.shape
         length = keys.shape[2]
         *query_strides, query_step = query.stride()
         *strides, step = keys.stride()
         assert query.is_cpu and (query.dtype is torch.float32 or query.dtype is torch.bfloat16)
-        assert keys.dtype is values.dtype is torch.bfloat16 and values.stride() == (*strides, step)
-        assert keys.shape == values.shape == (articles, heads, length, width) and query_step == step == 1
-        mask_address, mask_strides, mask_rows = None, (0, 0), 1
+        assert keys.dtype is values.dtype and values.stride() == (*strides, step)
+        room = width + SCALE_BYTES if keys.dtype is torch.int8 else width
+        assert keys.shape == values.shape == (articles, heads, length, room) and query_step == step == 1
+        mask_address, mask_is_bf16, mask_strides, mask_rows = None, False, (0, 0), 1
         if mask is not None:
             mask_articles, mask_heads, mask_rows, mask_length = mask.shape
-            assert mask.dtype is torch.bfloat16 and mask.stride(3) == 1 and mask_length == length
+            mask_is_bf16 = mask.dtype is torch.bfloat16
+            assert (mask_is_bf16 or mask.dtype is torch.float32) and mask.stride(3) == 1 and mask_length == length
             assert mask_articles in (1, articles) and mask_heads == 1 and mask_rows in (1, queries)
             mask_address = mask.data_ptr()
             mask_strides = mask.stride(0) if mask_articles > 1 else 0, mask.stride(2)
         context = query.new_empty((articles, queries, heads * width))
         self._attend(
             *(query.data_ptr(), query.dtype is torch.bfloat16, *query_strides),
-            *(keys.data_ptr(), values.data_ptr(), *strides),
-            *(mask_address, *mask_strides, mask_rows),
+            *(keys.data_ptr(), values.data_ptr(), _KINDS[keys.dtype], *strides),
+            *(mask_address, mask_is_bf16, *mask_strides, mask_rows),
             *(context.data_ptr(), articles, heads, queries, length, width, torch.get_num_threads()),
         )
         return context
+
+    def code_heads(self, projected: Tensor, parts: int, heads: int) -> Tensor:
+        """Parts (B, L, parts · D) in fp32 or bf16, such as keys and values -> (parts, B, H, L, Dh + 4) in int8.
+
+        A row has codes round(x · 127 / max|x|), and behind them, as fp32, the max|x| / 127 to multiply them by.
+        """
+        articles, length, _ = projected.shape
+        width = projected.shape[2] // (parts * heads)
+        assert projected.dtype is torch.float32 or projected.dtype is torch.bfloat16
+        codes = torch.empty((parts, articles, heads, length, width + SCALE_BYTES), dtype=torch.int8)
+        self._code_heads(
+            *(_address(projected, projected.dtype, articles * length * parts * heads * width),),
+            *(projected.dtype is torch.bfloat16, codes.data_ptr()),
+            *(articles, length, parts, heads, width, torch.get_num_threads()),
+        )
+        return codes
 
     def multiply(
         self,

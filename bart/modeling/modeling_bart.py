@@ -456,12 +456,14 @@ class BartForConditionalGeneration(nn.Module):
         max_length: int | None = None,
     ) -> DecoderCache:
         """A cache to decode `beams` rows per article from encoder states (B, S, D), up to max_length tokens each."""
-        cross = [layer.encoder_attn.keys_values(encoder_states) for layer in self.model.decoder.layers]
+        layers = self.model.decoder.layers
+        cross = [layer.encoder_attn.keys_values(encoder_states) for layer in layers]
+        _, own, _ = layers[0].self_attn.queries_keys_values(encoder_states[:, :1])
         positions = self.config.max_position_embeddings
         if max_length is not None and max_length > positions:
             raise InputError(f"max_length is {max_length}; allowed: at most {positions}, the model's positions")
         readable = None if attention_mask is None else attention_mask.bool()
-        return DecoderCache(cross, readable, beams, max_length or positions)
+        return DecoderCache(cross, own, readable, beams, max_length or positions)
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (B, K, V) of what follows the next token ids (B, K) of each beam, which the cache then holds.

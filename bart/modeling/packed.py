@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
+from bart.generation.cache import additive
 from bart.modeling.kernels import PackedCodes, load
 from bart.modeling.modeling_bart import BartAttention, BartForConditionalGeneration
 
@@ -99,16 +100,22 @@ class FusedAttention(BartAttention):
     """Attention that projects the same states in one product."""
 
     def __init__(
-        self, attention: BartAttention, pack: Callable[..., nn.Module], is_cross: bool, dtype: torch.dtype
+        self,
+        attention: BartAttention,
+        pack: Callable[..., nn.Module],
+        is_cross: bool,
+        dtype: torch.dtype,
+        codes: bool = False,
     ) -> None:
         """Take over the weights of `attention`; is_cross: keys and values come from other states than queries.
 
-        dtype is that of queries, keys and values.
+        dtype is that of queries, keys and values; codes: those of `keys_values` are in 8 bits, if there are kernels.
         """
         nn.Module.__init__(self)
         self.heads = attention.heads
         self.dropout = 0.0
-        self.kernels = load() if dtype == torch.bfloat16 and attention.q_proj.weight.is_cpu else None
+        self.kernels = load() if attention.q_proj.weight.is_cpu and dtype != torch.float16 else None
+        self.codes = codes and self.kernels is not None
         query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
         if is_cross:
             self.q_proj = pack([query], result=dtype)
@@ -124,9 +131,11 @@ class FusedAttention(BartAttention):
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        fits = mask is None or (mask.dtype == keys.dtype and mask.shape[3] == keys.shape[2])
         few = query.shape[2] <= MOST_QUERIES
-        if self.kernels is not None and (few or self.kernels.is_avx512) and fits and not is_causal:
+        suits = few or self.codes or (self.kernels is not None and self.kernels.is_avx512 and keys.dtype == torch.bfloat16)
+        if self.kernels is not None and suits and not is_causal:
+            if mask is not None and mask.dtype == torch.bool:
+                mask = additive(mask, torch.float32)
             return self.out_proj(self.kernels.attend(query, keys, values, mask))
         return super().forward(query, keys, values, mask, is_causal)
 
@@ -134,6 +143,8 @@ class FusedAttention(BartAttention):
         return self._split_all(self.q_proj(states), 1)[0]
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        if self.codes:
+            return self.kernels.code_heads(self.kv_proj(states), 2, self.heads).unbind(0)
         # Heads after one another, as every step reads them.
         return self._split_all(self.kv_proj(states), 2).contiguous().unbind(0)
 
@@ -216,7 +227,7 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
             )
     for layer in model.model.decoder.layers:
         memo[id(layer.encoder_attn)] = FusedAttention(
-            layer.encoder_attn, partial(pack, rows=ROWS_OF_DECODER), True, of_decoder
+            layer.encoder_attn, partial(pack, rows=ROWS_OF_DECODER), True, of_decoder, precision == "int8"
         )
     memo[id(model.lm_head)] = pack([model.lm_head], ROWS_OF_DECODER, model.final_logits_bias[0])
     for tensor in model.parameters():
