@@ -1,4 +1,4 @@
-"""The options of finetune.py: names as NVIDIA's BART example has them, and two of our own."""
+"""The options of finetune.py and run_eval.py: names as NVIDIA's BART example has them, where it has them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ MODEL, DATA, TRAINING, REGULARISATION = "model", "data", "training", "regularisa
 EVALUATION, HARDWARE, RUN = "evaluation", "hardware and precision", "run"
 SCHEDULES = ("polynomial", "linear", "cosine", "cosine_w_restarts", "constant")
 POLYNOMIAL_END = 1e-7  # the rate at which the polynomial schedule ends, as transformers has it
+OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
+STRATEGIES = ("ddp", "fsdp")
+LAST = "last"  # what --resume_from_checkpoint calls the newest checkpoint of --output_dir
 AMP_LEVELS = ("O0", "O1", "O2", "O3")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 METRICS = ("loss", "rouge1", "rouge2", "rougeLsum")
@@ -26,8 +29,16 @@ class TrainArguments:
     do_predict: bool = option(False, section=RUN, help="score the test split, with the best checkpoint after training")
     seed: int = option(42, section=RUN, least=0, help="seed of weights, order and dropout")
     resume_from_checkpoint: str | None = option(
-        None, section=RUN, help="checkpoint to go on from, with its optimizer, schedule and position in the epoch"
+        None,
+        section=RUN,
+        help="checkpoint to go on from, with its weights, optimizer, schedule, random state and position in the epoch; "
+        "'last' takes the newest whole one of --output_dir, and starts afresh where there is none",
     )
+    save_top_k: int = option(1, section=RUN, least=1, help="best checkpoints to keep, by val_metric")
+    save_every_n_steps: int | None = option(
+        None, section=RUN, least=1, help="optimizer steps between two writings of last.ckpt, besides every validation"
+    )
+    wandb_project: str | None = option(None, section=RUN, help="Weights & Biases project to log to as well")
 
     model_name_or_path: str = option(
         "facebook/bart-large",
@@ -42,6 +53,15 @@ class TrainArguments:
     )
     freeze_embeds: bool = option(False, section=MODEL, help="do not train token and position embeddings")
     freeze_encoder: bool = option(False, section=MODEL, help="do not train the encoder")
+    distill: str | None = option(
+        None,
+        section=MODEL,
+        choices=("sft",),
+        help="sft: shrink and fine-tune: start from some --layers of the weights (Shleifer & Rush, 2020)",
+    )
+    layers: str | None = option(None, section=MODEL, help="layers that --distill keeps, counted from 0, such as 0-6-11")
+    do_encoder: bool = option(False, section=MODEL, help="--distill shrinks the encoder")
+    do_decoder: bool = option(False, section=MODEL, help="--distill shrinks the decoder")
     activation_checkpointing: bool = option(
         False, section=MODEL, help="recompute activations in the backward pass: less memory, a third more time"
     )
@@ -60,7 +80,19 @@ class TrainArguments:
     )
 
     train_batch_size: int = option(8, section=TRAINING, least=1, help="examples per process and micro-batch")
+    max_tokens_per_batch: int | None = option(
+        None,
+        section=TRAINING,
+        least=1,
+        help="tokens per process and micro-batch, padding and targets included, in place of --train_batch_size",
+    )
     gradient_accumulation_steps: int = option(1, section=TRAINING, least=1, help="micro-batches per optimizer step")
+    optimizer: str = option(
+        "adamw",
+        section=TRAINING,
+        choices=OPTIMIZERS,
+        help="fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's fused AdamW and our lamb serve",
+    )
     learning_rate: float = option(3e-5, section=TRAINING, above=0, help="peak learning rate")
     lr_scheduler: str = option("linear", section=TRAINING, choices=SCHEDULES, help="decay after the warm-up")
     warmup_steps: int = option(0, section=TRAINING, least=0, help="optimizer steps of linear warm-up")
@@ -73,10 +105,16 @@ class TrainArguments:
     label_smoothing: float = option(
         0.0, section=REGULARISATION, least=0, most=1, help="mass spread over the vocabulary"
     )
-    weight_decay: float = option(0.0, section=REGULARISATION, least=0, help="AdamW's, on all but biases and norms")
+    weight_decay: float = option(0.0, section=REGULARISATION, least=0, help="on all but biases and norms")
     dropout: float | None = option(None, section=REGULARISATION, least=0, most=0.99, help="by default the config's")
     attention_dropout: float | None = option(
         None, section=REGULARISATION, least=0, most=0.99, help="by default the config's"
+    )
+    encoder_layerdrop: float | None = option(
+        None, section=REGULARISATION, least=0, most=0.99, help="chance to skip a layer; by default the config's"
+    )
+    decoder_layerdrop: float | None = option(
+        None, section=REGULARISATION, least=0, most=0.99, help="chance to skip a layer; by default the config's"
     )
     gradient_clip_val: float = option(1.0, section=REGULARISATION, least=0, help="gradient norm limit; 0 for none")
 
@@ -111,7 +149,21 @@ class TrainArguments:
         0, section=EVALUATION, least=-1, help="validation batches before training; -1 for all"
     )
 
-    gpus: int = option(1, section=HARDWARE, least=0, help="GPUs to train on; 0 trains on the CPU")
+    gpus: int | None = option(
+        None, section=HARDWARE, least=0, help="GPUs of this machine to train on; 0 trains on the CPU; by default 1"
+    )
+    accelerator: str | None = option(
+        None, section=HARDWARE, choices=("cpu", "gpu"), help="with --devices, another way to say --gpus"
+    )
+    devices: int | None = option(
+        None, section=HARDWARE, least=1, help="processes of this machine that train together, one per GPU if on GPUs"
+    )
+    strategy: str = option(
+        "ddp",
+        section=HARDWARE,
+        choices=STRATEGIES,
+        help="how several processes train together: ddp copies the model to all, fsdp shards it",
+    )
     fp16: bool = option(False, section=HARDWARE, help="half precision, with loss scaling; needs a GPU")
     bf16: bool = option(False, section=HARDWARE, help="bfloat16 precision")
     tf32: bool = option(False, section=HARDWARE, help="fp32 with TF32 tensor cores in matrix products")
@@ -125,6 +177,7 @@ class TrainArguments:
     log_every_n_steps: int = option(10, section=RUN, least=1, help="optimizer steps between two lines of the logs")
 
     def __post_init__(self) -> None:
+        self._resolve_devices()
         chosen = [f"--{name}" for name in ("fp16", "bf16", "tf32") if getattr(self, name)]
         if len(chosen) > 1:
             raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
@@ -138,12 +191,59 @@ class TrainArguments:
                 f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "
                 "allowed: above that"
             )
+        if self.strategy == "fsdp" and self.amp_level in ("O2", "O3") and (self.fp16 or self.bf16):
+            raise InputError(
+                f"--strategy fsdp and --amp_level {self.amp_level} exclude each other; fsdp takes O0 or O1"
+            )
+        self._check_distillation()
+        if self.max_tokens_per_batch is not None:
+            longest = self.max_source_length + self.max_target_length
+            if self.max_tokens_per_batch < longest:
+                raise InputError(
+                    f"--max_tokens_per_batch is {self.max_tokens_per_batch}; allowed: at least {longest}, one example "
+                    "of --max_source_length and --max_target_length"
+                )
         if not (self.do_train or self.do_predict):
             raise InputError("nothing to do: give --do_train, --do_predict or both")
         if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
             raise InputError(
                 f"--val_check_interval is {self.val_check_interval}; above 1 it counts training samples, so it is whole"
             )
+
+    def _resolve_devices(self) -> None:
+        """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
+        launched = int(os.environ["LOCAL_WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ else None
+        accelerator = self.accelerator or ("cpu" if self.gpus == 0 else "gpu")
+        if self.gpus is not None and (accelerator == "gpu") != (self.gpus > 0):
+            raise InputError(f"--accelerator is {accelerator} and --gpus is {self.gpus}; give one of them")
+        devices = self.devices or self.gpus or launched or 1
+        if self.gpus and devices != self.gpus:
+            raise InputError(f"--devices is {devices} and --gpus is {self.gpus}; give one of them")
+        if launched is not None and devices != launched:
+            name = "gpus" if self.gpus else "devices"
+            raise InputError(f"--{name} is {devices}; torchrun started {launched} processes on this machine")
+        resolved = {"accelerator": accelerator, "devices": devices, "gpus": devices if accelerator == "gpu" else 0}
+        for name, value in resolved.items():
+            object.__setattr__(self, name, value)
+
+    def _check_distillation(self) -> None:
+        if self.distill is None:
+            for name in ("layers", "do_encoder", "do_decoder"):
+                if getattr(self, name):
+                    raise InputError(f"--{name} is about --distill sft, which is not given")
+        elif self.layers is None or not (self.do_encoder or self.do_decoder) or not self.do_train:
+            raise InputError("--distill sft needs --do_train, --layers, and --do_encoder, --do_decoder or both")
+
+    @property
+    def kept_layers(self) -> list[int]:
+        """The layers that --distill keeps."""
+        try:
+            layers = [int(number) for number in (self.layers or "").split("-")]
+            if sorted(set(layers)) != layers:
+                raise ValueError
+        except ValueError:
+            raise InputError(f"--layers is {self.layers!r}; allowed: rising numbers such as 0-6-11") from None
+        return layers
 
     @property
     def selection_metric(self) -> str:
@@ -152,9 +252,9 @@ class TrainArguments:
 
     @property
     def processes(self) -> int:
-        """Processes that train together: torchrun's where it started this one, else one per GPU."""
+        """Processes that train together on all machines."""
         # WORLD_SIZE alone is also set by schedulers of single processes.
-        return int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else max(1, self.gpus)
+        return int(os.environ["WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ else self.devices
 
 
 def parse_train_arguments(argv: Sequence[str] | None = None) -> TrainArguments:

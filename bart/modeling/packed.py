@@ -131,8 +131,8 @@ class FusedAttention(BartAttention):
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        few = query.shape[2] <= MOST_QUERIES
-        suits = few or self.codes or (self.kernels is not None and self.kernels.is_avx512 and keys.dtype == torch.bfloat16)
+        written_for = self.kernels is not None and self.kernels.is_avx512 and keys.dtype == torch.bfloat16
+        suits = query.shape[2] <= MOST_QUERIES or self.codes or written_for
         if self.kernels is not None and suits and not is_causal:
             if mask is not None and mask.dtype == torch.bool:
                 mask = additive(mask, torch.float32)

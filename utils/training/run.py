@@ -49,7 +49,7 @@ def run(args: TrainArguments) -> None:
     output_dir = Path(args.output_dir)
     check_gpus(args.gpus)
     config = BartConfig.from_json(args.config_path)
-    for name in ("dropout", "attention_dropout"):
+    for name in ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop"):
         if getattr(args, name) is not None:
             setattr(config, name, getattr(args, name))
     check_lengths(
@@ -167,8 +167,9 @@ def train(
     drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
     strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
     trainer = pl.Trainer(
-        accelerator="gpu" if args.gpus else "cpu",
-        devices=args.gpus or 1,
+        accelerator=args.accelerator,
+        devices=args.devices,
+        num_nodes=args.processes // args.devices,
         strategy=strategy if args.processes > 1 else "auto",
         max_steps=total_steps,
         max_epochs=args.max_epochs if args.max_epochs is not None else -1,
