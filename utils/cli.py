@@ -20,13 +20,17 @@ from bart.errors import InputError
 Arguments = TypeVar("Arguments")
 
 
+class RunError(RuntimeError):
+    """A run that cannot go on, for a reason outside the program; the message is one line on what to do."""
+
+
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
-    """Run an entry point: bad input ends it with one line on stderr and status 2, without a traceback."""
+    """Run an entry point: bad input ends it with status 2, a RunError with 1; both with one line, no traceback."""
     try:
         sys.exit(main(None) or 0)
-    except InputError as error:
+    except (InputError, RunError) as error:
         print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(2 if isinstance(error, InputError) else 1)
 
 
 class ArgumentParser(argparse.ArgumentParser):

@@ -40,7 +40,7 @@ class SummarizationDataModule(pl.LightningDataModule):
             if trainer is None:
                 return 0, 0
             # A run resumed inside an epoch finds here how many of its batches it has already seen.
-            return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
+            return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.completed
 
         return TrainBatches(
             self.train_set.sources.lengths,

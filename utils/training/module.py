@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -28,6 +30,7 @@ class SummarizationModule(pl.LightningModule):
     Args:
         references: validation targets, by their line; the texts that ROUGE compares with.
         total_steps: optimizer steps of the whole run, for the schedule.
+        order: what the order of the training data depends on; checkpoints carry it.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class SummarizationModule(pl.LightningModule):
         args: TrainArguments,
         references: list[str],
         total_steps: int,
+        order: dict[str, Any],
     ) -> None:
         super().__init__()
         self.model = model.train()  # from_pretrained gives eval mode, and Lightning keeps what it finds
@@ -44,7 +48,8 @@ class SummarizationModule(pl.LightningModule):
         self.args = args
         self.references = references
         self.total_steps = total_steps
-        self.random_states: dict[str, Tensor] = {}
+        self.order = order
+        self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
         # Sums over tokens would overflow fp16 gradients; this constant keeps them near the size of a mean's.
         self.reference_tokens = float(args.train_batch_size * args.max_target_length)
         if args.freeze_embeds:
@@ -133,16 +138,24 @@ class SummarizationModule(pl.LightningModule):
         checkpoint["config"] = self.model.config.to_dict()
         checkpoint["generation_config"] = self.model.generation_config.to_dict()
         checkpoint["tokenizer_json"] = self.tokenizer.to_json()
-        checkpoint["random_states"] = {"cpu": torch.get_rng_state()}
+        states = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_initialized():
-            checkpoint["random_states"]["cuda"] = torch.cuda.get_rng_state()
+            states["cuda"] = torch.cuda.get_rng_state()
+        checkpoint["random_states"] = [states]  # of all processes
+        if self.trainer.world_size > 1:
+            checkpoint["random_states"] = [{}] * self.trainer.world_size
+            dist.all_gather_object(checkpoint["random_states"], states)
+        checkpoint["order"] = self.order
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.random_states = checkpoint.get("random_states", {})
+        self.random_states = checkpoint["random_states"]
 
     def on_train_start(self) -> None:
-        """Let dropout go on where an interrupted run left it."""
-        if "cpu" in self.random_states:
-            torch.set_rng_state(self.random_states["cpu"].cpu())
-        if "cuda" in self.random_states and torch.cuda.is_initialized():
-            torch.cuda.set_rng_state(self.random_states["cuda"].cpu())
+        """Let each process drop out other units; after an interruption, go on where that left the random state."""
+        rank = self.trainer.global_rank
+        if self.random_states:
+            torch.set_rng_state(self.random_states[rank]["cpu"].cpu())
+            if "cuda" in self.random_states[rank] and torch.cuda.is_initialized():
+                torch.cuda.set_rng_state(self.random_states[rank]["cuda"].cpu())
+        elif rank > 0:
+            torch.manual_seed(int(np.random.SeedSequence((self.args.seed, rank)).generate_state(1)[0]))

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import math
-import signal
 import sys
 import warnings
 from collections.abc import Mapping
@@ -19,11 +18,9 @@ import yaml
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities import rank_zero_only
-from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.modeling.checkpoint import read_file
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import TrainArguments
@@ -33,6 +30,15 @@ from utils.data.line_files import Pairs, read_pairs
 from utils.evaluation.scoring import format_scores, generation_options, score_split
 from utils.loading import check_gpus, check_lengths, for_inference, load_for_evaluation, load_for_training
 from utils.training.callbacks import LogProgress, StopOnNonFiniteLoss, Throughput, ValidateAtTheEnd, progress
+from utils.training.checkpoints import (
+    LAST_FILE,
+    AtomicCheckpointIO,
+    LastCheckpoint,
+    check_order,
+    find_checkpoint,
+    load_for_resuming,
+    order_of,
+)
 from utils.training.module import SummarizationModule
 from utils.training.precision import half_dtype, precision_of
 
@@ -68,32 +74,22 @@ def run(args: TrainArguments) -> None:
     if args.tf32:
         torch.set_float32_matmul_precision("high")
     pl.seed_everything(args.seed, verbose=False)
-    model, tokenizer = load_for_training(args.model_name_or_path, config, args.tokenizer)
-    if args.resume_from_checkpoint is not None:
-        check_resumable(Path(args.resume_from_checkpoint), model.config)
+    checkpoint = find_checkpoint(args) if args.do_train else None
+    if checkpoint is None:
+        model, tokenizer = load_for_training(args.model_name_or_path, config, args.tokenizer)
+    else:
+        model, tokenizer = load_for_resuming(checkpoint, config)
     if args.do_train:
         if rank_zero_only.rank == 0:
             (output_dir / "arguments.yaml").write_text(
                 yaml.safe_dump({name: value for name, value in dataclasses.asdict(args).items() if name != "config"})
             )
-        train(args, model, tokenizer, pairs)
+        train(args, model, tokenizer, pairs, checkpoint)
         del model
     if args.do_predict:
         if args.do_train:
             model, tokenizer = load_for_evaluation(output_dir / EXPORT, args.config_path)
         predict(args, model, tokenizer, pairs["test"])
-
-
-def check_resumable(path: Path, config: BartConfig) -> None:
-    """Raise InputError when a file is no training checkpoint, or one of a network of another shape."""
-    checkpoint = read_file(path)
-    if not {"config", "state_dict", "optimizer_states", "loops"} <= checkpoint.keys():
-        raise InputError(f"--resume_from_checkpoint {path}: not a training checkpoint of finetune.py")
-    stored = BartConfig(**checkpoint["config"])
-    for field in dataclasses.fields(BartConfig):
-        old, new = getattr(stored, field.name), getattr(config, field.name)
-        if old != new and type(old) is not float:  # probabilities of dropping may change
-            raise InputError(f"--resume_from_checkpoint {path}: its {field.name} is {old}, this run's is {new}")
 
 
 def start_log(output_dir: Path) -> None:
@@ -150,22 +146,35 @@ def validation_schedule(args: TrainArguments, batches_per_epoch: int) -> dict[st
 
 
 def train(
-    args: TrainArguments, model: BartForConditionalGeneration, tokenizer: BartTokenizer, pairs: Mapping[str, Pairs]
+    args: TrainArguments,
+    model: BartForConditionalGeneration,
+    tokenizer: BartTokenizer,
+    pairs: Mapping[str, Pairs],
+    checkpoint: Path | None,
 ) -> None:
-    """Train, keep the best and the last checkpoint, and export the best one in Hub format."""
+    """Train, keep the best and the last checkpoint, and export the best one in Hub format.
+
+    With a checkpoint, go on from there.
+    """
     output_dir = Path(args.output_dir)
     data = SummarizationDataModule(args, tokenizer, pairs)
+    order = order_of(args, data.train_set.sources.lengths)
+    if checkpoint is not None:
+        check_order(checkpoint, order)
+        logger.info("going on from %s", checkpoint)
     per_epoch = len(data.train_batches())
     total_steps = steps_of(args, per_epoch)
     if args.warmup_steps >= total_steps and args.lr_scheduler != "constant":
         raise InputError(f"--warmup_steps is {args.warmup_steps}; allowed: fewer than the run's {total_steps} steps")
     if len(data.val_set) < args.processes:
         raise InputError(f"{len(data.val_set)} validation examples cannot be shared by {args.processes} processes")
-    module = SummarizationModule(model, tokenizer, args, data.val_set.references, total_steps)
+    module = SummarizationModule(model, tokenizer, args, data.val_set.references, total_steps, order)
     checkpoints, callbacks = build_callbacks(args)
     # LayerDrop leaves layers without gradients, for which plain DDP would wait.
     drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
     strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
+    precision = precision_of(args)
+    plugins = precision.pop("plugins", [])
     trainer = pl.Trainer(
         accelerator=args.accelerator,
         devices=args.devices,
@@ -180,11 +189,12 @@ def train(
         log_every_n_steps=args.log_every_n_steps,
         logger=[CSVLogger(output_dir, name="", version=""), TensorBoardLogger(output_dir, name="", version="")],
         callbacks=callbacks,
+        plugins=[*plugins, AtomicCheckpointIO()],
         enable_model_summary=False,
         enable_progress_bar=sys.stderr.isatty(),
         use_distributed_sampler=False,
         default_root_dir=output_dir,
-        **precision_of(args),
+        **precision,
         **validation_schedule(args, per_epoch),
     )
     trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -198,14 +208,11 @@ def train(
     )
     if trainer.is_global_zero:
         keep_old_metrics(output_dir / "metrics.csv")
-    try:
-        trainer.fit(module, data, ckpt_path=args.resume_from_checkpoint, weights_only=True)
-    except SIGTERMException:  # a SystemExit that would report success
-        sys.exit(128 + signal.SIGTERM)
+    trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     if not checkpoints.best_model_path:  # resumed with nothing left to train
-        trainer.save_checkpoint(output_dir / "last.ckpt")
+        trainer.save_checkpoint(output_dir / LAST_FILE)
     if trainer.is_global_zero:
-        best = checkpoints.best_model_path or output_dir / "last.ckpt"
+        best = checkpoints.best_model_path or output_dir / LAST_FILE
         BartForConditionalGeneration.from_pretrained(best).save_pretrained(output_dir / EXPORT, tokenizer)
         summary = {
             "steps": trainer.global_step,
@@ -235,12 +242,8 @@ def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callbac
         auto_insert_metric_name=False,
         monitor=metric,
         mode=mode,
-        save_top_k=1,
+        save_top_k=args.save_top_k,
         enable_version_counter=False,
-    )
-    # Lightning's save_last follows the best checkpoint; this one is written at every validation.
-    last = ModelCheckpoint(
-        args.output_dir, filename="last", save_top_k=1, enable_version_counter=False, save_on_train_epoch_end=False
     )
     callbacks: list[Callback] = [
         Throughput(),
@@ -248,7 +251,7 @@ def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callbac
         ValidateAtTheEnd(),
         StopOnNonFiniteLoss(),
         checkpoints,
-        last,
+        LastCheckpoint(args.output_dir, args.save_every_n_steps),
     ]
     if sys.stderr.isatty():
         callbacks.append(TQDMProgressBar())

@@ -1,0 +1,208 @@
+"""Training checkpoints: written whole or not at all, found again, and refused where they belong to another run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+import signal
+import zipfile
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+from pytorch_lightning.callbacks import Checkpoint
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.checkpoint import read_file
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.arguments import LAST, TrainArguments
+from utils.cli import RunError
+from utils.loading import fit_vocabulary
+
+logger = logging.getLogger(__name__)
+LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
+# What the order of the training data depends on, besides the data.
+ORDER_OPTIONS = (
+    *("seed", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "sortish_sampler"),
+    *("max_source_length", "max_target_length"),
+)
+PARTS = {"config", "state_dict", "optimizer_states", "loops"}
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside its place, and renames it once all of it is on the disk."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """
+        Raises:
+            RunError: it cannot be written; what was there before is untouched.
+        """
+        path = Path(path)
+        temporary = path.with_name(f"{path.name}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("wb") as file:
+                    torch.save(checkpoint, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if path.name == LAST_FILE and path.exists():
+                    path.replace(path.with_name(PREVIOUS_FILE))
+                temporary.replace(path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+        except (OSError, RuntimeError) as error:  # torch's writer turns some of the system's errors into its own
+            reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+            raise RunError(
+                f"{path}: cannot be written ({reason}); the checkpoints before it are whole, and "
+                f"--resume_from_checkpoint {LAST} goes on from the newest"
+            ) from error
+
+
+class LastCheckpoint(Checkpoint):
+    """Keeps `last.ckpt` and the one before it; on SIGTERM writes it and ends the run with status 143.
+
+    It is written at the end of every validation, and between optimizer steps where one is due.
+    """
+
+    def __init__(self, directory: str | Path, every_n_steps: int | None) -> None:
+        self.directory = Path(directory)
+        self.every_n_steps = every_n_steps
+        self.terminated = False  # whether this process was asked to end
+        self.written_at = 0  # the optimizer step
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.is_global_zero:
+            for leftover in self.directory.glob("*.ckpt.tmp"):  # of a run that was killed
+                leftover.unlink()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.written_at = trainer.global_step
+        # A checkpoint from between two steps counts the batch that was about to begin; Lightning forgets to take that
+        # back from the total, by which it validates where an interval is counted through epochs.
+        trainer.fit_loop.epoch_loop.batch_progress.total.reset_on_restart()
+
+        def terminate(number: int, frame: FrameType | None) -> None:
+            launcher = trainer.strategy.launcher
+            if not self.terminated and launcher is not None:
+                launcher.kill(number)  # the processes that this one started
+            self.terminated = True
+
+        # In place of the handler of Lightning, which ends a run without saving; it restores the one before.
+        signal.signal(signal.SIGTERM, terminate)
+        self.terminated = trainer.received_sigterm
+        trainer._signal_connector.received_sigterm = False
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._write(trainer)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx % trainer.accumulate_grad_batches:
+            return  # inside an optimizer step
+        due = self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0
+        terminated = self._is_terminated(trainer)
+        if (due or terminated) and trainer.global_step != self.written_at:
+            loop = trainer.fit_loop.epoch_loop
+            # Going on from here, Lightning counts one more step of the loggers than there was.
+            ahead = 0 if loop._should_accumulate() else 1
+            loop._batches_that_stepped -= ahead
+            self._write(trainer)
+            loop._batches_that_stepped += ahead
+        if terminated:
+            logger.info("ended by SIGTERM after step %d; --resume_from_checkpoint %s goes on", self.written_at, LAST)
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._is_terminated(trainer):
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def _write(self, trainer: pl.Trainer) -> None:
+        trainer.save_checkpoint(self.directory / LAST_FILE)
+        self.written_at = trainer.global_step
+
+    def _is_terminated(self, trainer: pl.Trainer) -> bool:
+        """Whether any of the processes was asked to end."""
+        if trainer.world_size == 1:
+            return self.terminated
+        flag = torch.tensor(float(self.terminated), device=trainer.strategy.root_device)
+        return bool(trainer.strategy.reduce(flag, reduce_op="sum"))
+
+
+def find_checkpoint(args: TrainArguments) -> Path | None:
+    """The file that --resume_from_checkpoint names; with `last` the newest whole one of --output_dir, if any.
+
+    Raises:
+        InputError: a file that is named cannot be read, or none of the directory's checkpoints can.
+    """
+    if args.resume_from_checkpoint is None:
+        return None
+    if args.resume_from_checkpoint != LAST:
+        return Path(args.resume_from_checkpoint)
+    files = sorted(Path(args.output_dir).glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in files:
+        if is_whole(path):
+            return path
+        logger.warning("%s is torn: it was not written to its end, or damaged; the one before it is used", path)
+    if files:
+        raise InputError(f"--resume_from_checkpoint {LAST}: none of the checkpoints in {args.output_dir} is whole")
+    logger.info("no checkpoint in %s: the run starts from its beginning", args.output_dir)
+    return None
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint is a zip file, as torch writes it, with all its parts and their checksums."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (zipfile.BadZipFile, OSError, EOFError):
+        return False
+
+
+def order_of(args: TrainArguments, lengths: np.ndarray) -> dict[str, Any]:
+    """What the order of the training data depends on, for a checkpoint; lengths (N,) are those of the sources."""
+    digest = hashlib.sha256(np.ascontiguousarray(lengths, dtype=np.int64).tobytes()).hexdigest()
+    options = {name: getattr(args, name) for name in ORDER_OPTIONS}
+    return {**options, "processes": args.processes, "examples": len(lengths), "lengths": digest}
+
+
+def load_for_resuming(path: Path, config: BartConfig) -> tuple[BartForConditionalGeneration, BartTokenizer]:
+    """The model and vocabulary of a training checkpoint; the config says what the run expects them to be.
+
+    Raises:
+        InputError: the file is no training checkpoint, or one of a network of another shape.
+    """
+    checkpoint = read_file(path)
+    if not checkpoint.keys() >= PARTS:
+        raise InputError(f"--resume_from_checkpoint {path}: not a training checkpoint of finetune.py")
+    stored = BartConfig(**checkpoint["config"])
+    config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
+    for field in dataclasses.fields(BartConfig):
+        old, new = getattr(stored, field.name), getattr(config, field.name)
+        if old != new and type(old) is not float:  # probabilities of dropping may change
+            raise InputError(f"--resume_from_checkpoint {path}: its {field.name} is {old}, this run's is {new}")
+    tokenizer = BartTokenizer.from_pretrained(path)
+    model = BartForConditionalGeneration.from_pretrained(path, config)
+    fit_vocabulary(model, tokenizer)
+    return model, tokenizer
+
+
+def check_order(path: Path, order: dict[str, Any]) -> None:
+    """Raise InputError when a checkpoint's position in the epoch means nothing in this run's order of the data."""
+    stored = read_file(path)["order"]
+    for name, value in order.items():
+        if stored[name] != value:
+            if name == "lengths":
+                raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data of the same size")
+            raise InputError(f"--resume_from_checkpoint {path}: its {name} is {stored[name]}, this run's is {value}")
