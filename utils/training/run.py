@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 import yaml
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
@@ -23,7 +25,8 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.arguments import TrainArguments
+from utils.arguments import LAST, TrainArguments
+from utils.cli import RunError
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.dataset import PairDataset
 from utils.data.line_files import Pairs, read_pairs
@@ -44,6 +47,8 @@ from utils.training.precision import half_dtype, precision_of
 
 logger = logging.getLogger(__name__)
 EXPORT = "export"
+# How gloo, which raises plain RuntimeErrors, says that it lost another process.
+LOST_PEER = re.compile("gloo|[Cc]onnection (closed|reset|refused)|Broken pipe")
 
 
 def run(args: TrainArguments) -> None:
@@ -112,7 +117,7 @@ def start_log(output_dir: Path) -> None:
         handlers=handlers,
     )
     # Lightning's greetings say nothing about this run; its warnings stay.
-    logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     for harmless in (
         "does not have many workers",
@@ -208,7 +213,15 @@ def train(
     )
     if trainer.is_global_zero:
         keep_old_metrics(output_dir / "metrics.csv")
-    trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    try:
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except RuntimeError as error:
+        if args.processes > 1 and (isinstance(error, dist.DistError) or LOST_PEER.search(str(error))):
+            raise RunError(
+                f"another process of this run is gone, or cannot be reached ({str(error).splitlines()[0]}); "
+                f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"
+            ) from error
+        raise
     if not checkpoints.best_model_path:  # resumed with nothing left to train
         trainer.save_checkpoint(output_dir / LAST_FILE)
     if trainer.is_global_zero:
