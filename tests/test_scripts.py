@@ -1,10 +1,13 @@
-"""The shell scripts, with `python` replaced by a stub that records its arguments."""
+"""The shell scripts, with stand-ins for the programs that they start, which record their arguments."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +16,11 @@ import pytest
 from utils.arguments import EvalArguments, TrainArguments, parse_eval_arguments, parse_train_arguments
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = sorted([*ROOT.glob("scripts/**/*.sh"), ROOT / ".ci/run"])
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SCRIPTS = sorted([*ROOT.glob("scripts/**/*.sh"), *ROOT.glob("scripts/**/*.sbatch"), ROOT / ".ci/run"])
 SETS = ("cnn_dm", "xsum")
 
-# The issue's table: learning rate, batch, steps, warm-up, evaluation batch, prediction batch, interval[, patience].
+# The published table: learning rate, batch, steps, warm-up, evaluation batch, prediction batch, interval[, patience].
 PUBLISHED = """
 | dgxa100_8gpu_fp16 | 1.25e-4, 40, 2000, 50, 128, 128, 0.3 | 1.25e-4, 40, 2000, 50, 128, 128, 0.1 |
 | dgxa100_8gpu_tf32 | 1.25e-4, 24, 3333, 50, 128, 64, 0.3 | 1.25e-4, 24, 3333, 50, 128, 64, 0.1 |
@@ -61,11 +65,70 @@ def published() -> list[Preset]:
     return presets
 
 
-def shell(command: str, path: str = os.environ["PATH"], **variables: object) -> subprocess.CompletedProcess[str]:
-    """Run a bash command line from the repository's root."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("SEED", "RESULTS_DIR")}
+@dataclass(frozen=True)
+class Row:
+    """A preset for one data set as README's table has it: options by their names in the programs."""
+
+    effective_batch: int
+    train: dict[str, object]
+    score: dict[str, object]
+    eval_preset: dict[str, object]
+
+
+def readme_rows() -> dict[tuple[str, str], Row]:
+    """README's presets, by data set and name."""
+    shapes = {
+        name: [int(number) for number in numbers]
+        for name, *numbers in re.findall(
+            r"`(?:scripts/params/)?(\w+?)(?:_params\.sh)?`\s+\(source (\d+), target (\d+), (\d+) beams", README
+        )
+    }
+    usual_patience = re.search(r"beams, patience (\d+)\)", README)[1]
+    rows = {}
+    for name, precision, gpus, batch, accumulation, product, *cells in re.findall(
+        r"^\| `(\w+)` \| (\w+) \| (CPU|\d+) × (\d+) × (\d+) = (\d+) \| (.*) \| (.*) \|$", README, re.MULTILINE
+    ):
+        for data, cell in zip(SETS, cells, strict=True):
+            source, target, beams = shapes.get(name) or shapes[data]
+            in_eval_preset = re.search(r" \(eval (\d+)\)", cell)
+            values = re.sub(r" \(.*?\)", "", cell).split(", ")
+            rate, steps, warmup, eval_batch, pred_batch, interval, *patience = values
+            train = {
+                "gpus": 0 if gpus == "CPU" else int(gpus),
+                "train_batch_size": int(batch),
+                "gradient_accumulation_steps": int(accumulation),
+                "learning_rate": float(rate),
+                "max_steps": int(steps),
+                "warmup_steps": int(warmup),
+                "eval_batch_size": int(eval_batch),
+                "val_check_interval": float(interval),
+                "early_stopping_patience": int(patience[0] if patience else usual_patience),
+                "max_source_length": source,
+                "max_target_length": target,
+                "val_max_target_length": target,
+                **{flag: flag == precision for flag in ("fp16", "bf16", "tf32")},
+            }
+            score = {
+                "bs": int(pred_batch),
+                "gpus": train["gpus"],
+                "precision": precision,
+                "eval_beams": beams,
+                "max_source_length": source,
+                "max_target_length": target,
+                "eval_max_gen_length": target,
+            }
+            other_batch = {"bs": int(in_eval_preset[1])} if in_eval_preset else {}
+            rows[data, name] = Row(int(product), train, score, score | other_batch)
+    return rows
+
+
+def shell(
+    command: str, path: str = os.environ["PATH"], cwd: Path = ROOT, **variables: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a bash command line, from the root of the repository unless told otherwise."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("SEED", "RESULTS_DIR", "LAUNCH")}
     environment |= {"PATH": path, **{key: str(value) for key, value in variables.items()}}
-    return subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(["bash", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 def preset_values(data: str, function: str) -> list[str]:
@@ -82,28 +145,38 @@ def functions(data: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Runs scripts with stubs for the commands that they start."""
+    """Runs scripts with stand-ins for the programs that they start."""
 
     folder: Path
 
-    def __call__(self, command: str, **variables: object) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
-        """The finished script, and the argument list of each stub started, its name first."""
+    def stand_in(self, name: str, behaviour: str = "") -> None:
+        """Put a program on PATH that records its arguments and then runs a few lines of bash."""
+        program = self.folder / name
+        program.write_text(
+            "#!/usr/bin/env bash\n"
+            '{ printf "%s\\x1f" "${0##*/}" "$@"; echo; } >>"$RECORD"\n'
+            '[[ " $* " != *" ${FAIL:-none} "* ]] || exit 3\n'
+            f"{behaviour}\n"
+        )
+        program.chmod(0o755)
+
+    def __call__(
+        self, command: str, cwd: Path = ROOT, **variables: object
+    ) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+        """The finished script, and the argument list of each program started, its name first."""
         record = self.folder / "record"
         record.write_text("")
-        done = shell(command, f"{self.folder}:{os.environ['PATH']}", RECORD=record, **variables)
+        done = shell(command, f"{self.folder}:{os.environ['PATH']}", cwd, RECORD=record, **variables)
         return done, [call.split("\x1f")[:-1] for call in record.read_text().split("\n")[:-1]]
 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Recorder:
-    stub = tmp_path / "python"
-    stub.write_text(
-        "#!/usr/bin/env bash\n"
-        '{ printf "%s\\x1f" "${0##*/}" "$@"; echo; } >>"$RECORD"\n'
-        '[[ " $* " != *" ${FAIL:-none} "* ]] || exit 3\n'
-    )
-    stub.chmod(0o755)
-    return Recorder(tmp_path)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    recorder = Recorder(programs)
+    recorder.stand_in("python")
+    return recorder
 
 
 def train_arguments(call: list[str]) -> TrainArguments:
@@ -113,6 +186,10 @@ def train_arguments(call: list[str]) -> TrainArguments:
 
 def eval_arguments(call: list[str]) -> EvalArguments:
     return parse_eval_arguments(call[call.index("run_eval.py") + 1 :])
+
+
+def values_of(args: TrainArguments | EvalArguments, names: Iterable[str]) -> dict[str, object]:
+    return {name: getattr(args, name) for name in names}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -135,60 +212,34 @@ def test_presets_are_the_published_ones(preset: Preset) -> None:
 
 
 @pytest.mark.parametrize("data", SETS)
-def test_no_preset_is_missing_or_without_its_eval_twin(data: str) -> None:
-    ours = {"h200_1gpu_bf16", "h100_8gpu_bf16", "cpu_smoke"}
-    names = {preset.name for preset in published()} | ours
-    assert len(names) == 9
+def test_every_preset_stands_in_the_readme_and_has_an_eval_twin(data: str) -> None:
+    names = {name for of, name in readme_rows() if of == data}
+    assert {preset.name for preset in published()} < names
     assert set(functions(data)) == names | {f"{name}_eval" for name in names}
-    for name in ("h200_1gpu_bf16", "h100_8gpu_bf16"):
-        values = preset_values(data, name)
-        assert values[2:7:4] == [re.search(r"_(\d)gpu", name)[1], "bf16"]
-        assert int(values[2]) * int(values[4]) * int(values[5]) == 320  # the A100 recipe's global batch
 
 
-@pytest.mark.parametrize("data", SETS)
-def test_every_preset_runs_through_both_programs_options(data: str, recorded: Recorder) -> None:
-    for name in functions(data):
-        if name.endswith("_eval"):
-            continue
-        extras = "--model_name_or_path scratch --tokenizer t" if name == "cpu_smoke" else ""
-        preset = f"$(source scripts/params/{data}_params.sh && {name})"
-        done, (train, score) = recorded(f"bash scripts/run_summarization.sh {preset} {extras}", RESULTS_DIR="out")
+@pytest.mark.parametrize(("data", "name"), [(data, name) for data in SETS for name in functions(data)])
+def test_presets_give_the_programs_what_the_readme_says(data: str, name: str, recorded: Recorder) -> None:
+    training = name.removesuffix("_eval")
+    row = readme_rows()[data, training]
+    preset = f"$(source scripts/params/{data}_params.sh && {name})"
+    if name != training:
+        done, (score,) = recorded(f"bash scripts/run_eval_summarization.sh ckpt {preset}", RESULTS_DIR="out")
         assert done.returncode == 0, done.stderr
-        values = preset_values(data, name)
-        args = train_arguments(train)
-        assert args.do_train and not args.do_predict
-        assert [args.data_dir, args.config_path, str(args.gpus)] == values[:3]
-        assert [args.learning_rate, args.val_check_interval] == [float(values[3]), float(values[14])]
-        given = [args.train_batch_size, args.gradient_accumulation_steps, args.max_steps, args.warmup_steps]
-        assert given == [int(values[i]) for i in (4, 5, 7, 8)]
-        assert [args.max_source_length, args.max_target_length, args.eval_batch_size] == [
-            int(values[i]) for i in (9, 10, 12)
-        ]
-        assert args.val_max_target_length == args.max_target_length
-        assert [flag for flag in ("fp16", "bf16", "tf32") if getattr(args, flag)] == [
-            flag for flag in (values[6],) if flag != "fp32"
-        ]
-        assert args.early_stopping_patience == int(values[15] if len(values) > 15 else 2)
-
         scored = eval_arguments(score)
-        assert [scored.model, scored.save_dir, scored.config_path, scored.data_dir] == [
-            *("out/export", "out", values[1], values[0])
-        ]
-        assert [scored.bs, scored.eval_beams, scored.max_source_length, scored.max_target_length] == [
-            int(values[i]) for i in (13, 11, 9, 10)
-        ]
-        assert scored.eval_max_gen_length == scored.max_target_length
-        assert [scored.precision == name for name in ("fp16", "bf16", "tf32")] == [args.fp16, args.bf16, args.tf32]
-
-        preset = f"$(source scripts/params/{data}_params.sh && {name}_eval)"
-        done, (alone,) = recorded(f"bash scripts/run_eval_summarization.sh ckpt {preset}", RESULTS_DIR="out")
-        assert done.returncode == 0, done.stderr
-        eval_values = preset_values(data, f"{name}_eval")
-        scored = eval_arguments(alone)
-        assert [scored.model, scored.bs, scored.data_dir, scored.config_path] == [
-            *("ckpt", int(eval_values[0]), eval_values[6], eval_values[7])
-        ]
+        assert values_of(scored, row.eval_preset) == row.eval_preset
+        assert [scored.data_dir, scored.config_path] == preset_values(data, training)[:2]
+        assert (scored.model, scored.save_dir) == ("ckpt", "out")
+        return
+    done, (train, score) = recorded(f"bash scripts/run_summarization.sh {preset}", RESULTS_DIR="out")
+    assert done.returncode == 0, done.stderr
+    args, scored = train_arguments(train), eval_arguments(score)
+    assert values_of(args, row.train) == row.train
+    assert args.processes * args.train_batch_size * args.gradient_accumulation_steps == row.effective_batch
+    assert args.do_train and not args.do_predict
+    assert values_of(scored, row.score) == row.score
+    assert (scored.model, scored.save_dir) == ("out/export", "out")
+    assert (scored.data_dir, scored.config_path) == (args.data_dir, args.config_path)
 
 
 def test_the_training_scripts_defaults_and_fixed_flags(recorded: Recorder) -> None:
@@ -290,6 +341,142 @@ def test_bad_values_end_in_one_line_and_status_2(recorded: Recorder, command: st
     assert named in done.stderr
     assert done.stderr.count("\n") == 1
 
+@pytest.mark.parametrize("launch", ["torchrun --nproc_per_node=2", "srun -l torchrun"])
+def test_launch_holds_the_words_that_start_the_training(recorded: Recorder, launch: str) -> None:
+    recorded.stand_in(launch.split()[0])
+    done, (train, score) = recorded("bash scripts/run_summarization.sh data/x", LAUNCH=launch)
+    assert done.returncode == 0, done.stderr
+    words = [*launch.split(), "finetune.py"]
+    assert train[: len(words)] == words
+    assert parse_train_arguments(train[len(words) :]).data_dir == "data/x"
+    assert score[:2] == ["python", "run_eval.py"]
+
+
+def test_processes_on_the_cpu_train_together_and_one_scores(recorded: Recorder) -> None:
+    preset = "$(source scripts/params/xsum_params.sh && cpu_smoke)"
+    done, (train, score) = recorded(f"bash scripts/run_summarization.sh {preset} --accelerator cpu --devices 2")
+    assert done.returncode == 0, done.stderr
+    args = train_arguments(train)
+    assert (args.accelerator, args.devices, args.gpus, args.processes) == ("cpu", 2, 0, 2)
+    assert eval_arguments(score).gpus == 0
+
+
+def test_an_interrupted_run_is_taken_up_in_its_folder(recorded: Recorder) -> None:
+    command = "bash scripts/run_summarization.sh data/x --resume_from_checkpoint last"
+    done, (train, score) = recorded(command, RESULTS_DIR="results/mine")
+    assert done.returncode == 0, done.stderr
+    assert (train_arguments(train).resume_from_checkpoint, train_arguments(train).output_dir) == ("last", "results/mine")
+    assert eval_arguments(score).model == "results/mine/export"
+
+
+SBATCH = "scripts/slurm/run_summarization.sbatch"
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A job of two nodes with eight GPUs each."""
+
+    recorded: Recorder
+    folder: Path
+
+    def __call__(self, **variables: object) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+        """Run the job once. OUT_OF_TIME=1: near its time limit, where training saves a checkpoint."""
+        # SLURM starts a copy of the script that lies elsewhere, in the folder of submission.
+        shutil.copyfile(self.folder / SBATCH, self.folder / "slurm_script")
+        return self.recorded(
+            "BATCH_SHELL=$$ exec bash slurm_script $(source scripts/params/xsum_params.sh && h100_8gpu_bf16) --seed 7",
+            self.folder,
+            SLURM_JOB_ID=14711,
+            SLURM_JOB_NODELIST="node[07-08]",
+            SLURM_JOB_NUM_NODES=2,
+            SLURM_GPUS_ON_NODE=8,
+            **variables,
+        )
+
+
+@pytest.fixture
+def job(recorded: Recorder, tmp_path: Path) -> Slurm:
+    shutil.copytree(ROOT / "scripts", tmp_path / "repository" / "scripts")
+    recorded.stand_in("scontrol", '[[ $1 != show ]] || printf "node07\\nnode08\\n"')
+    recorded.stand_in("scancel", 'kill -TERM "$(cat "$RECORD.torchrun")"')
+    recorded.stand_in("srun", 'while [[ $1 == --* ]]; do shift; done; exec "$@"')
+    recorded.stand_in(
+        "torchrun",
+        """
+        mkdir -p "$RESULTS_DIR"
+        if [[ ${OUT_OF_TIME:-} ]]; then
+            trap '[[ $OUT_OF_TIME == unsaved ]] || touch "$RESULTS_DIR/last.ckpt"; exit 1' TERM # torchrun's own status
+            echo $$ >"$RECORD.torchrun"
+            kill -USR1 "$BATCH_SHELL"
+            for ((i = 0; i < 500; i++)); do sleep 0.02; done
+        fi
+        """,
+    )
+    return Slurm(recorded, tmp_path / "repository")
+
+
+def programs(calls: list[list[str]]) -> list[str]:
+    return [" ".join(call[: 2 if call[0] in ("python", "scontrol") else 1]) for call in calls]
+
+
+def test_a_slurm_job_trains_on_all_nodes_and_scores_on_one(job: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.run import get_args_parser
+
+    done, calls = job()
+    assert done.returncode == 0, done.stderr
+    assert programs(calls) == ["scontrol show", "srun", "torchrun", "python run_eval.py"]
+    assert calls[0][1:] == ["show", "hostnames", "node[07-08]"]
+    assert "--ntasks-per-node=1" in calls[1][: calls[1].index("torchrun")]
+    launch = get_args_parser().parse_args(calls[2][1:])
+    assert (launch.nnodes, launch.nproc_per_node, launch.rdzv_backend) == ("2", "8", "c10d")
+    assert (launch.rdzv_id, launch.rdzv_endpoint) == ("14711", "node07:24711")
+    assert launch.training_script == "finetune.py"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", launch.nproc_per_node)
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    args = parse_train_arguments(launch.training_script_args)
+    assert (args.gpus, args.processes, args.seed, args.bf16) == (8, 16, 7, True)
+    assert (args.output_dir, args.resume_from_checkpoint) == ("results/bart_pyt_14711", "last")
+    scored = eval_arguments(calls[3])
+    assert (scored.model, scored.gpus) == ("results/bart_pyt_14711/export", 8)
+
+
+def test_a_slurm_job_out_of_time_queues_again_and_goes_on(job: Slurm) -> None:
+    done, first = job(OUT_OF_TIME=1)
+    assert done.returncode == 1
+    assert programs(first) == ["scontrol show", "srun", "torchrun", "scancel", "scontrol requeue"]
+    assert first[3][1:] == ["--signal=TERM", "14711"]
+    assert first[4][1:] == ["requeue", "14711"]
+    done, second = job()
+    assert done.returncode == 0, done.stderr
+    assert programs(second) == ["scontrol show", "srun", "torchrun", "python run_eval.py"]
+    assert second[2] == first[2]  # the same folder, and from the last checkpoint
+
+
+def test_a_slurm_job_that_cannot_save_does_not_queue_for_ever(job: Slurm) -> None:
+    saved = job.folder / "results/bart_pyt_14711/last.ckpt"
+    saved.parent.mkdir(parents=True)
+    saved.touch()
+    os.utime(saved, (0, 0))  # an earlier run's
+    done, calls = job(OUT_OF_TIME="unsaved")
+    assert (done.returncode, programs(calls)[-1]) == (1, "scancel")
+    assert "no checkpoint was written before time ran out" in done.stderr
+
+
+def test_a_slurm_job_that_fails_neither_queues_again_nor_scores(job: Slurm) -> None:
+    done, calls = job(FAIL="finetune.py")
+    assert (done.returncode, programs(calls)) == (3, ["scontrol show", "srun"])
+
+
+def test_slurm_is_asked_for_enough_time_to_save() -> None:
+    script = (ROOT / SBATCH).read_text()
+    before_any_command = re.match(r"(?:#.*\n|\n)*", script)[0]
+    directives = re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
+    assert directives == re.findall(r"^#SBATCH (.*)$", before_any_command, re.MULTILINE)  # SLURM reads no others
+    assert {"--requeue", "--open-mode=append", "--ntasks-per-node=1"} <= set(directives)
+    (seconds,) = (int(line.removeprefix("--signal=B:USR1@")) for line in directives if line.startswith("--signal"))
+    patience = int(re.search(r"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=(\d+)", script)[1])
+    assert patience + 30 < seconds
+
 
 def test_an_interpreter_that_will_not_do_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "python3"
@@ -301,19 +488,3 @@ def test_an_interpreter_that_will_not_do_is_named(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "venv").exists()
 
-
-def test_launching_the_container(tmp_path: Path) -> None:
-    stub = tmp_path / "docker"
-    stub.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
-    stub.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    default = shell("bash scripts/docker/launch.sh", path).stdout.splitlines()
-    assert default[:2] == ["run", "--rm"]
-    assert default[-4:] == ["bart_pyt", "bash", "-c", "bash"]
-    assert default[default.index("--gpus") + 1] == "all"
-    assert default[default.index("--volume") + 1] == f"{ROOT}:/workspace/bart"
-    given = shell("bash scripts/docker/launch.sh 'nvidia-smi -L && ls' 0,3", path).stdout.splitlines()
-    assert given[-4:] == ["bart_pyt", "bash", "-c", "nvidia-smi -L && ls"]
-    assert given[given.index("--gpus") + 1] == '"device=0,3"'
-    built = shell("bash scripts/docker/build.sh --build-arg A=b", path).stdout.splitlines()
-    assert built == ["build", "--pull", "--tag", "bart_pyt", "--build-arg", "A=b", "."]
