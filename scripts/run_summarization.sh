@@ -7,7 +7,9 @@
 #
 # Values may be left off from the right; a preset of scripts/params/ supplies them all. Everything from the first
 # argument that starts with "--" goes to finetune.py, behind what is fixed here, so that it wins.
-# SEED (default 42) and RESULTS_DIR (default results/bart_pyt_<stamp>) are read from the environment.
+# Read from the environment: SEED (default 42); RESULTS_DIR (default results/bart_pyt_<stamp>), which an interrupted run
+# takes up again with --resume_from_checkpoint last; LAUNCH (default python), the words that start finetune.py, for
+# example "torchrun --nproc_per_node=8 --numa-binding=node". NUM_GPU counts the GPUs of one machine.
 set -euo pipefail
 
 positional=()
@@ -56,8 +58,9 @@ esac
 
 RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_$(date +%y%m%d_%H%M%S)}
 export RESULTS_DIR
+read -ra launch <<<"${LAUNCH:-python}"
 
-python finetune.py \
+"${launch[@]}" finetune.py \
     --data_dir "$DATA_DIR" \
     --config_path "$CONFIG_PATH" \
     --output_dir "$RESULTS_DIR" \
