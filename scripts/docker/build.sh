@@ -1,7 +1,16 @@
 #!/usr/bin/env bash
-# Build the image bart_pyt from the Dockerfile. Arguments go to `docker build`, for example
-# --build-arg FROM_IMAGE_NAME=nvcr.io/nvidia/pytorch:<tag>.
+# Build the image bart_pyt from Dockerfile, or with --cpu the image bart_pyt:cpu from Dockerfile.cpu.
+#
+#   bash scripts/docker/build.sh [--cpu] [OPTION of docker build ...]
+#
+# For example --build-arg FROM_IMAGE_NAME=nvcr.io/nvidia/pytorch:<tag>.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-docker build --pull --tag bart_pyt "$@" .
+image=(--tag bart_pyt --file Dockerfile)
+if [[ ${1:-} == --cpu ]]; then
+    image=(--tag bart_pyt:cpu --file Dockerfile.cpu)
+    shift
+fi
+
+docker build --pull "${image[@]}" "$@" .
