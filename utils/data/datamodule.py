@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterable, Mapping
 
 import pytorch_lightning as pl
@@ -12,6 +15,24 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import TrainArguments
 from utils.data.dataset import Collate, PairDataset, TrainBatches, evaluation_batches
 from utils.data.line_files import Pairs
+
+
+def outlive_sigterm(worker: int) -> None:
+    """Let nobody but the training process end a loader process.
+
+    torchrun and schedulers send SIGTERM to every process of a run, and the training process, which goes on until it has
+    saved a checkpoint, fails when it loses a loader process.
+    """
+    if not hasattr(signal, "sigwaitinfo"):  # macOS, which cannot tell who sent a signal
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class SummarizationDataModule(pl.LightningDataModule):
@@ -68,4 +89,5 @@ class SummarizationDataModule(pl.LightningDataModule):
             num_workers=self.args.num_workers,
             generator=torch.Generator(),  # a loader must not draw from the stream that dropout draws from
             pin_memory=self.args.gpus > 0,
+            worker_init_fn=outlive_sigterm,
         )
