@@ -57,7 +57,7 @@ class TrainArguments:
         None,
         section=MODEL,
         choices=("sft",),
-        help="sft: shrink and fine-tune: start from some --layers of the weights (Shleifer & Rush, 2020)",
+        help="sft, shrink and fine-tune, starts from some --layers of the weights (Shleifer & Rush, 2020)",
     )
     layers: str | None = option(None, section=MODEL, help="layers that --distill keeps, counted from 0, such as 0-6-11")
     do_encoder: bool = option(False, section=MODEL, help="--distill shrinks the encoder")
@@ -103,18 +103,28 @@ class TrainArguments:
     min_epochs: int = option(1, section=TRAINING, least=0, help="epochs before early stopping may end the run")
 
     label_smoothing: float = option(
-        0.0, section=REGULARISATION, least=0, most=1, help="mass spread over the vocabulary"
+        0.0, section=REGULARISATION, least=0, most=1, help="probability spread over the vocabulary"
     )
-    weight_decay: float = option(0.0, section=REGULARISATION, least=0, help="on all but biases and norms")
-    dropout: float | None = option(None, section=REGULARISATION, least=0, most=0.99, help="by default the config's")
+    weight_decay: float = option(0.0, section=REGULARISATION, least=0, help="of all but biases and norms")
+    dropout: float | None = option(
+        None,
+        section=REGULARISATION,
+        least=0,
+        most=0.99,
+        help="of embeddings and layer outputs; by default the config's",
+    )
     attention_dropout: float | None = option(
-        None, section=REGULARISATION, least=0, most=0.99, help="by default the config's"
+        None, section=REGULARISATION, least=0, most=0.99, help="of attention weights; by default the config's"
     )
     encoder_layerdrop: float | None = option(
-        None, section=REGULARISATION, least=0, most=0.99, help="chance to skip a layer; by default the config's"
+        None,
+        section=REGULARISATION,
+        least=0,
+        most=0.99,
+        help="chance to skip an encoder layer; by default the config's",
     )
     decoder_layerdrop: float | None = option(
-        None, section=REGULARISATION, least=0, most=0.99, help="chance to skip a layer; by default the config's"
+        None, section=REGULARISATION, least=0, most=0.99, help="chance to skip a decoder layer; by default the config's"
     )
     gradient_clip_val: float = option(1.0, section=REGULARISATION, least=0, help="gradient norm limit; 0 for none")
 

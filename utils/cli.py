@@ -121,15 +121,19 @@ def parse_dataclass(cls: type[Arguments], argv: Sequence[str] | None, descriptio
     The command line wins over the file, the file over the defaults. Booleans are `--name` and `--no_name`.
     Exits with status 2 and one line on stderr for anything that does not fit.
     """
-    parser = ArgumentParser(description=description, **kwargs)
     hints = typing.get_type_hints(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    required = [field.name for field in fields if field.default is dataclasses.MISSING]
+    # The sections list the options; a usage that repeats them all would fill the first screen.
+    usage = " ".join(["%(prog)s", *required, "[--option value ...]"])
+    parser = ArgumentParser(description=description, usage=usage, **kwargs)
     converters = {field.name: _converter(field, _plain_type(hints[field.name])) for field in fields}
-    sections: dict[str, Any] = {}
+    sections: dict[str, Any] = {"options": parser}
     for field in fields:
         section = field.metadata["section"]
-        group = sections.setdefault(section, None) or parser.add_argument_group(section)
-        sections[section] = group
+        if section not in sections:
+            sections[section] = parser.add_argument_group(section)
+        group = sections[section]
         text = field.metadata["help"].replace("%", "%%")
         if field.default is dataclasses.MISSING:
             group.add_argument(field.name, type=converters[field.name], help=text)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,22 @@ def test_eval_arguments() -> None:
         parse_eval_arguments(["m", "c", "d", "o", "--precision", "tf32", "--gpus", "0"])
     with pytest.raises(InputError, match="--precision int8 runs on the CPU"):
         parse_eval_arguments(["m", "c", "d", "o", "--precision", "int8", "--gpus", "1"])
+
+
+@pytest.mark.parametrize("parse", [parse_train_arguments, parse_eval_arguments])
+def test_help_reads_well_in_80_columns(
+    parse: Callable[[list[str]], object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("usage: ") and not lines[1]  # no screenful of all options before the sections
+    headings = [line for line in lines if re.fullmatch(r"\w[\w ]*:", line)]
+    assert len(headings) == len(set(headings)) >= 2
+    options = [line.split()[0] for line in lines if line.startswith("  --")]
+    alone = [line for line in lines if re.fullmatch(r"  --\w+( [A-Z]+)?", line)]
+    following = [lines[lines.index(line) + 1] for line in alone]
+    assert len(options) == len(set(options)) > 5
+    assert all(line.startswith(" " * 24) for line in following)  # nothing without a description
