@@ -7,4 +7,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/setup_env.sh requirements-dev.txt
 python -m ruff check .
 python -m ruff format --check .
+shellcheck --external-sources .ci/run scripts/*.sh scripts/*/*.sh scripts/*/*.sbatch
+hadolint Dockerfile Dockerfile.cpu
 python -m pytest -q --durations=10 "$@"

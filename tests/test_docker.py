@@ -30,7 +30,7 @@ def run_steps(dockerfile: str, folder: Path, **variables: str) -> list[str]:
     programs.mkdir()
     (programs / "python").write_text(
         "#!/usr/bin/env bash\n"
-        'if [[ $3 == list ]]; then printf "numpy==2.1.0\\nnumpy-ext==1\\ntorch==2.11.0a0+nv26.3\\ntorchvision==0.26\\n"\n'
+        'if [[ $3 == list ]]; then printf "%s\\n" numpy==2.1.0 numpy-ext==1 torch==2.11.0a0+nv26.3 torchvision==0.26\n'
         'else { echo "$@"; for word; do [[ ! -f $word ]] || cat "$word"; done; } >>"$RECORD"; env >"$RECORD.env"; fi\n'
     )
     (programs / "python").chmod(0o755)
@@ -62,9 +62,7 @@ def test_the_gpu_image_keeps_its_torch_and_numpy(tmp_path: Path) -> None:
 
 def test_the_cpu_image_takes_torch_from_its_own_index(tmp_path: Path) -> None:
     first, torch, second, *lines = run_steps("Dockerfile.cpu", tmp_path)
-    assert first == (
-        "-m pip install --no-cache-dir -r torch.txt --index-url https://download.pytorch.org/whl/cpu"
-    )
+    assert first == ("-m pip install --no-cache-dir -r torch.txt --index-url https://download.pytorch.org/whl/cpu")
     assert [torch] == [line for line in pins() if line.startswith("torch==")]
     assert second == "-m pip install --no-cache-dir -r requirements.txt"
     assert lines == pins()
@@ -89,9 +87,7 @@ def ignored(path: str) -> bool:
     assert not [pattern for pattern in patterns if pattern.startswith(("!", "#")) or set(pattern) & set("?[\\")]
     parts = path.split("/")
     names = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
-    expressions = [
-        re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*") for pattern in patterns
-    ]
+    expressions = [re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*") for pattern in patterns]
     return any(re.fullmatch(expression, name) for expression in expressions for name in names)
 
 
@@ -99,7 +95,9 @@ def test_the_image_holds_what_the_readme_names() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     modules = [name.replace(".", "/") + ".py" for name in re.findall(r"python -m (utils[\w.]+)", readme)]
     named = re.findall(r"\b(?:scripts|configs|tests)/[\w/]+\.(?:sh|sbatch|json|py)|\b(?:finetune|run_eval)\.py", readme)
-    sources = [str(path.relative_to(ROOT)) for folder in ("bart", "utils") for path in ROOT.glob(f"{folder}/**/*.[pc]*")]
+    sources = [
+        str(path.relative_to(ROOT)) for folder in ("bart", "utils") for path in ROOT.glob(f"{folder}/**/*.[pc]*")
+    ]
     needed = {*modules, *named, *(path for path in sources if "__pycache__" not in path)}
     assert {"utils/data/dataset.py", "bart/modeling/kernels.c", "scripts/run_tests.sh", "finetune.py"} <= needed
     assert [path for path in needed if not (ROOT / path).is_file() or ignored(path)] == []

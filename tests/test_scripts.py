@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -341,6 +340,7 @@ def test_bad_values_end_in_one_line_and_status_2(recorded: Recorder, command: st
     assert named in done.stderr
     assert done.stderr.count("\n") == 1
 
+
 @pytest.mark.parametrize("launch", ["torchrun --nproc_per_node=2", "srun -l torchrun"])
 def test_launch_holds_the_words_that_start_the_training(recorded: Recorder, launch: str) -> None:
     recorded.stand_in(launch.split()[0])
@@ -365,7 +365,10 @@ def test_an_interrupted_run_is_taken_up_in_its_folder(recorded: Recorder) -> Non
     command = "bash scripts/run_summarization.sh data/x --resume_from_checkpoint last"
     done, (train, score) = recorded(command, RESULTS_DIR="results/mine")
     assert done.returncode == 0, done.stderr
-    assert (train_arguments(train).resume_from_checkpoint, train_arguments(train).output_dir) == ("last", "results/mine")
+    assert (train_arguments(train).resume_from_checkpoint, train_arguments(train).output_dir) == (
+        "last",
+        "results/mine",
+    )
     assert eval_arguments(score).model == "results/mine/export"
 
 
@@ -487,4 +490,3 @@ def test_an_interpreter_that_will_not_do_is_named(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"error: no Python 3.10 to 3.13 with the venv module: tried {broken};")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "venv").exists()
-
