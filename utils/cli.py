@@ -21,11 +21,14 @@ Arguments = TypeVar("Arguments")
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on, for a reason outside the program; the message is one line on what to do."""
+    """A run that cannot go on, though its input is in order and no fault of the program is known, such as divergence.
+
+    The message is one line that says what happened, and where. Entry points print it and exit with status 1.
+    """
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
-    """Run an entry point: bad input ends it with status 2, a RunError with 1; both with one line, no traceback."""
+    """Run an entry point: what `InputError` and `RunError` say ends it as one line on stderr, without a traceback."""
     try:
         sys.exit(main(None) or 0)
     except (InputError, RunError) as error:

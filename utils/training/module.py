@@ -88,17 +88,32 @@ class SummarizationModule(pl.LightningModule):
         """Turn gradients of a sum over tokens into those of the step's mean, before clipping."""
         totals = torch.stack([self.step_tokens.double(), self.step_loss.double()])
         if self.trainer.world_size > 1:
-            totals = self.trainer.strategy.reduce(totals, reduce_op="sum")
+            torch.distributed.all_reduce(totals)  # the strategy's reduce would also wait at a barrier
         tokens, loss = totals
         # Lightning divided the loss by the number of micro-batches, and DDP averages over processes.
         factor = self.reference_tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
-        self.log("train_loss", (loss / tokens).float(), prog_bar=True)
-        self.log("lr", optimizer.param_groups[0]["lr"], prog_bar=True)
+        # Callbacks log these at every interval: to log at each step would wait for a GPU each time.
+        self.train_loss = (loss / tokens).float()
+        self.lr = optimizer.param_groups[0]["lr"]
         self.step_tokens.zero_()
         self.step_loss.zero_()
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip by norm, as Lightning does, and keep the norm: that of the step's mean, unscaled, of all parameters."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if gradient_clip_val:
+            norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val)
+        else:
+            norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        self.grad_norm = norm.float()
 
     def on_validation_epoch_start(self) -> None:
         # Loss, tokens, each kind of ROUGE, examples.

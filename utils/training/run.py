@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 import yaml
-from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -32,7 +32,14 @@ from utils.data.dataset import PairDataset
 from utils.data.line_files import Pairs, read_pairs
 from utils.evaluation.scoring import format_scores, generation_options, score_split
 from utils.loading import check_gpus, check_lengths, for_inference, load_for_evaluation, load_for_training
-from utils.training.callbacks import LogProgress, StopOnNonFiniteLoss, Throughput, ValidateAtTheEnd, progress
+from utils.training.callbacks import (
+    CountSkippedSteps,
+    LogProgress,
+    StopOnNonFinite,
+    ValidateAtTheEnd,
+    progress,
+    progress_bar,
+)
 from utils.training.checkpoints import (
     LAST_FILE,
     AtomicCheckpointIO,
@@ -42,6 +49,7 @@ from utils.training.checkpoints import (
     load_for_resuming,
     order_of,
 )
+from utils.training.metrics import StartClock, TrainingMetrics, format_summary, run_summary
 from utils.training.module import SummarizationModule
 from utils.training.precision import half_dtype, precision_of
 
@@ -227,15 +235,9 @@ def train(
     if trainer.is_global_zero:
         best = checkpoints.best_model_path or output_dir / LAST_FILE
         BartForConditionalGeneration.from_pretrained(best).save_pretrained(output_dir / EXPORT, tokenizer)
-        summary = {
-            "steps": trainer.global_step,
-            "best_checkpoint": Path(best).name,
-            f"val_{args.selection_metric}": float(score)
-            if (score := checkpoints.best_model_score) is not None
-            else None,
-        }
+        summary = run_summary(trainer, checkpoints, Path(best))
         (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-        logger.info("best checkpoint %s, exported to %s", best, output_dir / EXPORT)
+        logger.info("training is done\n%s", format_summary(summary, checkpoints.monitor, output_dir / EXPORT))
     trainer.strategy.barrier("export")
 
 
@@ -258,16 +260,19 @@ def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callbac
         save_top_k=args.save_top_k,
         enable_version_counter=False,
     )
+    metrics = TrainingMetrics()
     callbacks: list[Callback] = [
-        Throughput(),
-        LogProgress(args.log_every_n_steps),
+        StopOnNonFinite(),
         ValidateAtTheEnd(),
-        StopOnNonFiniteLoss(),
+        CountSkippedSteps(),
+        metrics,
+        LogProgress(args.log_every_n_steps),
         checkpoints,
         LastCheckpoint(args.output_dir, args.save_every_n_steps),
+        StartClock(metrics),
     ]
     if sys.stderr.isatty():
-        callbacks.append(TQDMProgressBar())
+        callbacks.append(progress_bar(args.log_every_n_steps))
     if args.early_stopping_patience >= 0:
         callbacks.append(EarlyStopping(metric, mode=mode, patience=args.early_stopping_patience))
     return checkpoints, callbacks
