@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
@@ -10,15 +9,15 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-import yaml
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
 from bart.configuration.configuration_bart import BartConfig
@@ -49,6 +48,7 @@ from utils.training.checkpoints import (
     load_for_resuming,
     order_of,
 )
+from utils.training.environment import resolved_arguments, write_records
 from utils.training.metrics import StartClock, TrainingMetrics, format_summary, run_summary
 from utils.training.module import SummarizationModule
 from utils.training.precision import half_dtype, precision_of
@@ -67,6 +67,7 @@ def run(args: TrainArguments) -> None:
     """
     output_dir = Path(args.output_dir)
     check_gpus(args.gpus)
+    check_wandb(args.wandb_project)
     config = BartConfig.from_json(args.config_path)
     for name in ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop"):
         if getattr(args, name) is not None:
@@ -94,15 +95,22 @@ def run(args: TrainArguments) -> None:
         model, tokenizer = load_for_resuming(checkpoint, config)
     if args.do_train:
         if rank_zero_only.rank == 0:
-            (output_dir / "arguments.yaml").write_text(
-                yaml.safe_dump({name: value for name, value in dataclasses.asdict(args).items() if name != "config"})
-            )
+            write_records(args, output_dir)
         train(args, model, tokenizer, pairs, checkpoint)
         del model
     if args.do_predict:
         if args.do_train:
             model, tokenizer = load_for_evaluation(output_dir / EXPORT, args.config_path)
         predict(args, model, tokenizer, pairs["test"])
+
+
+def check_wandb(project: str | None) -> None:
+    """Raise InputError when a Weights & Biases project is named and its package is not installed."""
+    try:
+        if project is not None:
+            version("wandb")
+    except PackageNotFoundError:
+        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb") from None
 
 
 def start_log(output_dir: Path) -> None:
@@ -200,7 +208,7 @@ def train(
         gradient_clip_val=args.gradient_clip_val or None,
         num_sanity_val_steps=args.num_sanity_val_steps,
         log_every_n_steps=args.log_every_n_steps,
-        logger=[CSVLogger(output_dir, name="", version=""), TensorBoardLogger(output_dir, name="", version="")],
+        logger=build_loggers(args),
         callbacks=callbacks,
         plugins=[*plugins, AtomicCheckpointIO()],
         enable_model_summary=False,
@@ -219,8 +227,6 @@ def train(
         total_steps,
         args.train_batch_size * args.processes * args.gradient_accumulation_steps,
     )
-    if trainer.is_global_zero:
-        keep_old_metrics(output_dir / "metrics.csv")
     try:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except RuntimeError as error:
@@ -241,11 +247,13 @@ def train(
     trainer.strategy.barrier("export")
 
 
-def keep_old_metrics(path: Path) -> None:
-    """Move an earlier run's metrics aside: the logger would delete them, and a resumed run's curve needs them."""
-    if path.exists():
-        number = 1 + sum(1 for _ in path.parent.glob("metrics.*.csv"))
-        path.rename(path.with_name(f"metrics.{number}.csv"))
+def build_loggers(args: TrainArguments) -> list[Logger]:
+    """Metrics as CSV and TensorBoard, and in Weights & Biases where that is asked for."""
+    loggers: list[Logger] = [kind(args.output_dir, name="", version="") for kind in (CSVLogger, TensorBoardLogger)]
+    if args.wandb_project is not None:
+        config = resolved_arguments(args)
+        loggers.append(WandbLogger(project=args.wandb_project, save_dir=args.output_dir, config=config))
+    return loggers
 
 
 def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callback]]:
