@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ProgressBar, RichProgressBar, TQDMProgressBar
+from pytorch_lightning.callbacks.progress.rich_progress import RichProgressBarTheme
 from torch import Tensor
 
 from utils.cli import RunError
@@ -109,7 +110,7 @@ class StopOnNonFinite(Callback):
         self._look(trainer)
 
     def _look(self, trainer: pl.Trainer) -> None:
-        step, self.unseen = self.unseen, None
+        step = self.unseen
         if step is None:
             return
         if step.copied is not None:
@@ -121,6 +122,7 @@ class StopOnNonFinite(Callback):
         elif not math.isfinite(grad_norm) and not scaled:
             what = f"gradient norm is {grad_norm}"
         else:
+            self.unseen = None  # else it stays, so that no checkpoint is written on the way out either
             return
         # Loss and norm are those of all processes, which all come here.
         lines = [
@@ -199,10 +201,12 @@ def progress_bar(every: int) -> ProgressBar:
     Args:
         every: optimizer steps between two readings of the metrics, each of which waits for the device.
     """
+    rich = find_spec("rich") is not None
 
-    class Bar(RichProgressBar if find_spec("rich") else TQDMProgressBar):  # type: ignore[misc]
+    class Bar(RichProgressBar if rich else TQDMProgressBar):  # type: ignore[misc]
         def __init__(self) -> None:
-            super().__init__()
+            # By default rich shows three decimals, and learning rates as 0.
+            super().__init__(**({"theme": RichProgressBarTheme(metrics_format=".4g")} if rich else {}))
             self.shown: dict[str, Any] = {}
             self.read_at = 0
 

@@ -104,9 +104,15 @@ def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(
 
 @pytest.mark.parametrize("saved_by", ["validation", "steps"])
 def test_no_checkpoint_of_a_ruined_model_is_written(
-    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil_loss: Spoil, saved_by: str
+    argv: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    spoil_loss: Spoil,
+    saved_by: str,
 ) -> None:
-    """Whether a validation or a checkpoint is due right behind the step whose loss is not finite."""
+    """Whether a validation or a checkpoint follows the step whose loss is not finite, or is due as the run ends."""
+    caplog.set_level(logging.INFO)
     spoil_loss(math.nan)
     bad = next(number for number, lines in enumerate(batches_of(argv)) if POISONED + 1 in lines)
     assert bad > 0
@@ -114,7 +120,9 @@ def test_no_checkpoint_of_a_ruined_model_is_written(
         argv += ["--val_check_interval", "4"]
     else:
         build = run_module.build_callbacks
-        every = ModelCheckpoint(tmp_path / "run", "step{step}", auto_insert_metric_name=False, every_n_train_steps=1)
+        every = ModelCheckpoint(
+            tmp_path / "run", "step_{step}", save_top_k=-1, every_n_train_steps=1, save_on_exception=True
+        )
 
         def saving(args: object) -> tuple[object, list[pl.Callback]]:
             checkpoints, others = build(args)
@@ -123,11 +131,13 @@ def test_no_checkpoint_of_a_ruined_model_is_written(
         monkeypatch.setattr(run_module, "build_callbacks", saving)
     with pytest.raises(RunError, match=f"at step {bad + 1},"):
         finetune.main(argv)
+    validated = [int(record.message.split()[1]) for record in caplog.records if "validation" in record.message]
+    assert validated == (list(range(1, bad + 1)) if saved_by == "validation" else [])
     written = list((tmp_path / "run").glob("*.ckpt"))
     assert written
     for path in written:
         checkpoint = torch.load(path, weights_only=True)
-        assert checkpoint["global_step"] == bad
+        assert checkpoint["global_step"] <= bad
         assert all(tensor.isfinite().all() for tensor in checkpoint["state_dict"].values())
 
 
@@ -266,6 +276,7 @@ def test_a_terminal_shows_a_bar_and_the_summary(
     finetune.main([*argv, "--log_every_n_steps", "3"])
     shown = capsys.readouterr()
     assert "Epoch 1" in shown.out
+    assert "lr: 8.333e-05" in shown.out  # a twelfth of 1e-3, at step 12 of 12
     assert read == [3, 6, 9, 12]
     assert "training is done" in shown.err
     assert "step 3/12" not in shown.err
