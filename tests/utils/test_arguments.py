@@ -102,6 +102,13 @@ def test_bad_options_end_with_one_line_and_status_2(
     [
         (["--do_train", "--fp16", "--bf16"], "--fp16 and --bf16 exclude"),
         (["--do_train", "--gpus", "0", "--fp16"], "--fp16 needs a GPU"),
+        (["--do_train", "--gpus", "0", "--accelerator", "gpu"], "--accelerator is gpu and --gpus is 0"),
+        (["--do_train", "--gpus", "2", "--accelerator", "cpu"], "--accelerator is cpu and --gpus is 2"),
+        (["--do_train", "--gpus", "2", "--devices", "3"], "--devices is 3 and --gpus is 2"),
+        (["--do_train", "--strategy", "fsdp", "--bf16", "--amp_level", "O2"], "--strategy fsdp and --amp_level O2"),
+        (["--do_train", "--layers", "0-1"], "--layers is about --distill"),
+        (["--do_train", "--distill", "sft", "--layers", "0-1"], "--distill sft needs"),
+        (["--do_train", "--max_tokens_per_batch", "1000"], "--max_tokens_per_batch is 1000; allowed: at least 116"),
         (["--do_train", "--max_steps", "0"], "--max_steps is 0"),
         (["--do_train", "--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
         (["--do_train", "--n_val", "0"], "--n_val is 0"),
@@ -123,10 +130,33 @@ def test_yaml_null_stands_for_a_default_of_none(tmp_path: Path) -> None:
 def test_processes_are_torchruns_or_one_per_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     args = parse_train_arguments(["--do_train", "--gpus", "2"])
     monkeypatch.setenv("WORLD_SIZE", "8")  # alone, it is some scheduler's
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
     assert args.processes == 2
-    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert args.processes == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ("gpu", 1, 1)),
+        (["--gpus", "4"], ("gpu", 4, 4)),
+        (["--gpus", "0"], ("cpu", 1, 0)),
+        (["--devices", "2"], ("gpu", 2, 2)),
+        (["--accelerator", "cpu"], ("cpu", 1, 0)),
+        (["--accelerator", "cpu", "--devices", "2"], ("cpu", 2, 0)),
+        (["--gpus", "0", "--devices", "2"], ("cpu", 2, 0)),
+        (["--gpus", "2", "--accelerator", "gpu", "--devices", "2"], ("gpu", 2, 2)),
+    ],
+)
+def test_devices(options: list[str], expected: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    args = parse_train_arguments(["--do_train", *options])
+    assert (args.accelerator, args.devices, args.gpus) == expected
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    if not options:
+        assert parse_train_arguments(["--do_train"]).devices == 3
+    elif args.devices > 1:
+        with pytest.raises(InputError, match=f"is {args.devices}; torchrun started 3 processes"):
+            parse_train_arguments(["--do_train", *options])
 
 
 def test_selection_metric_follows_eval_beams() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
