@@ -9,6 +9,8 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration
@@ -61,6 +63,25 @@ class SummarizationModule(pl.LightningModule):
             model.model.shared.requires_grad_(not args.freeze_embeds)
         model.set_activation_checkpointing(args.activation_checkpointing)
 
+    def configure_model(self) -> None:
+        """Shard the network over all processes, layer by layer, for --strategy fsdp (Zhao et al., 2023)."""
+        network = self.model.model
+        if self.args.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
+            return
+        for layer in (*network.encoder.layers, *network.decoder.layers):
+            fully_shard(layer, mesh=self.device_mesh["data_parallel"])
+        fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
+
+    def _keep_whole(self, whole: bool) -> None:
+        """Let every process hold all weights, so that it need not wait for others, or its share again."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_reshard_after_forward(not whole, recurse=False)
+                if whole:
+                    module.unshard()
+                else:
+                    module.reshard()
+
     def configure_optimizers(self) -> dict[str, Any]:
         args = self.args
         optimizer = build_optimizer(self.model, args)
@@ -94,6 +115,7 @@ class SummarizationModule(pl.LightningModule):
         factor = self.reference_tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         # Callbacks log these at every interval: to log at each step would wait for a GPU each time.
         self.train_loss = (loss / tokens).float()
@@ -113,9 +135,10 @@ class SummarizationModule(pl.LightningModule):
             norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val)
         else:
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        self.grad_norm = norm.float()
+        self.grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
 
     def on_validation_epoch_start(self) -> None:
+        self._keep_whole(True)  # processes have unequal numbers of batches
         # Loss, tokens, each kind of ROUGE, examples.
         self.val_sums = torch.zeros(3 + len(ROUGE_TYPES), dtype=torch.float64, device=self.device)
 
@@ -140,6 +163,7 @@ class SummarizationModule(pl.LightningModule):
         self.val_sums[2:] += self.val_sums.new_tensor([*sums, len(scores)])
 
     def on_validation_epoch_end(self) -> None:
+        self._keep_whole(False)
         totals = self.val_sums
         if self.trainer.world_size > 1:
             totals = self.trainer.strategy.reduce(totals, reduce_op="sum")

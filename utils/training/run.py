@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 from pytorch_lightning.utilities import rank_zero_only
 
 from bart.configuration.configuration_bart import BartConfig
@@ -193,7 +194,11 @@ def train(
     checkpoints, callbacks = build_callbacks(args)
     # LayerDrop leaves layers without gradients, for which plain DDP would wait.
     drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
-    strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
+    strategy: str | Strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
+    if args.strategy == "fsdp":
+        strategy = ModelParallelStrategy(
+            data_parallel_size=args.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
+        )
     precision = precision_of(args)
     plugins = precision.pop("plugins", [])
     trainer = pl.Trainer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -51,6 +52,11 @@ def losses(output: Path) -> dict[int, float]:
     return found
 
 
+def summary(output: Path) -> dict[str, float]:
+    content = json.loads((output / "train_summary.json").read_text())
+    return {name: value for name, value in content.items() if name.startswith("val_")}
+
+
 def weights(output: Path) -> dict[str, torch.Tensor]:
     return torch.load(output / "last.ckpt", weights_only=True)["state_dict"]
 
@@ -82,22 +88,34 @@ def wait_for_step(step: int, process: subprocess.Popen[str], output: Path) -> No
 
 TORCHRUN = torchrun("--standalone", "--nproc_per_node", "2")
 ITSELF = [sys.executable, str(ROOT / "finetune.py"), "--devices", "2"]
+COMMANDS = pytest.mark.parametrize(
+    "command", [TORCHRUN, ITSELF, [*ITSELF, "--strategy", "fsdp"]], ids=["torchrun", "finetune.py", "fsdp"]
+)
 
 
-@pytest.mark.parametrize("command", [TORCHRUN, ITSELF], ids=["torchrun", "finetune.py"])
+@COMMANDS
 def test_two_processes_give_the_losses_of_one(command: list[str], options: list[str], tmp_path: Path) -> None:
     """22 examples in global batches of 4: the last one of an epoch is smaller."""
-    options += ["--dropout", "0", "--attention_dropout", "0"]
+    options += ["--dropout", "0", "--attention_dropout", "0", "--freeze_embeds"]
+    options += [
+        "--eval_beams",
+        "2",
+        "--eval_max_gen_length",
+        "6",
+        "--n_val",
+        "3",
+    ]  # one process has one more to validate
     finetune.main([*options, "--train_batch_size", "4", "--output_dir", str(tmp_path / "one")])
     done = run(command, [*options, "--train_batch_size", "2"], tmp_path / "two")
     assert done.returncode == 0, done.stderr
     expected, found = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert sorted(expected) == sorted(found) == list(range(STEPS))
     assert found == pytest.approx(expected, abs=1e-5, rel=0)
+    assert summary(tmp_path / "two") == pytest.approx(summary(tmp_path / "one"), abs=1e-3)
     assert (tmp_path / "two" / "export" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("command", [TORCHRUN, ITSELF], ids=["torchrun", "finetune.py"])
+@COMMANDS
 def test_sigterm_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
     command: list[str], options: list[str], tmp_path: Path
 ) -> None:
@@ -108,7 +126,7 @@ def test_sigterm_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
     wait_for_step(10, process, tmp_path / "ended")
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=SECONDS)[0]
-    assert process.returncode == (143 if command is ITSELF else 1), output  # torchrun has a status of its own
+    assert process.returncode == (1 if command is TORCHRUN else 143), output  # torchrun has a status of its own
     assert "ended by SIGTERM after step" in output
     assert "Traceback" not in output or command is TORCHRUN  # torchrun's own
     again = run(command, options, tmp_path / "ended")
