@@ -13,6 +13,8 @@ MODEL, DATA, TRAINING, REGULARISATION = "model", "data", "training", "regularisa
 EVALUATION, HARDWARE, RUN = "evaluation", "hardware and precision", "run"
 SCHEDULES = ("polynomial", "linear", "cosine", "cosine_w_restarts", "constant")
 POLYNOMIAL_END = 1e-7  # the rate at which the polynomial schedule ends, as transformers has it
+COSINE_CYCLES = 4  # falls of the cosine_w_restarts schedule, one restart less
+SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
 STRATEGIES = ("ddp", "fsdp")
 LAST = "last"  # what --resume_from_checkpoint calls the newest checkpoint of --output_dir
@@ -91,10 +93,16 @@ class TrainArguments:
         "adamw",
         section=TRAINING,
         choices=OPTIMIZERS,
-        help="fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's fused AdamW and our lamb serve",
+        help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
+        "fused AdamW and our lamb serve",
     )
     learning_rate: float = option(3e-5, section=TRAINING, above=0, help="peak learning rate")
-    lr_scheduler: str = option("linear", section=TRAINING, choices=SCHEDULES, help="decay after the warm-up")
+    lr_scheduler: str = option(
+        "linear",
+        section=TRAINING,
+        choices=SCHEDULES,
+        help=f"decay after the warm-up; cosine_w_restarts falls from the peak {COSINE_CYCLES} times",
+    )
     warmup_steps: int = option(0, section=TRAINING, least=0, help="optimizer steps of linear warm-up")
     max_steps: int = option(-1, section=TRAINING, least=-1, help="optimizer steps to train; -1 leaves it to max_epochs")
     max_epochs: int | None = option(
@@ -205,6 +213,11 @@ class TrainArguments:
             raise InputError(
                 f"--strategy fsdp and --amp_level {self.amp_level} exclude each other; fsdp takes O0 or O1"
             )
+        if self.strategy == "fsdp" and self.optimizer in ("adafactor", "lamb", "fused_lamb"):
+            raise InputError(
+                f"--strategy fsdp and --optimizer {self.optimizer} exclude each other: it needs whole matrices, and "
+                "fsdp gives each process parts; fsdp takes adamw, fused_adam or sgd"
+            )
         self._check_distillation()
         if self.max_tokens_per_batch is not None:
             longest = self.max_source_length + self.max_target_length
@@ -243,6 +256,10 @@ class TrainArguments:
                     raise InputError(f"--{name} is about --distill sft, which is not given")
         elif self.layers is None or not (self.do_encoder or self.do_decoder) or not self.do_train:
             raise InputError("--distill sft needs --do_train, --layers, and --do_encoder, --do_decoder or both")
+        elif self.model_name_or_path == SCRATCH:
+            raise InputError(
+                f"--distill sft keeps trained layers; --model_name_or_path is {SCRATCH}, which has none: name weights"
+            )
 
     @property
     def kept_layers(self) -> list[int]:

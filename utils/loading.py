@@ -13,9 +13,9 @@ from bart.generation import GenerationConfig
 from bart.modeling.checkpoint import stored_config
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.arguments import SCRATCH
 
 logger = logging.getLogger(__name__)
-SCRATCH = "scratch"
 
 
 def load_for_training(

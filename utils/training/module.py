@@ -20,7 +20,7 @@ from utils.evaluation.rouge import ROUGE_TYPES, rouge_per_example
 from utils.evaluation.scoring import generation_options
 from utils.training.loss import smoothed_loss, teacher_forced
 from utils.training.optim import build_optimizer, build_schedule
-from utils.training.precision import MasterWeightAdamW
+from utils.training.precision import MasterWeights
 
 
 class SummarizationModule(pl.LightningModule):
@@ -102,7 +102,7 @@ class SummarizationModule(pl.LightningModule):
 
     def on_after_backward(self) -> None:
         optimizer = self.trainer.optimizers[0]
-        if isinstance(optimizer, MasterWeightAdamW):
+        if isinstance(optimizer, MasterWeights):
             optimizer.collect_gradients()
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import Optimizer
 
 from utils.arguments import TrainArguments
 
@@ -43,7 +43,7 @@ def precision_of(args: TrainArguments) -> dict[str, Any]:
 class HalfWeights(MixedPrecision):
     """O2: the network computes in half precision throughout, with loss scaling for fp16, and no autocast.
 
-    The fp32 copies of the weights are kept by `MasterWeightAdamW`.
+    The fp32 copies of the weights are kept by `MasterWeights`.
     """
 
     def __init__(self, precision: Literal["16-mixed", "bf16-mixed"], device: str) -> None:
@@ -59,18 +59,28 @@ class HalfWeights(MixedPrecision):
         return nullcontext()
 
 
-class MasterWeightAdamW(AdamW):
-    """AdamW on fp32 copies of half-precision weights, which are rounded back after every step.
+class MasterWeights(Optimizer):
+    """Any optimizer, at work on fp32 copies of half-precision weights, which are rounded back after every step.
 
     Small updates that a half-precision weight would round away add up in the copies (Micikevicius et al., 2018,
     section 3.1). The copies stand in `param_groups`, so that clipping and loss scaling act on them.
+
+    Args:
+        groups: parameter groups of the half-precision weights.
+        build: makes the optimizer of such groups.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
+    def __init__(self, groups: list[dict[str, Any]], build: Callable[[list[dict[str, Any]]], Optimizer]) -> None:
         self.halves = [parameter for group in groups for parameter in group["params"]]
         masters = [[nn.Parameter(p.detach().float()) for p in group["params"]] for group in groups]
         self.masters = [parameter for group in masters for parameter in group]
-        super().__init__([{**group, "params": ps} for group, ps in zip(groups, masters, strict=True)], **options)
+        self.inner = build([{**group, "params": ps} for group, ps in zip(groups, masters, strict=True)])
+        super().__init__(self.inner.param_groups, self.inner.defaults)
+        self._share()
+
+    def _share(self) -> None:
+        """Show schedules and clipping the groups and the state that the optimizer inside works with."""
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state
 
     def collect_gradients(self) -> None:
         """Copy the weights' gradients to the fp32 copies; called after every backward pass."""
@@ -79,7 +89,7 @@ class MasterWeightAdamW(AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
-        loss = super().step(closure)
+        loss = self.inner.step(closure)
         torch._foreach_copy_(self.halves, self.masters)
         return loss
 
@@ -89,10 +99,34 @@ class MasterWeightAdamW(AdamW):
             half.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "masters": [master.detach() for master in self.masters]}
+        return {**self.inner.state_dict(), "masters": [master.detach() for master in self.masters]}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         masters = state_dict["masters"]
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
+        self.inner.load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
+        self._share()
         torch._foreach_copy_(self.masters, [master.to(self.masters[0].device) for master in masters])
+
+
+def keep_state_dtypes(optimizer: Optimizer) -> None:
+    """Let an optimizer's state come back from a checkpoint in the precision it had.
+
+    torch rounds it to that of the weights: with O3 it would cut the fp32 moments of half-precision weights.
+    """
+    saved: dict[int, dict[str, Any]] = {}
+
+    def remember(_: Optimizer, state_dict: dict[str, Any]) -> None:
+        saved.update(state_dict["state"])
+
+    def restore(optimizer: Optimizer) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for number, values in saved.items():
+            state = optimizer.state[parameters[number]]
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.dtype != state[name].dtype:
+                    state[name] = value.to(state[name].device)
+        saved.clear()
+
+    optimizer.register_load_state_dict_pre_hook(remember)
+    optimizer.register_load_state_dict_post_hook(restore)

@@ -49,6 +49,7 @@ from utils.training.checkpoints import (
     load_for_resuming,
     order_of,
 )
+from utils.training.distillation import check_layers, set_layers, shrink
 from utils.training.environment import resolved_arguments, write_records
 from utils.training.metrics import StartClock, TrainingMetrics, format_summary, run_summary
 from utils.training.module import SummarizationModule
@@ -81,6 +82,8 @@ def run(args: TrainArguments) -> None:
         test_max_target_length=args.test_max_target_length,
         eval_max_gen_length=args.eval_max_gen_length,
     )
+    if args.distill is not None:
+        check_layers(config, args.kept_layers, args.do_encoder, args.do_decoder)
     # All of it before anything else: better refused now than after a download, or after hours of training.
     limits = {"train": args.n_train, "val": args.n_val} if args.do_train else {}
     limits |= {"test": args.n_test} if args.do_predict else {}
@@ -92,7 +95,11 @@ def run(args: TrainArguments) -> None:
     checkpoint = find_checkpoint(args) if args.do_train else None
     if checkpoint is None:
         model, tokenizer = load_for_training(args.model_name_or_path, config, args.tokenizer)
+        if args.distill is not None:
+            shrink(model, args.kept_layers, args.do_encoder, args.do_decoder)
     else:
+        if args.distill is not None:
+            set_layers(config, len(args.kept_layers), args.do_encoder, args.do_decoder)
         model, tokenizer = load_for_resuming(checkpoint, config)
     if args.do_train:
         if rank_zero_only.rank == 0:

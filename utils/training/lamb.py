@@ -1,0 +1,96 @@
+"""LAMB: Adam's update, rescaled in every tensor to the size of its weights (You et al., 2020, arXiv:1904.00962)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class Lamb(Optimizer):
+    """LAMB (You et al., 2020, algorithm 2), as NVIDIA's apex computes it.
+
+    With Adam's moments m and v, corrected for their start at 0, a tensor w of a group with weight decay d moves by
+
+        u = m / (sqrt(v) + eps) + d·w,    w ← w - lr · |w| / |u| · u,
+
+    where the ratio of norms is 1 if either of them is 0. It is 1 throughout a group without decay (biases and norms),
+    which leaves Adam's step. Moments and arithmetic are fp32 for weights in half precision.
+
+    Args:
+        parameters: parameters, or groups of them, as for any torch optimizer.
+        lr: step size, relative to the norm of each decayed tensor.
+        max_grad_norm: norm that all gradients together are cut to before anything else; None where the training loop
+            clips them.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        max_grad_norm: float | None = 1.0,
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
+        self.max_grad_norm = max_grad_norm
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        trained = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
+        gradients = [parameter.grad for parameters in trained for parameter in parameters]
+        if self.max_grad_norm is not None and gradients:
+            _clip(gradients, self.max_grad_norm)
+        for group, parameters in zip(self.param_groups, trained, strict=True):
+            group["step"] += 1
+            if parameters:
+                self._update(group, parameters)
+        return loss
+
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if not self.state[parameter]:
+                dtype = torch.promote_types(parameter.dtype, torch.float32)
+                for name in ("exp_avg", "exp_avg_sq"):
+                    self.state[parameter][name] = torch.zeros_like(parameter, dtype=dtype)
+        means = [self.state[parameter]["exp_avg"] for parameter in parameters]
+        squares = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
+        # Neither copies what has the moments' type already.
+        gradients = [p.grad.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
+        weights = [p.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
+
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+
+        updates = torch._foreach_sqrt(squares)
+        torch._foreach_div_(updates, (1 - beta2 ** group["step"]) ** 0.5)
+        torch._foreach_add_(updates, group["eps"])
+        torch._foreach_reciprocal_(updates)
+        torch._foreach_mul_(updates, means)
+        torch._foreach_div_(updates, 1 - beta1 ** group["step"])
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+            norms = torch.stack(torch._foreach_norm(weights))
+            ratios = norms / torch.stack(torch._foreach_norm(updates))
+            # A norm of 0 makes the ratio 0, NaN or infinite.
+            ratios = torch.where((ratios > 0) & ratios.isfinite(), ratios, 1)
+            torch._foreach_mul_(updates, list(ratios.unbind()))
+        torch._foreach_add_(weights, updates, alpha=-group["lr"])
+        if any(weight is not parameter for weight, parameter in zip(weights, parameters, strict=True)):
+            torch._foreach_copy_(parameters, weights)
+
+
+def _clip(gradients: list[Tensor], limit: float) -> None:
+    """Cut gradients, in place, to a norm over all of them."""
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    torch._foreach_div_(gradients, (norm / limit).clamp(min=1))
