@@ -9,6 +9,7 @@ CPUs keeps Lightning from being imported. The file in fixtures/ was made with ti
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import types
@@ -34,13 +35,14 @@ def learning_rate(step: int) -> float:
 
 
 def timm_lamb() -> type[Optimizer]:
-    """timm's class, without what its package imports besides, torchvision among it."""
+    """timm's class from its own file: its packages would import torchvision."""
     spec = importlib.util.find_spec("timm")
-    assert spec is not None
-    package = types.ModuleType("timm")
-    package.__path__ = list(spec.submodule_search_locations or [])
-    sys.modules["timm"] = package
-    return importlib.import_module("timm.optim").Lamb
+    assert spec is not None and spec.origin is not None
+    for name in ("timm", "timm.optim"):
+        package = types.ModuleType(name)
+        package.__path__ = [str(Path(spec.origin).parent.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
+    return importlib.import_module("timm.optim.lamb").Lamb
 
 
 def problem() -> dict[str, Tensor]:

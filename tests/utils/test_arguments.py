@@ -112,6 +112,7 @@ def test_bad_options_end_with_one_line_and_status_2(
         (["--do_train", "--max_steps", "0"], "--max_steps is 0"),
         (["--do_train", "--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
         (["--do_train", "--n_val", "0"], "--n_val is 0"),
+        (["--do_train", "--strategy", "fsdp", "--optimizer", "lamb"], "--strategy fsdp and --optimizer lamb exclude"),
         (["--do_train", "--val_check_interval", "80.5"], "--val_check_interval is 80.5"),
         ([], "--do_train"),
     ],
