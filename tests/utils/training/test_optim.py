@@ -59,15 +59,17 @@ class FusedLAMB(Recorder):
     pass
 
 
-def install(monkeypatch: pytest.MonkeyPatch, optimizers: bool = True, extensions: bool = True) -> None:
-    """A stand-in for NVIDIA's apex; without optimizers it is like the package of that name on PyPI."""
+def install(
+    monkeypatch: pytest.MonkeyPatch, classes: tuple[type, ...] | None = (FusedAdam, FusedLAMB), extensions: bool = True
+) -> None:
+    """A stand-in for NVIDIA's apex, or for the package of that name on PyPI, which has no such classes or module."""
     apex = types.ModuleType("apex")
     apex.__path__ = []  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "apex", apex)
     monkeypatch.delitem(sys.modules, "apex.optimizers", raising=False)
-    if optimizers:
+    if classes is not None:
         module = types.ModuleType("apex.optimizers")
-        module.FusedAdam, module.FusedLAMB = FusedAdam, FusedLAMB  # type: ignore[attr-defined]
+        vars(module).update({optimizer.__name__: optimizer for optimizer in classes})
         monkeypatch.setitem(sys.modules, "apex.optimizers", module)
     # None in sys.modules makes the import fail.
     monkeypatch.setitem(sys.modules, "amp_C", types.ModuleType("amp_C") if extensions else None)
@@ -132,7 +134,8 @@ def test_apex_on_gpus(
 @pytest.mark.parametrize(
     ("missing", "options", "message"),
     [
-        ("PyPI's apex", [], "https://github.com/NVIDIA/apex (PyPI's apex is another package)"),
+        ("the module", [], "https://github.com/NVIDIA/apex (PyPI's apex is another package)"),
+        ("the classes", [], "https://github.com/NVIDIA/apex (PyPI's apex is another package)"),
         ("any apex", [], "https://github.com/NVIDIA/apex"),
         ("CUDA extensions", [], "built with its CUDA extensions from https://github.com/NVIDIA/apex"),
         ("GPUs", ["--gpus", "0"], "this run is on the CPU"),
@@ -148,7 +151,8 @@ def test_without_apex_one_line_says_what_is_missing_and_what_serves(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    install(monkeypatch, optimizers=missing != "PyPI's apex", extensions=missing != "CUDA extensions")
+    classes = {"the module": None, "the classes": ()}.get(missing, (FusedAdam, FusedLAMB))
+    install(monkeypatch, classes, extensions=missing != "CUDA extensions")
     if missing == "any apex":
         for module in ("apex", "apex.optimizers", "amp_C"):
             monkeypatch.setitem(sys.modules, module, None)

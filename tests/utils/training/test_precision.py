@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import finetune
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from tests.tiny_run import CONFIG
+from tests.tiny_run import CONFIG, write_tiny_run
 from utils.arguments import OPTIMIZERS, parse_train_arguments
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.precision import MasterWeights
@@ -122,3 +124,18 @@ def test_gradients_are_freed_on_both_sides() -> None:
     assert all(parameter.grad is not None for parameter in parameters)
     optimizer.zero_grad()
     assert all(parameter.grad is None for parameter in parameters)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_a_whole_run_with_master_weights_resumes(name: str, tmp_path: Path) -> None:
+    argv = [*write_tiny_run(tmp_path), "--do_train", "--bf16", "--amp_level", "O2", "--optimizer", name]
+    argv += ["--learning_rate", "1e-3", "--weight_decay", "0.1", "--lr_scheduler", "constant"]
+    ends = {}
+    for output, steps, resume in (("whole", 4, False), ("parts", 2, False), ("parts", 4, True)):
+        last = tmp_path / output / "last.ckpt"
+        options = ["--output_dir", str(last.parent), "--max_steps", str(steps)]
+        finetune.main([*argv, *options, *(["--resume_from_checkpoint", str(last)] if resume else [])])
+        ends[output] = torch.load(last, weights_only=True)
+    for key in ("global_step", "state_dict", "optimizer_states"):
+        assert same(ends["parts"][key], ends["whole"][key]), key
+    assert {master.dtype for master in ends["whole"]["optimizer_states"][0]["masters"]} == {torch.float32}
