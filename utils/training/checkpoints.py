@@ -26,15 +26,16 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import LAST, TrainArguments
 from utils.cli import RunError
 from utils.loading import fit_vocabulary
+from utils.training.precision import keeps_master_weights
 
 logger = logging.getLogger(__name__)
 LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
-# What the order of the training data depends on, besides the data.
-ORDER_OPTIONS = (
+# Besides the data, what the order of the training examples and the meaning of the optimizer's state depend on.
+LASTING_OPTIONS = (
     *("seed", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "sortish_sampler"),
-    *("max_source_length", "max_target_length"),
+    *("max_source_length", "max_target_length", "optimizer", "freeze_embeds", "freeze_encoder"),
 )
-PARTS = {"config", "state_dict", "optimizer_states", "loops"}
+PARTS = {"config", "state_dict", "optimizer_states", "loops", "identity"}
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -170,10 +171,14 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def order_of(args: TrainArguments, lengths: np.ndarray) -> dict[str, Any]:
-    """What the order of the training data depends on, for a checkpoint; lengths (N,) are those of the sources."""
+def identity_of(args: TrainArguments, lengths: np.ndarray) -> dict[str, Any]:
+    """What a run that goes on from a checkpoint must share with the one that wrote it.
+
+    That are LASTING_OPTIONS and the source lengths (N,) of its training data.
+    """
     digest = hashlib.sha256(np.ascontiguousarray(lengths, dtype=np.int64).tobytes()).hexdigest()
-    options = {name: getattr(args, name) for name in ORDER_OPTIONS}
+    options = {name: getattr(args, name) for name in LASTING_OPTIONS}
+    options["amp_level O2"] = keeps_master_weights(args)
     return {**options, "processes": args.processes, "examples": len(lengths), "lengths": digest}
 
 
@@ -198,10 +203,10 @@ def load_for_resuming(path: Path, config: BartConfig) -> tuple[BartForConditiona
     return model, tokenizer
 
 
-def check_order(path: Path, order: dict[str, Any]) -> None:
-    """Raise InputError when a checkpoint's position in the epoch means nothing in this run's order of the data."""
-    stored = read_file(path)["order"]
-    for name, value in order.items():
+def check_identity(path: Path, identity: dict[str, Any]) -> None:
+    """Raise InputError when a checkpoint's position in the data or its optimizer's state means nothing in this run."""
+    stored = read_file(path)["identity"]
+    for name, value in identity.items():
         if stored[name] != value:
             if name == "lengths":
                 raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data of the same size")

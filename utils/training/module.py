@@ -32,7 +32,7 @@ class SummarizationModule(pl.LightningModule):
     Args:
         references: validation targets, by their line; the texts that ROUGE compares with.
         total_steps: optimizer steps of the whole run, for the schedule.
-        order: what the order of the training data depends on; checkpoints carry it.
+        identity: what a run that goes on from a checkpoint must share with this one; checkpoints carry it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SummarizationModule(pl.LightningModule):
         args: TrainArguments,
         references: list[str],
         total_steps: int,
-        order: dict[str, Any],
+        identity: dict[str, Any],
     ) -> None:
         super().__init__()
         self.model = model.train()  # from_pretrained gives eval mode, and Lightning keeps what it finds
@@ -50,7 +50,7 @@ class SummarizationModule(pl.LightningModule):
         self.args = args
         self.references = references
         self.total_steps = total_steps
-        self.order = order
+        self.identity = identity
         self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
         # Sums over tokens would overflow fp16 gradients; this constant keeps them near the size of a mean's.
         self.reference_tokens = float(args.train_batch_size * args.max_target_length)
@@ -184,7 +184,7 @@ class SummarizationModule(pl.LightningModule):
         if self.trainer.world_size > 1:
             checkpoint["random_states"] = [{}] * self.trainer.world_size
             dist.all_gather_object(checkpoint["random_states"], states)
-        checkpoint["order"] = self.order
+        checkpoint["identity"] = self.identity
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.random_states = checkpoint["random_states"]

@@ -44,10 +44,10 @@ from utils.training.checkpoints import (
     LAST_FILE,
     AtomicCheckpointIO,
     LastCheckpoint,
-    check_order,
+    check_identity,
     find_checkpoint,
+    identity_of,
     load_for_resuming,
-    order_of,
 )
 from utils.training.distillation import check_layers, set_layers, shrink
 from utils.training.environment import resolved_arguments, write_records
@@ -187,9 +187,9 @@ def train(
     """
     output_dir = Path(args.output_dir)
     data = SummarizationDataModule(args, tokenizer, pairs)
-    order = order_of(args, data.train_set.sources.lengths)
+    identity = identity_of(args, data.train_set.sources.lengths)
     if checkpoint is not None:
-        check_order(checkpoint, order)
+        check_identity(checkpoint, identity)
         logger.info("going on from %s", checkpoint)
     per_epoch = len(data.train_batches())
     total_steps = steps_of(args, per_epoch)
@@ -197,7 +197,7 @@ def train(
         raise InputError(f"--warmup_steps is {args.warmup_steps}; allowed: fewer than the run's {total_steps} steps")
     if len(data.val_set) < args.processes:
         raise InputError(f"{len(data.val_set)} validation examples cannot be shared by {args.processes} processes")
-    module = SummarizationModule(model, tokenizer, args, data.val_set.references, total_steps, order)
+    module = SummarizationModule(model, tokenizer, args, data.val_set.references, total_steps, identity)
     checkpoints, callbacks = build_callbacks(args)
     # LayerDrop leaves layers without gradients, for which plain DDP would wait.
     drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
