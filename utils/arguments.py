@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass
+from utils.data.padding import padded_length
 
 MODEL, DATA, TRAINING, REGULARISATION = "model", "data", "training", "regularisation"
 EVALUATION, HARDWARE, RUN = "evaluation", "hardware and precision", "run"
@@ -86,7 +87,8 @@ class TrainArguments:
         None,
         section=TRAINING,
         least=1,
-        help="tokens per process and micro-batch, padding and targets included, in place of --train_batch_size",
+        help="tokens per process and micro-batch, padding and targets included, in place of --train_batch_size; "
+        "micro-batches then hold examples of like length, the same in every epoch",
     )
     gradient_accumulation_steps: int = option(1, section=TRAINING, least=1, help="micro-batches per optimizer step")
     optimizer: str = option(
@@ -220,11 +222,11 @@ class TrainArguments:
             )
         self._check_distillation()
         if self.max_tokens_per_batch is not None:
-            longest = self.max_source_length + self.max_target_length
+            longest = padded_length(self.max_source_length) + padded_length(self.max_target_length)
             if self.max_tokens_per_batch < longest:
                 raise InputError(
                     f"--max_tokens_per_batch is {self.max_tokens_per_batch}; allowed: at least {longest}, one example "
-                    "of --max_source_length and --max_target_length"
+                    "of --max_source_length and --max_target_length, each padded to a multiple of 8"
                 )
         if not (self.do_train or self.do_predict):
             raise InputError("nothing to do: give --do_train, --do_predict or both")

@@ -122,6 +122,13 @@ def test_options_that_do_not_go_together(options: list[str], message: str) -> No
         parse_train_arguments(options)
 
 
+def test_a_batch_of_tokens_must_hold_one_padded_example() -> None:
+    options = ["--do_train", "--max_source_length", "1021", "--max_target_length", "142", "--max_tokens_per_batch"]
+    assert parse_train_arguments([*options, "1168"]).max_tokens_per_batch == 1168  # 1024 + 144
+    with pytest.raises(InputError, match="--max_tokens_per_batch is 1167; allowed: at least 1168"):
+        parse_train_arguments([*options, "1167"])
+
+
 def test_yaml_null_stands_for_a_default_of_none(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("do_train: true\neval_beams: null\nmax_epochs: null\n")
     args = parse_train_arguments(["--config", str(tmp_path / "run.yaml")])
