@@ -65,8 +65,11 @@ class SummarizationDataModule(pl.LightningDataModule):
 
         return TrainBatches(
             self.train_set.sources.lengths,
+            self.train_set.targets.lengths,
             self.args.train_batch_size,
             self.args.seed,
+            max_tokens=self.args.max_tokens_per_batch,
+            accumulation=self.args.gradient_accumulation_steps,
             rank=trainer.global_rank if trainer else 0,
             world_size=trainer.world_size if trainer else self.args.processes,
             group_by_length=self.args.sortish_sampler,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,12 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.data.padding import padded_length
 
-# Tensor cores want sizes in multiples of 8, and fewer distinct shapes mean fewer memory layouts and compilations.
-PAD_TO_MULTIPLE_OF = 8
 # Texts handed to the tokenizer at once: enough to keep its threads busy, few enough to bound its memory.
 _TOKENIZE_CHUNK = 4096
 
@@ -50,7 +49,10 @@ class Example:
 
 
 class PairDataset(Dataset[Example]):
-    """Sources and targets as token ids, cut to their maximum lengths with `</s>` kept last."""
+    """Sources and targets as token ids, cut to their maximum lengths with `</s>` kept last.
+
+    The index `~i` gives example i with no target that counts.
+    """
 
     def __init__(
         self,
@@ -68,13 +70,14 @@ class PairDataset(Dataset[Example]):
         return len(self.sources)
 
     def __getitem__(self, index: int) -> Example:
+        if index < 0:
+            return Example(~index, self.sources[~index], np.full_like(self.targets[~index], IGNORE_INDEX))
         return Example(index, self.sources[index], self.targets[index])
 
 
 def pad(rows: Sequence[np.ndarray], value: int) -> Tensor:
     """Rows of ids -> (B, L) with L the longest row's length, rounded up to a multiple of 8."""
-    longest = max(len(row) for row in rows)
-    width = -(-longest // PAD_TO_MULTIPLE_OF) * PAD_TO_MULTIPLE_OF
+    width = padded_length(max(len(row) for row in rows))
     batch = torch.full((len(rows), width), value, dtype=torch.long)
     for target, row in zip(batch, rows, strict=True):
         target[: len(row)] = torch.from_numpy(row)
@@ -98,69 +101,122 @@ class Collate:
         }
 
 
-class TrainBatches(Sampler[list[int]]):
-    """One rank's training batches; an epoch's order depends on (seed, epoch, rank) alone.
-
-    Every example is seen exactly once an epoch, and every rank gets equally many batches: the last, smaller global
-    batch is spread over the ranks (and joined to the one before when it has fewer examples than there are ranks).
+def batches_of_tokens(sources: np.ndarray, targets: np.ndarray, max_tokens: int, seed: int) -> list[np.ndarray]:
+    """All examples in batches of like length, each padded to max_tokens at most.
 
     Args:
-        lengths: (N,) source lengths.
-        batch_size: examples per batch and rank.
-        group_by_length: sort by length within windows of 50 global batches, so that batches hold examples of like
-            length and little padding; else the order is fully random.
+        sources, targets: (N,) lengths.
+        max_tokens: bounds (padded source length + padded target length) * examples, but for an example alone.
+        seed: decides which examples of one length come together.
+    """
+    sources, targets = padded_length(sources), padded_length(targets)
+    order = np.random.default_rng(seed).permutation(len(sources))
+    order = order[np.lexsort((-targets[order], -sources[order]))]
+    cuts, start, widest = [], 0, 0
+    source_lengths, target_lengths = sources[order].tolist(), targets[order].tolist()
+    for place, target in enumerate(target_lengths):
+        widest = max(widest, target)
+        if place > start and (source_lengths[start] + widest) * (place + 1 - start) > max_tokens:
+            cuts.append(place)
+            start, widest = place, target
+    return np.split(order, cuts)
+
+
+class TrainBatches(Sampler[list[int]]):
+    """One rank's micro-batches; an epoch's order depends on (seed, epoch, rank) alone.
+
+    An epoch is cut into optimizer steps, and these into `accumulation` micro-batches on each rank. So the examples of a
+    step do not depend on how the global batch is made up of micro-batches and ranks. Every example is seen exactly once
+    an epoch, and every step, the last and smaller one as well, has equally many micro-batches: batches counted through
+    epochs count whole steps. Where there are fewer examples than micro-batches, stand-ins fill the gaps, examples whose
+    targets do not count (see PairDataset).
+
+    Args:
+        sources, targets: (N,) lengths.
+        batch_size: examples per micro-batch.
+        max_tokens: if given, micro-batches are those of `batches_of_tokens`, whatever batch_size is: the same in every
+            epoch, in another order. Some are halved where steps would not come out even.
+        accumulation: micro-batches per rank and optimizer step.
+        group_by_length: sort by length within windows of 50 steps, so that batches of batch_size examples hold examples
+            of like length and little padding; else steps are drawn at random.
         position: asked at the start of each iteration for the epoch and the number of its batches that an
             interrupted run has already seen, which are left out.
-
-    Raises:
-        InputError: there are fewer examples than ranks.
     """
 
     WINDOW = 50
 
     def __init__(
         self,
-        lengths: np.ndarray,
+        sources: np.ndarray,
+        targets: np.ndarray,
         batch_size: int,
         seed: int,
+        *,
+        max_tokens: int | None = None,
+        accumulation: int = 1,
         rank: int = 0,
         world_size: int = 1,
         group_by_length: bool = True,
         position: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
-        if len(lengths) < world_size:
-            raise InputError(f"{len(lengths)} training examples cannot be shared by {world_size} processes")
-        self.lengths = lengths
+        self.lengths = sources
         self.seed = seed
+        self.accumulation = accumulation
         self.rank = rank
         self.world_size = world_size
         self.group_by_length = group_by_length
         self.position = position
-        self.step = batch_size * world_size
-        self.cuts = list(range(0, len(lengths), self.step))
-        if len(self.cuts) > 1 and len(lengths) - self.cuts[-1] < world_size:
-            self.cuts.pop()
+        self.shares_per_step = accumulation * world_size
+        self.step = batch_size * self.shares_per_step
+        self.steps = math.ceil(len(sources) / self.step)
+        self.made: list[np.ndarray] | None = None
+        if max_tokens is not None:
+            self.made = batches_of_tokens(sources, targets, max_tokens, seed)
+            while len(self.made) % self.shares_per_step:
+                largest = max(range(len(self.made)), key=lambda i: len(self.made[i]))
+                self.made[largest : largest + 1] = np.array_split(self.made[largest], 2)
+            self.steps = len(self.made) // self.shares_per_step
+        self.stand_in = [~int(sources.argmin())]
+
+    @property
+    def examples_per_step(self) -> float:
+        """Examples of an optimizer step on all ranks; with max_tokens, their mean."""
+        return self.step if self.made is None else len(self.lengths) / self.steps
 
     def batches(self, epoch: int) -> list[list[int]]:
         """All of an epoch's batches for this rank, as indices of examples."""
         generator = np.random.default_rng((self.seed, epoch))
+        if self.made is None:
+            shares = self._cut(generator)
+        else:
+            shares = [self.made[i] for i in generator.permutation(len(self.made))]
+        return [share.tolist() or self.stand_in for share in shares[self.rank :: self.world_size]]
+
+    def _cut(self, generator: np.random.Generator) -> list[np.ndarray]:
+        """The micro-batches of all steps and ranks, of batch_size examples but for those of the last step."""
         order = generator.permutation(len(self.lengths))
+        rest = len(order) % self.step
+        steps = order[: len(order) - rest].reshape(-1, self.step)
         if self.group_by_length:
-            window = self.WINDOW * self.step
-            parts = [order[start : start + window] for start in range(0, len(order), window)]
-            order = np.concatenate([part[np.argsort(-self.lengths[part], kind="stable")] for part in parts])
-        batches = np.split(order, self.cuts[1:])
-        if self.group_by_length:
-            # Within a window lengths fall; shuffled batches keep that out of the training signal.
-            batches = [batches[i] for i in generator.permutation(len(batches))]
-        return [np.array_split(batch, self.world_size)[self.rank].tolist() for batch in batches]
+            for start in range(0, len(steps), self.WINDOW):
+                window = steps[start : start + self.WINDOW]
+                window[:] = self._longest_first(window.ravel()).reshape(window.shape)
+            # Within a window lengths fall; shuffled steps keep that out of the training signal.
+            steps = generator.permutation(steps)
+        last = [order[len(order) - rest :]] if rest else []
+        # Sorted, so that what the ranks take at once is of like length.
+        steps_sorted = (self._longest_first(step) for step in [*steps, *last])
+        return [share for step in steps_sorted for share in np.array_split(step, self.shares_per_step)]
+
+    def _longest_first(self, indices: np.ndarray) -> np.ndarray:
+        return indices[np.argsort(-self.lengths[indices], kind="stable")]
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, seen = self.position()
         return iter(self.batches(epoch)[seen:])
 
     def __len__(self) -> int:
-        return len(self.cuts)
+        return self.steps * self.accumulation
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:

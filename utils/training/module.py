@@ -53,7 +53,10 @@ class SummarizationModule(pl.LightningModule):
         self.identity = identity
         self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
         # Sums over tokens would overflow fp16 gradients; this constant keeps them near the size of a mean's.
-        self.reference_tokens = float(args.train_batch_size * args.max_target_length)
+        longest_examples = args.train_batch_size  # that a micro-batch holds
+        if args.max_tokens_per_batch is not None:
+            longest_examples = args.max_tokens_per_batch // (args.max_source_length + args.max_target_length)
+        self.reference_tokens = float(longest_examples * args.max_target_length)
         if args.freeze_embeds:
             for table in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
                 table.requires_grad_(False)

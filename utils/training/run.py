@@ -163,13 +163,13 @@ def steps_of(args: TrainArguments, batches_per_epoch: int) -> int:
     return min(steps)
 
 
-def validation_schedule(args: TrainArguments, batches_per_epoch: int) -> dict[str, Any]:
+def validation_schedule(args: TrainArguments, batches_per_epoch: int, examples_per_step: float) -> dict[str, Any]:
     """Lightning's Trainer arguments for --val_check_interval, in batches: those of whole optimizer steps."""
     accumulated = args.gradient_accumulation_steps
     if args.val_check_interval <= 1:
         steps = max(1, int(args.val_check_interval * batches_per_epoch) // accumulated)
         return {"val_check_interval": min(steps * accumulated, batches_per_epoch)}
-    steps = max(1, round(args.val_check_interval / (args.train_batch_size * args.processes * accumulated)))
+    steps = max(1, round(args.val_check_interval / examples_per_step))
     # Counted through epochs, since so many samples may be more than one epoch has.
     return {"val_check_interval": steps * accumulated, "check_val_every_n_epoch": None}
 
@@ -191,7 +191,8 @@ def train(
     if checkpoint is not None:
         check_identity(checkpoint, identity)
         logger.info("going on from %s", checkpoint)
-    per_epoch = len(data.train_batches())
+    batches = data.train_batches()
+    per_epoch = len(batches)
     total_steps = steps_of(args, per_epoch)
     if args.warmup_steps >= total_steps and args.lr_scheduler != "constant":
         raise InputError(f"--warmup_steps is {args.warmup_steps}; allowed: fewer than the run's {total_steps} steps")
@@ -228,16 +229,20 @@ def train(
         use_distributed_sampler=False,
         default_root_dir=output_dir,
         **precision,
-        **validation_schedule(args, per_epoch),
+        **validation_schedule(args, per_epoch, batches.examples_per_step),
     )
     trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    step_size = f"{batches.examples_per_step:.0f} examples"
+    if args.max_tokens_per_batch is not None:
+        most = args.max_tokens_per_batch * args.processes * args.gradient_accumulation_steps
+        step_size = f"about {step_size} and at most {most} tokens"
     logger.info(
-        "training %.1f M of %.1f M parameters on %d examples for %d steps of %d examples",
+        "training %.1f M of %.1f M parameters on %d examples for %d steps of %s",
         trainable / 1e6,
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         len(data.train_set),
         total_steps,
-        args.train_batch_size * args.processes * args.gradient_accumulation_steps,
+        step_size,
     )
     try:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
