@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ import torch
 import finetune
 import run_eval
 from bart.errors import InputError
+from bart.generation.cache import DecoderCache
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
@@ -157,3 +160,45 @@ def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys
     printed = capsys.readouterr().out
     assert printed.startswith("[") and len(printed) > 5
     assert torch.is_grad_enabled()
+
+
+def test_scarce_memory_changes_nothing_but_the_batch(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory that runs out in the teacher-forced pass, and in decoding once some articles are done."""
+    enough = evaluate(trained, trained / "run" / "export", "enough")
+    forward, decode = BartForConditionalGeneration.forward, BartForConditionalGeneration.decode
+    generate_many = BartForConditionalGeneration.generate_many
+    calls, done = [], []
+
+    def scarce_forward(self: BartForConditionalGeneration, ids: torch.Tensor, *others: Any, **named: Any) -> Any:
+        if len(ids) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(self, ids, *others, **named)
+
+    def scarce_decode(self: BartForConditionalGeneration, ids: torch.Tensor, cache: DecoderCache) -> torch.Tensor:
+        if done and len(ids) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return decode(self, ids, cache)
+
+    def watched(self: BartForConditionalGeneration, sources: Any, size: int, **options: Any) -> Iterator[Any]:
+        calls.append((len(sources), size))
+        for article in generate_many(self, sources, size, **options):
+            done.append(article)
+            yield article
+
+    monkeypatch.setattr(BartForConditionalGeneration, "forward", scarce_forward)
+    monkeypatch.setattr(BartForConditionalGeneration, "decode", scarce_decode)
+    monkeypatch.setattr(BartForConditionalGeneration, "generate_many", watched)
+    scarce = evaluate(trained, trained / "run" / "export", "scarce")
+    (all_of_them, size), (left, half) = calls
+    assert (all_of_them, size, half) == (9, 4, 2)
+    assert 0 < left < 9
+    texts = [(trained / name / "test_generations.txt").read_text() for name in ("enough", "scarce")]
+    assert texts[0] == texts[1]
+    assert scarce["loss"] == pytest.approx(enough["loss"], abs=1e-6)
+    assert (enough["batch_size"], scarce["batch_size"]) == (4, 2)
+    warnings = [record.getMessage() for record in caplog.records if "out of memory" in record.getMessage()]
+    assert warnings == 2 * [
+        "out of memory with 4 examples at once; 2 fit: lower --eval_batch_size (run_eval.py: --bs) to that"
+    ]

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.dataset import Collate, PairDataset, evaluation_batches
 from utils.evaluation.rouge import rouge
+from utils.memory import FittingSize
 from utils.training.loss import smoothed_loss, teacher_forced
 
 PERCENTILES = (50, 90, 95, 99)
+BATCH_SIZE_OPTION = "--eval_batch_size (run_eval.py: --bs)"
 
 
 def generation_options(beams: int | None, max_gen_length: int | None) -> dict[str, int]:
@@ -45,6 +47,7 @@ def score_split(
     process takes a share of the articles, and rank 0 merges, scores and writes.
 
     Args:
+        batch_size: articles at once; fewer where memory does not suffice.
         options: passed to `model.generate_many`.
         precision: the model's, for the report.
 
@@ -57,22 +60,29 @@ def score_split(
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
     loss, tokens = _teacher_forced_loss(model, tokenizer, dataset, batch_size, rank, world_size)
     mine = range(rank, len(dataset), world_size)
-    sources = [dataset.sources[index].tolist() for index in mine]
+    fitting = FittingSize(batch_size, BATCH_SIZE_OPTION)
     summaries: dict[int, str] = {}
     latencies: list[float] = []
     generated = 0
+
+    def summarise(left: list[int], size: int) -> Iterator[int]:
+        nonlocal generated
+        sources = [dataset.sources[index].tolist() for index in left]
+        for article in model.generate_many(sources, size, **options):
+            if rank == 0:
+                _show_progress(len(summaries), len(mine))
+            [ids] = article.sequences
+            [summary] = tokenizer.batch_decode([ids], skip_special_tokens=True)
+            summaries[left[article.index]] = " ".join(summary.split("\n")).strip()
+            generated += int((ids != tokenizer.pad_token_id).sum())
+            latencies.append(article.seconds)
+            yield left[article.index]
+
     start = time.perf_counter()
-    for done, article in enumerate(model.generate_many(sources, batch_size, **options)):
-        if rank == 0:
-            _show_progress(done, len(sources))
-        [ids] = article.sequences
-        [summary] = tokenizer.batch_decode([ids], skip_special_tokens=True)
-        summaries[mine[article.index]] = " ".join(summary.split("\n")).strip()
-        generated += int((ids != tokenizer.pad_token_id).sum())
-        latencies.append(article.seconds)
+    fitting.run(mine, summarise)
     seconds = time.perf_counter() - start
     if rank == 0:
-        _show_progress(len(sources), len(sources))
+        _show_progress(len(mine), len(mine))
     share = (summaries, loss, tokens, generated, latencies, seconds)
     shares: list[Any] = [share]
     if distributed:
@@ -94,7 +104,7 @@ def score_split(
         "generation_seconds": seconds,
         "articles_per_second": len(predictions) / seconds,
         "generated_tokens_per_second": generated / seconds,
-        "batch_size": batch_size,
+        "batch_size": fitting.size,
         "latency_ms": {f"p{p}": float(np.percentile(milliseconds, p)) for p in PERCENTILES},
         "processes": world_size,
         "device": str(model.device),
@@ -120,12 +130,18 @@ def _teacher_forced_loss(
     model.eval()
     collate = Collate(tokenizer.pad_token_id)
     loss, tokens = 0.0, 0
-    for indices in evaluation_batches(dataset.sources.lengths, batch_size, rank, world_size):
+
+    def add(indices: list[int]) -> None:
+        nonlocal loss, tokens
         batch = {name: tensor.to(model.device) for name, tensor in collate([dataset[i] for i in indices]).items()}
         with torch.inference_mode():
             batch_loss, batch_tokens = smoothed_loss(teacher_forced(model, batch).logits, batch["labels"])
         loss += batch_loss.item()
         tokens += int(batch_tokens)
+
+    fitting = FittingSize(batch_size, BATCH_SIZE_OPTION)
+    for indices in evaluation_batches(dataset.sources.lengths, batch_size, rank, world_size):
+        fitting.run_in_parts(indices, add)
     return loss, tokens
 
 

@@ -18,6 +18,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import TrainArguments
 from utils.evaluation.rouge import ROUGE_TYPES, rouge_per_example
 from utils.evaluation.scoring import generation_options
+from utils.memory import FittingSize
 from utils.training.loss import smoothed_loss, teacher_forced
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.precision import MasterWeights
@@ -57,6 +58,7 @@ class SummarizationModule(pl.LightningModule):
         if args.max_tokens_per_batch is not None:
             longest_examples = args.max_tokens_per_batch // (args.max_source_length + args.max_target_length)
         self.reference_tokens = float(longest_examples * args.max_target_length)
+        self.eval_batch_size = FittingSize(args.eval_batch_size, "--eval_batch_size")
         if args.freeze_embeds:
             for table in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
                 table.requires_grad_(False)
@@ -146,6 +148,13 @@ class SummarizationModule(pl.LightningModule):
         self.val_sums = torch.zeros(3 + len(ROUGE_TYPES), dtype=torch.float64, device=self.device)
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        def validate(rows: list[int]) -> None:
+            self._validate({name: tensor[rows] for name, tensor in batch.items()})
+
+        self.eval_batch_size.run_in_parts(range(len(batch["index"])), validate)
+
+    def _validate(self, batch: dict[str, Tensor]) -> None:
+        """Add a batch's loss and scores to the sums."""
         labels = batch["labels"]
         output = teacher_forced(self.model, batch)
         loss, tokens = smoothed_loss(output.logits, labels, self.args.label_smoothing)

@@ -358,6 +358,34 @@ def test_clipping_acts_on_the_gradient_of_the_whole_step(tiny: Path, fraction: f
     torch.testing.assert_close(actual, matrices + vectors, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("beams", [0, 2])
+def test_validation_scores_the_same_where_memory_is_scarce(
+    tiny: Path, beams: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ("--max_steps", 2, "--val_check_interval", 4, "--eval_batch_size", 5, "--eval_beams", beams)
+    train(tiny, tiny / "enough", *options)
+    assert "out of memory" not in caplog.text
+    name = "decode" if beams else "forward"
+    original = getattr(BartForConditionalGeneration, name)
+    sizes = []
+
+    def scarce(self: BartForConditionalGeneration, ids: torch.Tensor, *others: Any, **named: Any) -> Any:
+        if not self.training:
+            sizes.append(len(ids))
+            if len(ids) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+        return original(self, ids, *others, **named)
+
+    monkeypatch.setattr(BartForConditionalGeneration, name, scarce)
+    train(tiny, tiny / "scarce", *options)
+    enough, scarce_rows = (validations(tiny / name) for name in ("enough", "scarce"))
+    assert len(enough) == 2
+    for row, other in zip(enough, scarce_rows, strict=True):
+        assert row == pytest.approx(other, abs=1e-6)
+    assert sizes.count(5) == 1  # the second validation begins with what worked
+    assert caplog.text.count("out of memory with 5 examples at once; 2 fit: lower --eval_batch_size to that") == 1
+
+
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_bf16_levels_train_on_the_cpu(tiny: Path, level: str) -> None:
     output = tiny / level
