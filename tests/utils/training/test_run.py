@@ -202,7 +202,7 @@ def test_total_steps(options: list[str], expected: int) -> None:
         ("1", {"val_check_interval": 100}),
         ("0.3", {"val_check_interval": 30}),
         ("0.001", {"val_check_interval": 1}),
-        ("80", {"val_check_interval": 20, "check_val_every_n_epoch": None}),
+        ("80", {"val_check_interval": 19, "check_val_every_n_epoch": None}),
         ("3", {"val_check_interval": 1, "check_val_every_n_epoch": None}),
     ],
 )
