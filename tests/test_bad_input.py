@@ -132,6 +132,21 @@ def test_checkpoints(tiny: tuple[Path, list[object]], run: Callable[..., str]) -
     assert "missing.ckpt" in run(run_eval, [folder / "missing.ckpt", folder / "config.json", folder / "data", folder])
 
 
+def test_what_a_run_cannot_do(tiny: tuple[Path, list[object]], run: Callable[..., str]) -> None:
+    folder, argv = tiny
+    error = run(finetune, [*argv, "--early_stopping_patience", 2, "--val_check_interval", 1000])
+    assert "--early_stopping_patience is 2" in error and "first validation" in error
+    finetune.main([str(word) for word in argv])
+    resume = [*argv, "--resume_from_checkpoint", "last"]
+    for option, value, old in (("seed", 43, 42), ("train_batch_size", 3, 8), ("optimizer", "sgd", "adamw")):
+        assert f"its {option} is {old}, this run's is {value}" in run(finetune, [*resume, f"--{option}", value])
+    assert "its examples is 22, this run's is 20" in run(finetune, [*resume, "--n_train", 20])
+    assert "its amp_level O2 is False, this run's is True" in run(finetune, [*resume, "--bf16", "--amp_level", "O2"])
+    source = folder / "data" / "train.source"
+    source.write_text("".join(reversed(source.read_text().splitlines(keepends=True))))
+    assert "other data of the same size" in run(finetune, resume)
+
+
 def test_a_vocabulary_that_does_not_fit(tiny: tuple[Path, list[object]], run: Callable[..., str]) -> None:
     folder, argv = tiny
     tokenizer = BartTokenizer.from_pretrained(folder / "tokenizer")

@@ -45,7 +45,8 @@ def build_optimizer(model: nn.Module, args: TrainArguments) -> Optimizer:
     if keeps_master_weights(args):
         return MasterWeights(groups, build)
     optimizer = build(groups)
-    keep_state_dtypes(optimizer)
+    if args.amp_level == "O3":
+        keep_state_dtypes(optimizer)
     return optimizer
 
 

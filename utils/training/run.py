@@ -196,6 +196,11 @@ def train(
     total_steps = steps_of(args, per_epoch)
     if args.warmup_steps >= total_steps and args.lr_scheduler != "constant":
         raise InputError(f"--warmup_steps is {args.warmup_steps}; allowed: fewer than the run's {total_steps} steps")
+    if args.early_stopping_patience >= 0 and args.val_check_interval > max(1, total_steps * batches.examples_per_step):
+        raise InputError(
+            f"--early_stopping_patience is {args.early_stopping_patience} and --val_check_interval "
+            f"{args.val_check_interval:g} samples; the run's {total_steps} steps end before its first validation"
+        )
     if len(data.val_set) < args.processes:
         raise InputError(f"{len(data.val_set)} validation examples cannot be shared by {args.processes} processes")
     module = SummarizationModule(model, tokenizer, args, data.val_set.references, total_steps, identity)
