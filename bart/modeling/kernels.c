@@ -33,6 +33,7 @@ enum {
     SMALL = 32000,  // numbers below which one thread is about as fast as two
     PANEL = 32,     // outputs whose weights lie together
     TILE_ROWS = 8,  // rows that are multiplied by a panel at once
+    KEYS_AT_ONCE = 64,        // keys whose weights are coded at once, a multiple of PANEL
     CODES_AT_ONCE = 1 << 19,  // codes of rows that are multiplied by all panels before the next rows' turn
 };
 // What keys and values may be. CODES are rows of width numbers of 8 bits, behind which there is their scale, a float.
@@ -595,7 +596,10 @@ INLINE void multiply_tile(int rows, const uint8_t *codes, int64_t stride, const 
                           int64_t next_step, float tile[][PANEL])
 {
     __m512i sums[TILE_ROWS][2];
-    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm512_setzero_si512();
+    for (int half = 0; half < 2; half++) {
+        __m512i less = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(offset + half * LANES));
+        for (int r = 0; r < rows; r++) sums[r][half] = less;
+    }
     for (int64_t k = 0; k < stride / 4; k++) {
         __m512i low = _mm512_loadu_si512(weights + 4 * PANEL * k);
         __m512i high = _mm512_loadu_si512(weights + 4 * PANEL * k + 64);
@@ -611,8 +615,7 @@ INLINE void multiply_tile(int rows, const uint8_t *codes, int64_t stride, const 
     for (int r = 0; r < rows; r++)
         for (int half = 0; half < 2; half++) {
             int i = half * LANES;
-            __m512 product = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums[r][half], _mm512_loadu_si512(offset + i)));
-            product = _mm512_mul_ps(product, _mm512_loadu_ps(scale + i));
+            __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[r][half]), _mm512_loadu_ps(scale + i));
             product = _mm512_fmadd_ps(product, _mm512_set1_ps(peak[r]), _mm512_loadu_ps(bias + i));
             _mm512_storeu_ps(tile[r] + i, product);
         }
@@ -679,5 +682,188 @@ void multiply(const void *input, int is_bf16, const int8_t *weights, const float
     }
     free(codes);
     free(peak);
+}
+
+// What one head's queries are multiplied by, in the layout of multiply(), with room for whole `KEYS_AT_ONCE`.
+struct head {
+    int8_t *keys, *values;  // the inputs of values are positions
+    float *key_scale, *key_bias, value_scale[WIDTH];
+    int32_t *key_offset;
+    float *scores;         // of TILE_ROWS queries, panel by panel
+    uint8_t *high, *low;   // their weights' two halves, row by row
+    int64_t count;         // keys, rounded up to whole KEYS_AT_ONCE
+    float spoilt;          // 0, or NaN if a number of a key is not finite
+};
+
+// Quantises the visible keys and values of a head, whose rows begin at offsets. The scale and mask of keys are such that
+// 2^score, rather than e^score, is the weight.
+static void pack_head(struct head *head, const void *keys, const void *values, int is_bf16, const int64_t *offsets,
+                      const float *mask, int64_t count)
+{
+    const float log2_e = 1.44269504f;
+    float rows[4][WIDTH], size[WIDTH] = {0};
+    uint8_t codes[WIDTH];
+    head->count = (count + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE * KEYS_AT_ONCE;
+    head->spoilt = 0;
+    memset(head->keys, 0, head->count * WIDTH);
+    memset(head->values, 0, head->count * WIDTH);
+    for (int64_t j = 0; j < count; j++) {
+        int8_t *panel = head->keys + j / PANEL * PANEL * WIDTH + j % PANEL * 4;
+        float peak = quantize(codes, floats(keys, is_bf16, offsets[j], WIDTH, rows[0]), WIDTH);
+        int32_t sum = 0;
+        for (int d = 0; d < WIDTH; d++) {
+            codes[d] ^= 0x80;  // less 128
+            sum += (int8_t)codes[d];
+        }
+        for (int quad = 0; quad < WIDTH / 4; quad++) memcpy(panel + quad * 4 * PANEL, codes + 4 * quad, 4);
+        head->key_scale[j] = peak * (log2_e / (127 * 127 * sqrtf(WIDTH)));
+        head->key_offset[j] = 128 * sum;
+        head->key_bias[j] = mask[j] * log2_e;
+        head->spoilt += 0 * peak;
+    }
+    for (int64_t j = count; j < head->count; j++) {
+        head->key_scale[j] = head->key_offset[j] = 0;
+        head->key_bias[j] = -INFINITY;
+    }
+    for (int64_t j = 0; j < count; j++) {
+        const float *value = floats(values, is_bf16, offsets[j], WIDTH, rows[0]);
+        for (int d = 0; d < WIDTH; d++) size[d] = fabsf(value[d]) <= size[d] ? size[d] : fabsf(value[d]);  // NaN too
+    }
+    for (int d = 0; d < WIDTH; d++) {
+        head->value_scale[d] = (size[d] + FLT_MIN) / 127;
+        size[d] = size[d] > 1e-36f ? 1 / size[d] * 127 : 0;  // as quantize() does
+    }
+    for (int64_t j = 0; j < count; j += 4) {  // of which there are whole LANES
+        for (int i = 0; i < 4; i++) load(rows[i], values, is_bf16 ? BF16 : FP32, offsets[j + i], WIDTH);
+        for (int half = 0; half < WIDTH / PANEL; half++) {
+            int32_t *quads = (int32_t *)(head->values + (half * head->count + j) * PANEL);
+            for (int o = 0; o < PANEL; o++) {
+                int d = half * PANEL + o;
+                uint32_t quad = 0;
+                for (int i = 0; i < 4; i++)
+                    quad |= ((uint32_t)(int32_t)rintf(rows[i][d] * size[d]) & 0xff) << 8 * i;
+                quads[o] = quad;
+            }
+        }
+    }
+}
+
+// Weights 2^(score - the greatest one) of one query in units of 2^-16, almost, as codes of 16 bits: 8 would lose the
+// many small ones. Returns their sum.
+static uint32_t weigh_scores(const float *scores, int64_t count, uint8_t *high, uint8_t *low)
+{
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    const __m512i byte = _mm512_set1_epi16(255);
+    __m512 top = _mm512_set1_ps(-INFINITY);
+    __m512i sum = _mm512_setzero_si512();
+    for (int64_t j = 0; j < count; j += PANEL) {
+        const float *from = scores + j * TILE_ROWS;
+        top = _mm512_max_ps(top, _mm512_max_ps(_mm512_loadu_ps(from), _mm512_loadu_ps(from + LANES)));
+    }
+    top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
+    for (int64_t j = 0; j < count; j += KEYS_AT_ONCE) {
+        __m512i codes[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            __m512 x = _mm512_loadu_ps(scores + (j + i / 2 * PANEL) * TILE_ROWS + i % 2 * LANES);
+            x = _mm512_max_ps(_mm512_set1_ps(-100), _mm512_sub_ps(x, top));
+            __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+            x = _mm512_sub_ps(x, n);
+            // 65535 * 2^x for |x| <= 1/2, to 3e-6 of it
+            __m512 power = _mm512_fmadd_ps(x, _mm512_set1_ps(627.1765f), _mm512_set1_ps(3664.577f));
+            power = _mm512_fmadd_ps(x, power, _mm512_set1_ps(15744.62f));
+            power = _mm512_fmadd_ps(x, power, _mm512_set1_ps(45423.74f));
+            power = _mm512_fmadd_ps(x, power, _mm512_set1_ps(65534.95f));
+            codes[i] = _mm512_cvtps_epi32(_mm512_scalef_ps(power, n));
+            sum = _mm512_add_epi32(sum, codes[i]);
+        }
+        // Packing puts quads of the four registers in turn, four times; the order undoes that.
+        __m512i first = _mm512_packus_epi32(codes[0], codes[1]), last = _mm512_packus_epi32(codes[2], codes[3]);
+        __m512i upper = _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(last, 8));
+        __m512i lower = _mm512_packus_epi16(_mm512_and_si512(first, byte), _mm512_and_si512(last, byte));
+        _mm512_storeu_si512(high + j, _mm512_permutexvar_epi32(order, upper));
+        _mm512_storeu_si512(low + j, _mm512_permutexvar_epi32(order, lower));
+    }
+    return _mm512_reduce_add_epi32(sum);
+}
+
+// Contexts (rows, WIDTH), of TILE_ROWS rows or fewer, of queries that are query_row elements apart.
+static void attend_tile(const struct head *head, const void *query, int is_bf16, int64_t from, int64_t query_row,
+                        int64_t rows, float context[][WIDTH])
+{
+    static const int32_t no_offset[PANEL];
+    static const float no_bias[PANEL];
+    uint8_t codes[TILE_ROWS][WIDTH] = {{0}};
+    float peak[TILE_ROWS] = {0}, high_unit[TILE_ROWS], low_unit[TILE_ROWS], scratch[WIDTH];
+    float upper[TILE_ROWS][PANEL], lower[TILE_ROWS][PANEL];
+    int64_t count = head->count;
+    for (int64_t r = 0; r < rows; r++)
+        peak[r] = quantize(codes[r], floats(query, is_bf16, from + r * query_row, WIDTH, scratch), WIDTH);
+    for (int64_t j = 0; j < count; j += PANEL) {
+        const int8_t *panel = head->keys + j * WIDTH;
+        multiply_tile(TILE_ROWS, codes[0], WIDTH, peak, panel, head->key_scale + j, head->key_offset + j,
+                      head->key_bias + j, panel, 0, (float(*)[PANEL])(head->scores + j * TILE_ROWS));
+    }
+    for (int r = 0; r < TILE_ROWS; r++) {
+        uint32_t sum = weigh_scores(head->scores + r * PANEL, count, head->high + r * count, head->low + r * count);
+        low_unit[r] = 1 / (float)sum + 0 * peak[r] + head->spoilt;  // what spoils scores spoils all of their row
+        high_unit[r] = 256 * low_unit[r];
+    }
+    for (int d = 0; d < WIDTH; d += PANEL) {
+        const int8_t *panel = head->values + d * count;
+        multiply_tile(TILE_ROWS, head->high, count, high_unit, panel, head->value_scale + d, no_offset, no_bias, panel,
+                      0, upper);
+        multiply_tile(TILE_ROWS, head->low, count, low_unit, panel, head->value_scale + d, no_offset, no_bias, panel,
+                      0, lower);
+        for (int r = 0; r < TILE_ROWS; r++)
+            for (int i = 0; i < PANEL; i++) context[r][d + i] = upper[r][i] + lower[r][i];
+    }
+}
+
+// Like attend(), for as many queries as keys, which with the values are of one kind and lie at equal strides. All are
+// quantised: queries and keys with one scale for each, values with one scale per dimension of a head. The mask has one
+// row for all queries; the length is at most 2^16.
+void attend_many(const void *query, const void *keys, const void *values, int is_bf16, int64_t article, int64_t head,
+                    int64_t row, const void *mask, int mask_is_bf16, int64_t mask_article, void *context,
+                    int64_t articles, int64_t heads, int64_t length, int threads)
+{
+    int64_t room = (length + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE * KEYS_AT_ONCE;
+    int64_t *counts = malloc(articles * sizeof *counts);
+    int64_t *offsets = malloc(articles * room * sizeof *offsets);
+    float *additive = malloc(articles * room * sizeof *additive);
+    for (int64_t b = 0; b < articles; b++)
+        counts[b] = list_visible(mask, mask_is_bf16, b * mask_article, 0, 1, length, row, offsets + b * room,
+                                 additive + b * room, room);
+#pragma omp parallel num_threads(threads) if (articles * heads * length * length > SMALL)
+    {
+        struct head packed;
+        float contexts[TILE_ROWS][WIDTH];
+        char *store_of_head = aligned_alloc(CACHE_LINE, room * (2 * WIDTH + 12 + TILE_ROWS * 6));
+        packed.scores = (float *)store_of_head;
+        packed.key_scale = packed.scores + TILE_ROWS * room;
+        packed.key_bias = packed.key_scale + room;
+        packed.key_offset = (int32_t *)(packed.key_bias + room);
+        packed.keys = (int8_t *)(packed.key_offset + room);
+        packed.values = packed.keys + WIDTH * room;
+        packed.high = (uint8_t *)(packed.values + WIDTH * room);
+        packed.low = packed.high + TILE_ROWS * room;
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t item = 0; item < articles * heads; item++) {
+            int64_t b = item / heads, h = item % heads, from = b * article + h * head;
+            int64_t skipped = from * SIZES[is_bf16];
+            pack_head(&packed, (const char *)keys + skipped, (const char *)values + skipped, is_bf16, offsets + b * room,
+                      additive + b * room, counts[b]);
+            for (int64_t k = 0; k < length; k += TILE_ROWS) {
+                int64_t rows = length - k < TILE_ROWS ? length - k : TILE_ROWS;
+                attend_tile(&packed, query, is_bf16, from + k * row, row, rows, contexts);
+                for (int64_t r = 0; r < rows; r++)
+                    store(context, is_bf16, ((b * length + k + r) * heads + h) * WIDTH, contexts[r], WIDTH);
+            }
+        }
+        free(store_of_head);
+    }
+    free(counts);
+    free(offsets);
+    free(additive);
 }
 #endif

@@ -56,11 +56,18 @@ _MULTIPLY = [
     *(_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER),  # input, is it bf16, weights, scale, offset, bias
     *(_INT, _POINTER, _INT, _SIZE, _SIZE, _SIZE, _INT),  # whether to apply gelu, out, is it bf16, N, I, O, threads
 ]
+_ATTEND_MANY = [
+    *(_POINTER, _POINTER, _POINTER, _INT, _SIZE, _SIZE, _SIZE),  # query, keys, values, are they bf16, strides
+    *(_POINTER, _INT, _SIZE),  # mask, whether it is bf16, stride
+    *(_POINTER, _SIZE, _SIZE, _SIZE, _INT),  # context, B, H, L, threads
+]
 # What keys and values may be; as in the source.
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 SCALE_BYTES = 4  # behind the codes of a key or value
 # Outputs whose weights lie together, and inputs; as in the source.
 PANEL, QUAD = 32, 4
+# Head width that `attend_many` is for, and the greatest length with which its sums stay within 32 bits.
+WIDTH, MOST_KEYS = 64, 1 << 16
 
 
 class _Symbol(ctypes.Structure):
@@ -113,10 +120,11 @@ class Kernels:
         self._code_heads = bind(functions.code_heads, _CODE_HEADS)
         self._finish_rows = bind(functions.finish_rows, _FINISH_ROWS)
         self._add_and_norm = bind(functions.add_and_norm, _ADD_AND_NORM)
-        # Whether attention is written for this processor; whether `multiply` is there.
+        # Whether attention is written for this processor; whether `multiply` and `attend_many` are there.
         self.is_avx512, self.multiplies = bool(functions.is_avx512()), bool(functions.multiplies())
         if self.multiplies:
             self._multiply = bind(functions.multiply, _MULTIPLY)
+            self._attend_many = bind(functions.attend_many, _ATTEND_MANY)
 
     def __reduce__(self) -> tuple[Callable[[], Kernels | None], tuple[()]]:
         """Copied or unpickled as part of a model, they are those of the machine at hand, or None."""
@@ -154,6 +162,37 @@ class Kernels:
             *(keys.data_ptr(), values.data_ptr(), _KINDS[keys.dtype], *strides),
             *(mask_address, mask_is_bf16, *mask_strides, mask_rows),
             *(context.data_ptr(), articles, heads, queries, length, width, torch.get_num_threads()),
+        )
+        return context
+
+    def attend_many(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Self-attention, of (B, H, L, Dh) each, in 8 bits -> context (B, L, D), as the query.
+
+        Queries and keys are quantised with one scale for each, values with one for each dimension of a head, and
+        weights to 16 bits of the greatest one. Only where `multiplies` is true, Dh is WIDTH and L at most MOST_KEYS.
+
+        Args:
+            query, keys, values: all fp32 or all bf16; with equal strides, any but the last.
+            mask: bf16 or fp32, added to the scores, (B or 1, 1, 1, L), or None. An article must have a key to see. Of
+                what is -inf neither key nor value is read.
+        """
+        articles, heads, length, width = query.shape
+        *strides, step = query.stride()
+        assert query.is_cpu and (query.dtype is torch.float32 or query.dtype is torch.bfloat16)
+        assert query.dtype is keys.dtype is values.dtype and query.shape == keys.shape == values.shape
+        assert query.stride() == keys.stride() == values.stride() and step == 1
+        assert width == WIDTH and length <= MOST_KEYS
+        mask_address, mask_is_bf16, mask_stride = None, False, 0
+        if mask is not None:
+            mask_is_bf16 = mask.dtype is torch.bfloat16
+            assert (mask_is_bf16 or mask.dtype is torch.float32) and mask.stride(3) == 1
+            assert mask.shape in ((1, 1, 1, length), (articles, 1, 1, length))
+            mask_address, mask_stride = mask.data_ptr(), mask.stride(0) if len(mask) > 1 else 0
+        context = query.new_empty((articles, length, heads * width))
+        self._attend_many(
+            *(query.data_ptr(), keys.data_ptr(), values.data_ptr(), query.dtype is torch.bfloat16, *strides),
+            *(mask_address, mask_is_bf16, mask_stride),
+            *(context.data_ptr(), articles, heads, length, torch.get_num_threads()),
         )
         return context
 

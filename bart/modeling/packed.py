@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bart.errors import InputError
 from bart.generation.cache import additive
-from bart.modeling.kernels import PackedCodes, load
+from bart.modeling.kernels import MOST_KEYS, WIDTH, PackedCodes, load
 from bart.modeling.modeling_bart import BartAttention, BartForConditionalGeneration
 
 # Hints at the rows of a product, for which its weight is laid out: an article's tokens, and some articles' beams.
@@ -106,10 +106,12 @@ class FusedAttention(BartAttention):
         is_cross: bool,
         dtype: torch.dtype,
         codes: bool = False,
+        in_int8: bool = False,
     ) -> None:
         """Take over the weights of `attention`; is_cross: keys and values come from other states than queries.
 
         dtype is that of queries, keys and values; codes: those of `keys_values` are in 8 bits, if there are kernels.
+        in_int8: attention of all positions to all is computed in 8 bits, where there is a kernel for it.
         """
         nn.Module.__init__(self)
         self.heads = attention.heads
@@ -123,6 +125,8 @@ class FusedAttention(BartAttention):
         else:
             self.qkv_proj = pack([query, key, value], result=dtype)
         self.out_proj = pack([attention.out_proj])
+        width = query.out_features // attention.heads
+        self.in_int8 = in_int8 and self.kernels is not None and self.kernels.multiplies and width == WIDTH
 
     def _split_all(self, projected: Tensor, parts: int) -> Tensor:
         """(B, L, parts·D) -> (parts, B, H, L, Dh)."""
@@ -133,9 +137,12 @@ class FusedAttention(BartAttention):
     ) -> Tensor:
         written_for = self.kernels is not None and self.kernels.is_avx512 and keys.dtype == torch.bfloat16
         suits = query.shape[2] <= MOST_QUERIES or self.codes or written_for
-        if self.kernels is not None and suits and not is_causal:
+        many = self.in_int8 and MOST_QUERIES < query.shape[2] <= MOST_KEYS
+        if self.kernels is not None and (suits or many) and not is_causal:
             if mask is not None and mask.dtype == torch.bool:
                 mask = additive(mask, torch.float32)
+            if many:
+                return self.out_proj(self.kernels.attend_many(query, keys, values, mask))
             return self.out_proj(self.kernels.attend(query, keys, values, mask))
         return super().forward(query, keys, values, mask, is_causal)
 
@@ -222,8 +229,9 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
         for layer in stack.layers:
             memo[id(layer.fc1)] = pack([layer.fc1], rows, result=inner)
             memo[id(layer.fc2)] = pack([layer.fc2], rows)
+            in_int8 = precision == "int8" and stack is model.model.encoder
             memo[id(layer.self_attn)] = FusedAttention(
-                layer.self_attn, partial(pack, rows=rows), False, attention_dtype
+                layer.self_attn, partial(pack, rows=rows), False, attention_dtype, in_int8=in_int8
             )
     for layer in model.model.decoder.layers:
         memo[id(layer.encoder_attn)] = FusedAttention(

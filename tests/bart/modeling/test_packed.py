@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling import packed
-from bart.modeling.kernels import compile_kernels
+from bart.modeling.kernels import Kernels, compile_kernels
 from bart.modeling.modeling_bart import BartForConditionalGeneration, _attend_in_parts
 from bart.modeling.packed import Int8Linear, PackedLinear
 
@@ -82,6 +82,29 @@ def test_int8_is_near(model: BartForConditionalGeneration, source: tuple[Tensor,
     assert (logits(model.for_inference("int8"), source) - exact).abs().mean() < 0.05 * exact.std()
     generated = model.for_inference("int8").generate(*source, max_length=15, num_beams=3)
     assert generated.shape[0] == 3
+
+
+@pytest.mark.usefixtures("path")
+def test_int8_is_near_with_heads_that_the_kernels_are_written_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(6)
+    sizes = {"d_model": 128, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    model = BartForConditionalGeneration(
+        BartConfig(vocab_size=VOCAB, max_position_embeddings=100, init_std=0.1, **sizes, **heads)
+    )
+    ids, mask = torch.randint(3, VOCAB, (3, 90)), torch.ones(3, 90, dtype=torch.int64)
+    mask[1, 50:] = mask[2, 4:] = 0
+    calls = []
+    attend_many = Kernels.attend_many
+    monkeypatch.setattr(Kernels, "attend_many", lambda *args: calls.append(1) or attend_many(*args))
+    fast = model.for_inference("int8")
+    for readable in (mask, None):
+        exact = logits(model, (ids, readable))
+        assert (logits(fast, (ids, readable)) - exact).abs().mean() < 0.05 * exact.std()
+    kernels = packed.load()
+    assert len(calls) == (4 if kernels is not None and kernels.multiplies else 0)  # of the encoder's layers, twice
+    alone = fast.encode(ids[1:2, :50])
+    assert torch.equal(fast.encode(ids, mask)[1:2, :50], alone)
 
 
 @pytest.fixture(params=["native", "oneDNN", "torch"])
