@@ -695,6 +695,13 @@ struct head {
     float spoilt;          // 0, or NaN if a number of a key is not finite
 };
 
+// Rows of a fused product lie pages apart, where hardware does not fetch them in time.
+INLINE void fetch_row(const void *numbers, int is_bf16, int64_t offset)
+{
+    const char *row = (const char *)numbers + offset * SIZES[is_bf16];
+    for (int64_t i = 0; i < WIDTH * SIZES[is_bf16]; i += CACHE_LINE) _mm_prefetch(row + i, _MM_HINT_T0);
+}
+
 // Quantises the visible keys and values of a head, whose rows begin at offsets. The scale and mask of keys are such that
 // 2^score, rather than e^score, is the weight.
 static void pack_head(struct head *head, const void *keys, const void *values, int is_bf16, const int64_t *offsets,
@@ -709,6 +716,7 @@ static void pack_head(struct head *head, const void *keys, const void *values, i
     memset(head->values, 0, head->count * WIDTH);
     for (int64_t j = 0; j < count; j++) {
         int8_t *panel = head->keys + j / PANEL * PANEL * WIDTH + j % PANEL * 4;
+        if (j + LANES < count) fetch_row(keys, is_bf16, offsets[j + LANES]);
         float peak = quantize(codes, floats(keys, is_bf16, offsets[j], WIDTH, rows[0]), WIDTH);
         int32_t sum = 0;
         for (int d = 0; d < WIDTH; d++) {
@@ -727,7 +735,11 @@ static void pack_head(struct head *head, const void *keys, const void *values, i
     }
     for (int64_t j = 0; j < count; j++) {
         const float *value = floats(values, is_bf16, offsets[j], WIDTH, rows[0]);
-        for (int d = 0; d < WIDTH; d++) size[d] = fabsf(value[d]) <= size[d] ? size[d] : fabsf(value[d]);  // NaN too
+        if (j + LANES < count) fetch_row(values, is_bf16, offsets[j + LANES]);
+        for (int d = 0; d < WIDTH; d++) {
+            float one = fabsf(value[d]);
+            size[d] = one > size[d] || one != one ? one : size[d];  // NaN stays
+        }
     }
     for (int d = 0; d < WIDTH; d++) {
         head->value_scale[d] = (size[d] + FLT_MIN) / 127;
@@ -787,18 +799,20 @@ static uint32_t weigh_scores(const float *scores, int64_t count, uint8_t *high, 
     return _mm512_reduce_add_epi32(sum);
 }
 
-// Contexts (rows, WIDTH), of TILE_ROWS rows or fewer, of queries that are query_row elements apart.
+// Contexts (TILE_ROWS, WIDTH) of the first of the `rest` queries that are left, which are query_row elements apart.
 static void attend_tile(const struct head *head, const void *query, int is_bf16, int64_t from, int64_t query_row,
-                        int64_t rows, float context[][WIDTH])
+                        int64_t rest, float context[][WIDTH])
 {
     static const int32_t no_offset[PANEL];
     static const float no_bias[PANEL];
     uint8_t codes[TILE_ROWS][WIDTH] = {{0}};
     float peak[TILE_ROWS] = {0}, high_unit[TILE_ROWS], low_unit[TILE_ROWS], scratch[WIDTH];
     float upper[TILE_ROWS][PANEL], lower[TILE_ROWS][PANEL];
-    int64_t count = head->count;
+    int64_t count = head->count, rows = rest < TILE_ROWS ? rest : TILE_ROWS;
     for (int64_t r = 0; r < rows; r++)
         peak[r] = quantize(codes[r], floats(query, is_bf16, from + r * query_row, WIDTH, scratch), WIDTH);
+    for (int64_t r = 0; r < rest - rows && r < TILE_ROWS; r++)
+        fetch_row(query, is_bf16, from + (TILE_ROWS + r) * query_row);
     for (int64_t j = 0; j < count; j += PANEL) {
         const int8_t *panel = head->keys + j * WIDTH;
         multiply_tile(TILE_ROWS, codes[0], WIDTH, peak, panel, head->key_scale + j, head->key_offset + j,
@@ -855,7 +869,7 @@ void attend_many(const void *query, const void *keys, const void *values, int is
                       additive + b * room, counts[b]);
             for (int64_t k = 0; k < length; k += TILE_ROWS) {
                 int64_t rows = length - k < TILE_ROWS ? length - k : TILE_ROWS;
-                attend_tile(&packed, query, is_bf16, from + k * row, row, rows, contexts);
+                attend_tile(&packed, query, is_bf16, from + k * row, row, length - k, contexts);
                 for (int64_t r = 0; r < rows; r++)
                     store(context, is_bf16, ((b * length + k + r) * heads + h) * WIDTH, contexts[r], WIDTH);
             }
