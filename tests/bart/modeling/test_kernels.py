@@ -105,6 +105,60 @@ def test_attention(
         assert (error <= roundings * 2**-8 * size + 1e-6).all(), error.max()
 
 
+def decoded(codes: Tensor) -> Tensor:
+    """What codes and the scale behind them stand for, in double precision."""
+    scale = codes[..., -4:].contiguous().view(torch.float32)
+    return codes[..., :-4].double() * scale.double()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("articles, length, heads, width", [(1, 2, 1, 1), (2, 33, 3, 64), (3, 7, 2, 24)])
+def test_heads_as_codes(
+    compiled: Kernels, articles: int, length: int, heads: int, width: int, dtype: torch.dtype
+) -> None:
+    projected = (torch.randn(articles, length, 2 * heads * width) * 3).to(dtype)
+    projected[0, -1] = 0
+    codes = compiled.code_heads(projected, 2, heads)
+    assert codes.dtype == torch.int8 and codes.shape == (2, articles, heads, length, width + 4)
+    expected = projected.double().view(articles, length, 2, heads, width).permute(2, 0, 3, 1, 4)
+    step = expected.abs().amax(dim=-1, keepdim=True) / 127
+    assert ((decoded(codes) - expected).abs() <= 0.5001 * step).all()
+    assert codes[..., :-4].abs().max() == 127
+
+
+@pytest.mark.parametrize("kind", ["fp32", "int8"])
+@pytest.mark.parametrize(
+    "articles, heads, queries, length, width",
+    [
+        (1, 1, 1, 1, 64),
+        (4, 2, 4, 1024, 64),
+        (2, 2, 6, 100, 64),
+        (2, 1, 35, 35, 64),
+        (1, 3, 6, 33, 20),
+        (1, 2, 5, 70, 80),
+    ],
+)
+def test_attention_to_other_kinds_of_keys(
+    compiled: Kernels, articles: int, heads: int, queries: int, length: int, width: int, kind: str
+) -> None:
+    """Exact to single precision, given the codes."""
+    query = torch.randn(articles, heads, queries, width)
+    keys, values = exact = torch.randn(2, articles, heads, length, width)
+    if kind == "int8":
+        projected = exact.permute(1, 3, 0, 2, 4).reshape(articles, length, -1)
+        keys, values = codes = compiled.code_heads(projected, 2, heads)
+        exact = decoded(codes)
+    mask = random_mask(articles, queries, length)
+    for part in (None, mask, mask.float(), mask[:1, :, :1]):
+        context = compiled.attend(query, keys, values, part)
+        expected, size = attended(query, *exact, part)
+        assert ((context.double() - expected).abs() <= 3e-6 * size + 1e-6).all()
+    hidden = (mask == -torch.inf).all(dim=2)[:, :, :, None]
+    spoilt = torch.tensor(torch.nan if kind == "fp32" else 77, dtype=keys.dtype)
+    masked = compiled.attend(query, keys.where(~hidden, spoilt), values.where(~hidden, spoilt), mask)
+    assert torch.equal(masked, compiled.attend(query, keys, values, mask))
+
+
 def test_attention_in_plain_c_is_exact_to_single_precision(cache: Path) -> None:
     if (reason := why_not()) is not None:
         pytest.skip(reason)
