@@ -136,6 +136,8 @@ def test_what_a_run_cannot_do(tiny: tuple[Path, list[object]], run: Callable[...
     folder, argv = tiny
     error = run(finetune, [*argv, "--early_stopping_patience", 2, "--val_check_interval", 1000])
     assert "--early_stopping_patience is 2" in error and "first validation" in error
+    sharded = ["--accelerator", "cpu", "--devices", 2, "--strategy", "fsdp", "--decoder_layerdrop", 0.1]
+    assert "--strategy fsdp and layer dropout" in run(finetune, [*argv, *sharded])
     finetune.main([str(word) for word in argv])
     resume = [*argv, "--resume_from_checkpoint", "last"]
     for option, value, old in (("seed", 43, 42), ("train_batch_size", 3, 8), ("optimizer", "sgd", "adamw")):

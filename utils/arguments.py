@@ -211,7 +211,9 @@ class TrainArguments:
                 f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "
                 "allowed: above that"
             )
-        if self.strategy == "fsdp" and self.amp_level in ("O2", "O3") and (self.fp16 or self.bf16):
+        if self.strategy == "fsdp" and self.fp16 and self.amp_level != "O0":
+            raise InputError("--strategy fsdp and --fp16 exclude each other; fsdp takes --bf16, --tf32 or fp32")
+        if self.strategy == "fsdp" and self.bf16 and self.amp_level in ("O2", "O3"):
             raise InputError(
                 f"--strategy fsdp and --amp_level {self.amp_level} exclude each other; fsdp takes O0 or O1"
             )

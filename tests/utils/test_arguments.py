@@ -106,6 +106,7 @@ def test_bad_options_end_with_one_line_and_status_2(
         (["--do_train", "--gpus", "2", "--accelerator", "cpu"], "--accelerator is cpu and --gpus is 2"),
         (["--do_train", "--gpus", "2", "--devices", "3"], "--devices is 3 and --gpus is 2"),
         (["--do_train", "--strategy", "fsdp", "--bf16", "--amp_level", "O2"], "--strategy fsdp and --amp_level O2"),
+        (["--do_train", "--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
         (["--do_train", "--layers", "0-1"], "--layers is about --distill"),
         (["--do_train", "--distill", "sft", "--layers", "0-1"], "--distill sft needs"),
         (["--do_train", "--max_tokens_per_batch", "1000"], "--max_tokens_per_batch is 1000; allowed: at least 116"),

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, ProgressBar, RichProgressBar, TQDMProgressBar
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ProgressBar, RichProgressBar, TQDMProgressBar
 from pytorch_lightning.callbacks.progress.rich_progress import RichProgressBarTheme
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from utils.cli import RunError
 
 # On a terminal the progress bar shows the same, so that the log goes to the file alone.
 progress = logging.getLogger("progress")
+logger = logging.getLogger(__name__)
 SHOWN = ("train_loss", "lr", "grad_norm", "tokens_per_second", "skipped_steps")
 MAX_SKIPPED_IN_A_ROW = 20
 
@@ -67,6 +68,33 @@ class _Step:
     values: Tensor  # (2,) loss and gradient norm on the CPU, once they are copied
     copied: torch.cuda.Event | None
     batches: list[tuple[Tensor, Tensor]]  # of this process: indices of examples, and their loss
+
+
+class Patience(EarlyStopping):
+    """Ends a run after so many validations without a better metric; a resumed run does not change its mind."""
+
+    def __init__(self, metric: str, mode: str, patience: int) -> None:
+        super().__init__(metric, mode=mode, patience=patience, check_on_train_epoch_end=False)
+        self.stopped = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        trainer.should_stop = trainer.should_stop or self.stopped
+
+    def _evaluate_stopping_criteria(self, current: Tensor) -> tuple[bool, str | None]:
+        if not torch.isfinite(current):
+            raise RunError(f"{self.monitor} is {current.item()}: the run has diverged; try a lower --learning_rate")
+        stop, reason = super()._evaluate_stopping_criteria(current)
+        if stop and not self.stopped:
+            logger.info("early stopping: %s did not get better in %d validations", self.monitor, self.wait_count)
+        self.stopped = self.stopped or stop
+        return stop, reason
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "stopped": self.stopped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.stopped = state_dict["stopped"]
+        super().load_state_dict(state_dict)
 
 
 class StopOnNonFinite(Callback):

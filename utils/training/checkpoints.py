@@ -10,11 +10,12 @@ import signal
 import zipfile
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
@@ -33,7 +34,7 @@ LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
 # Besides the data, what the order of the training examples and the meaning of the optimizer's state depend on.
 LASTING_OPTIONS = (
     *("seed", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "sortish_sampler"),
-    *("max_source_length", "max_target_length", "optimizer", "freeze_embeds", "freeze_encoder"),
+    *("max_source_length", "max_target_length", "optimizer", "strategy", "freeze_embeds", "freeze_encoder"),
 )
 PARTS = {"config", "state_dict", "optimizer_states", "loops", "identity"}
 
@@ -123,11 +124,11 @@ class LastCheckpoint(Checkpoint):
             loop._batches_that_stepped += ahead
         if terminated:
             logger.info("ended by SIGTERM after step %d; --resume_from_checkpoint %s goes on", self.written_at, LAST)
-            raise SystemExit(128 + signal.SIGTERM)
+            _leave(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._is_terminated(trainer):
-            raise SystemExit(128 + signal.SIGTERM)
+            _leave(trainer)
 
     def _write(self, trainer: pl.Trainer) -> None:
         trainer.save_checkpoint(self.directory / LAST_FILE)
@@ -138,7 +139,14 @@ class LastCheckpoint(Checkpoint):
         if trainer.world_size == 1:
             return self.terminated
         flag = torch.tensor(float(self.terminated), device=trainer.strategy.root_device)
-        return bool(trainer.strategy.reduce(flag, reduce_op="sum"))
+        dist.all_reduce(flag)  # the strategy's reduce would also wait at a barrier
+        return bool(flag)
+
+
+def _leave(trainer: pl.Trainer) -> NoReturn:
+    # Lightning kills the process that started the others when one of these ends with a failure.
+    started = trainer.local_rank > 0 and not trainer.strategy.cluster_environment.creates_processes_externally
+    raise SystemExit(0 if started else 128 + signal.SIGTERM)
 
 
 def find_checkpoint(args: TrainArguments) -> Path | None:

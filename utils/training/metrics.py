@@ -69,7 +69,7 @@ class TrainingMetrics(Callback):
         # Of the interval under way, on this process.
         self.steps: list[list[tuple[Stamp, Stamp]]] = []
         self.tokens: Tensor | int = 0
-        self.samples = 0
+        self.samples: Tensor | int = 0
         # Of the run so far, over all processes.
         self.step_times: list[float] = []
         self.run_tokens = self.run_samples = self.run_seconds = self.peak_memory_gb = 0.0
@@ -81,8 +81,10 @@ class TrainingMetrics(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: dict[str, Tensor], batch_idx: int
     ) -> None:
         self.stretches.append((self.since, stamp(pl_module.device)))
-        self.tokens += batch["attention_mask"].sum() + (batch["labels"] >= 0).sum()
-        self.samples += len(batch["labels"])
+        targets = (batch["labels"] >= 0).sum(dim=1)
+        counted = targets > 0  # not those that stand in where a process has too few
+        self.tokens += (batch["attention_mask"].sum(dim=1) * counted).sum() + targets.sum()
+        self.samples += counted.sum()
         if trainer.global_step == self.step:  # gradients are accumulated
             return
         self.step = trainer.global_step
@@ -104,7 +106,7 @@ class TrainingMetrics(Callback):
         """The interval's metrics; waits for the device, and reduces over processes."""
         device, strategy = pl_module.device, trainer.strategy
         times = [sum(seconds(*stretch) for stretch in step) for step in self.steps]
-        totals = torch.tensor([float(self.tokens), self.samples], dtype=torch.float64, device=device)
+        totals = torch.tensor([float(self.tokens), float(self.samples)], dtype=torch.float64, device=device)
         # A step takes as long as its slowest process does.
         worst = torch.tensor([peak_memory_gb(device), sum(times), *times], dtype=torch.float64, device=device)
         tokens, samples = strategy.reduce(totals, reduce_op="sum").tolist()

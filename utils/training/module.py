@@ -121,7 +121,11 @@ class SummarizationModule(pl.LightningModule):
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         gradients = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
-        torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+        if gradients[0].dtype.itemsize == 2:  # O3: the factor itself must not be rounded to so few bits
+            for gradient in gradients:
+                gradient.copy_(gradient.float() * factor.float())
+        else:
+            torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         # Callbacks log these at every interval: to log at each step would wait for a GPU each time.
         self.train_loss = (loss / tokens).float()
         self.lr = optimizer.param_groups[0]["lr"]

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Mapping
@@ -16,8 +17,9 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -35,6 +37,7 @@ from utils.loading import check_gpus, check_lengths, for_inference, load_for_eva
 from utils.training.callbacks import (
     CountSkippedSteps,
     LogProgress,
+    Patience,
     StopOnNonFinite,
     ValidateAtTheEnd,
     progress,
@@ -207,6 +210,11 @@ def train(
     checkpoints, callbacks = build_callbacks(args)
     # LayerDrop leaves layers without gradients, for which plain DDP would wait.
     drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
+    if args.strategy == "fsdp" and args.processes > 1 and drops_layers:
+        raise InputError(
+            "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "
+            "other: processes that drop other layers would wait for each other"
+        )
     strategy: str | Strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
     if args.strategy == "fsdp":
         strategy = ModelParallelStrategy(
@@ -214,6 +222,9 @@ def train(
         )
     precision = precision_of(args)
     plugins = precision.pop("plugins", [])
+    if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
+        # Lightning's own requeueing would write checkpoints in the midst of a step, and resume from them unasked.
+        plugins = [*plugins, SLURMEnvironment(auto_requeue=False)]
     trainer = pl.Trainer(
         accelerator=args.accelerator,
         devices=args.devices,
@@ -251,22 +262,30 @@ def train(
     )
     try:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
-    except RuntimeError as error:
-        if args.processes > 1 and (isinstance(error, dist.DistError) or LOST_PEER.search(str(error))):
+        if not checkpoints.best_model_path:  # resumed with nothing left to train
+            trainer.save_checkpoint(output_dir / LAST_FILE)
+        if trainer.is_global_zero:
+            export(trainer, checkpoints, tokenizer, output_dir)
+        trainer.strategy.barrier("export")
+    except Exception as error:
+        if trainer.strategy.launcher is not None:  # the processes that this one started would wait for it
+            trainer.strategy.launcher.kill(signal.SIGKILL)
+        of_peers = isinstance(error, dist.DistError) or LOST_PEER.search(str(error))
+        if args.processes > 1 and of_peers and not isinstance(error, RunError):
             raise RunError(
                 f"another process of this run is gone, or cannot be reached ({str(error).splitlines()[0]}); "
                 f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"
             ) from error
         raise
-    if not checkpoints.best_model_path:  # resumed with nothing left to train
-        trainer.save_checkpoint(output_dir / LAST_FILE)
-    if trainer.is_global_zero:
-        best = checkpoints.best_model_path or output_dir / LAST_FILE
-        BartForConditionalGeneration.from_pretrained(best).save_pretrained(output_dir / EXPORT, tokenizer)
-        summary = run_summary(trainer, checkpoints, Path(best))
-        (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-        logger.info("training is done\n%s", format_summary(summary, checkpoints.monitor, output_dir / EXPORT))
-    trainer.strategy.barrier("export")
+
+
+def export(trainer: pl.Trainer, checkpoints: ModelCheckpoint, tokenizer: BartTokenizer, output_dir: Path) -> None:
+    """Write the best checkpoint in Hub format, and the summary of the run."""
+    best = checkpoints.best_model_path or output_dir / LAST_FILE
+    BartForConditionalGeneration.from_pretrained(best).save_pretrained(output_dir / EXPORT, tokenizer)
+    summary = run_summary(trainer, checkpoints, Path(best))
+    (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    logger.info("training is done\n%s", format_summary(summary, checkpoints.monitor, output_dir / EXPORT))
 
 
 def build_loggers(args: TrainArguments) -> list[Logger]:
@@ -289,6 +308,7 @@ def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callbac
         mode=mode,
         save_top_k=args.save_top_k,
         enable_version_counter=False,
+        save_on_train_epoch_end=False,
     )
     metrics = TrainingMetrics()
     callbacks: list[Callback] = [
@@ -304,7 +324,7 @@ def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callbac
     if sys.stderr.isatty():
         callbacks.append(progress_bar(args.log_every_n_steps))
     if args.early_stopping_patience >= 0:
-        callbacks.append(EarlyStopping(metric, mode=mode, patience=args.early_stopping_patience))
+        callbacks.append(Patience(metric, mode, args.early_stopping_patience))
     return checkpoints, callbacks
 
 

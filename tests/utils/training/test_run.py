@@ -466,6 +466,21 @@ def test_early_stopping_and_validation_with_beams(tiny: Path) -> None:
     assert "val_rouge2" in json.loads((tiny / "run" / "train_summary.json").read_text())
 
 
+def test_a_run_that_lost_patience_does_not_go_on_when_resumed(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = ("--max_epochs", 30, "--learning_rate", 1e-9, "--early_stopping_patience", 1, "--val_metric", "rouge2")
+    train(tiny, tiny / "run", *options)
+    steps = json.loads((tiny / "run" / "train_summary.json").read_text())["steps"]
+    assert steps < 30 * 6
+    assert "early stopping: val_rouge2 did not get better in 1 validations" in caplog.text
+    train(tiny, tiny / "run", *options, "--resume_from_checkpoint", "last")
+    assert json.loads((tiny / "run" / "train_summary.json").read_text())["steps"] == steps
+
+
+def test_validations_after_every_batch_count_each(tiny: Path) -> None:
+    train(tiny, tiny / "run", "--max_steps", 3, "--val_check_interval", 0.17, "--save_top_k", 3)
+    assert {path.name for path in (tiny / "run").glob("_epoch*")} == {f"_epoch0_step{i}.ckpt" for i in (1, 2, 3)}
+
+
 def test_sigterm_ends_a_run_with_its_status(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = run_module.SummarizationModule.training_step
 
