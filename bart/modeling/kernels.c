@@ -1,4 +1,4 @@
-// Kernels of inference on CPUs: attention of few queries, int8 products, and what stands between these.
+// Kernels of inference on CPUs: attention of few queries and in int8, int8 products, and what stands between these.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh the head width; N rows.
 // Plain C, whose inner loops the compiler vectorises. What takes the most time is also written for processors with
@@ -778,7 +778,7 @@ static uint32_t weigh_scores(const float *scores, int64_t count, uint8_t *high, 
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
             __m512 x = _mm512_loadu_ps(scores + (j + i / 2 * PANEL) * TILE_ROWS + i % 2 * LANES);
-            x = _mm512_max_ps(_mm512_set1_ps(-100), _mm512_sub_ps(x, top));
+            x = _mm512_max_ps(_mm512_set1_ps(-100), _mm512_sub_ps(x, top));  // -inf less -inf would be NaN
             __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
             x = _mm512_sub_ps(x, n);
             // 65535 * 2^x for |x| <= 1/2, to 3e-6 of it
