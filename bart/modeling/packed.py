@@ -137,7 +137,7 @@ class FusedAttention(BartAttention):
     ) -> Tensor:
         written_for = self.kernels is not None and self.kernels.is_avx512 and keys.dtype == torch.bfloat16
         suits = query.shape[2] <= MOST_QUERIES or self.codes or written_for
-        many = self.in_int8 and MOST_QUERIES < query.shape[2] <= MOST_KEYS
+        many = self.in_int8 and query.shape[2] <= MOST_KEYS  # of all lengths, so that padding changes nothing
         if self.kernels is not None and (suits or many) and not is_causal:
             if mask is not None and mask.dtype == torch.bool:
                 mask = additive(mask, torch.float32)
