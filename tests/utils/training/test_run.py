@@ -468,6 +468,7 @@ def test_early_stopping_and_validation_with_beams(tiny: Path) -> None:
 
 def test_a_run_that_lost_patience_does_not_go_on_when_resumed(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = ("--max_epochs", 30, "--learning_rate", 1e-9, "--early_stopping_patience", 1, "--val_metric", "rouge2")
+    caplog.set_level(logging.INFO)
     train(tiny, tiny / "run", *options)
     steps = json.loads((tiny / "run" / "train_summary.json").read_text())["steps"]
     assert steps < 30 * 6
