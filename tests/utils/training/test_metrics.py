@@ -70,7 +70,7 @@ def test_speed_counts_loading_and_neither_validation_nor_checkpoints(tmp_path: P
     """3 epochs of 6 batches of 4, the last of 2, two batches a step; logged every 4 steps and at the end."""
     argv = [*write_tiny_run(tmp_path), "--do_train", "--output_dir", str(tmp_path / "run"), "--train_batch_size", "4"]
     argv += ["--gradient_accumulation_steps", "2", "--max_epochs", "3", "--val_check_interval", interval]
-    argv += ["--log_every_n_steps", "4"]
+    argv += ["--log_every_n_steps", "4", "--save_every_n_steps", "1"]
     finetune.main(argv)
     logged = rows(tmp_path / "run")
     assert [int(row["step"]) + 1 for row in logged] == [4, 8, 9]
