@@ -439,19 +439,19 @@ def save_pretrained(
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name not in copies}
     _write_json(directory / CONFIG_FILE, fields)
     _write_json(directory / GENERATION_FILE, generation)
-    with _replacing(directory / WEIGHT_FILES[0]) as temporary:
+    with replacing(directory / WEIGHT_FILES[0]) as temporary:
         safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
     if tokenizer is not None:
         tokenizer.save_pretrained(directory)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
+def replacing(target: Path) -> Iterator[Path]:
     """Yields a temporary name beside `target` that takes its place on success and is removed on failure."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

@@ -21,7 +21,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.modeling.checkpoint import read_file
+from bart.modeling.checkpoint import read_file, replacing
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import LAST, TrainArguments
@@ -48,20 +48,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             RunError: it cannot be written; what was there before is untouched.
         """
         path = Path(path)
-        temporary = path.with_name(f"{path.name}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
+            with replacing(path) as temporary:
                 with temporary.open("wb") as file:
                     torch.save(checkpoint, file)
                     file.flush()
                     os.fsync(file.fileno())
                 if path.name == LAST_FILE and path.exists():
                     path.replace(path.with_name(PREVIOUS_FILE))
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
         except (OSError, RuntimeError) as error:  # torch's writer turns some of the system's errors into its own
             reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise RunError(
@@ -84,7 +79,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
-            for leftover in self.directory.glob("*.ckpt.tmp"):  # of a run that was killed
+            for leftover in self.directory.glob(".*.ckpt.*.tmp"):  # of a run that was killed
                 leftover.unlink()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
