@@ -105,19 +105,18 @@ class FusedAttention(BartAttention):
         pack: Callable[..., nn.Module],
         is_cross: bool,
         dtype: torch.dtype,
-        codes: bool = False,
         in_int8: bool = False,
     ) -> None:
         """Take over the weights of `attention`; is_cross: keys and values come from other states than queries.
 
-        dtype is that of queries, keys and values; codes: those of `keys_values` are in 8 bits, if there are kernels.
-        in_int8: attention of all positions to all is computed in 8 bits, where there is a kernel for it.
+        dtype is that of queries, keys and values. in_int8, where there are kernels for it: keys and values of other
+        states are kept in 8 bits, and attention of all positions to all is computed in 8 bits.
         """
         nn.Module.__init__(self)
         self.heads = attention.heads
         self.dropout = 0.0
         self.kernels = load() if attention.q_proj.weight.is_cpu and dtype != torch.float16 else None
-        self.codes = codes and self.kernels is not None
+        self.codes = in_int8 and is_cross and self.kernels is not None
         query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
         if is_cross:
             self.q_proj = pack([query], result=dtype)
@@ -126,7 +125,8 @@ class FusedAttention(BartAttention):
             self.qkv_proj = pack([query, key, value], result=dtype)
         self.out_proj = pack([attention.out_proj])
         width = query.out_features // attention.heads
-        self.in_int8 = in_int8 and self.kernels is not None and self.kernels.multiplies and width == WIDTH
+        has_kernel = self.kernels is not None and self.kernels.multiplies and width == WIDTH
+        self.in_int8 = in_int8 and not is_cross and has_kernel
 
     def _split_all(self, projected: Tensor, parts: int) -> Tensor:
         """(B, L, parts·D) -> (parts, B, H, L, Dh)."""
@@ -235,7 +235,7 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
             )
     for layer in model.model.decoder.layers:
         memo[id(layer.encoder_attn)] = FusedAttention(
-            layer.encoder_attn, partial(pack, rows=ROWS_OF_DECODER), True, of_decoder, precision == "int8"
+            layer.encoder_attn, partial(pack, rows=ROWS_OF_DECODER), True, of_decoder, in_int8=precision == "int8"
         )
     memo[id(model.lm_head)] = pack([model.lm_head], ROWS_OF_DECODER, model.final_logits_bias[0])
     for tensor in model.parameters():
