@@ -110,7 +110,7 @@ class BenchmarkArguments:
         help=f"what is run, in this order, separated by commas; by default {','.join(MODES)}, and with --shape text "
         f"{','.join(TEXT_MODES)} too",
     )
-    repeats: int = option(3, least=1, help="timed runs of each mode; the table has their median")
+    repeats: int = option(3, least=1, help="timed runs of each mode, in turn; the table has their median")
     threads: int | None = option(None, least=1, help="threads of each mode; by default all cores")
     output: str | None = option(None, help="JSON file for all figures, every single timing among them")
     model: str | None = option(
@@ -365,8 +365,8 @@ def at_once(inputs: dict[str, Any], mode: str) -> int:
     return 1 if mode == SINGLE else inputs["batch_size"]
 
 
-def measure(folder: Path, mode: str, repeats: int, threads: int, environment: dict[str, str]) -> dict[str, Any]:
-    """Seconds of each run over all articles, the ids of each article, and this process's peak memory."""
+def measure(folder: Path, mode: str, threads: int, environment: dict[str, str]) -> dict[str, Any]:
+    """Seconds of a run over all articles after a warm-up, the ids of each article, and this process's peak memory."""
     os.environ.update(environment)
     inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
     kind = CTranslate2Peer if mode.startswith("ctranslate2") else TorchPeer
@@ -374,14 +374,12 @@ def measure(folder: Path, mode: str, repeats: int, threads: int, environment: di
     articles = inputs["articles"]
     peer.decode(peer.load(articles[: at_once(inputs, mode)]), **peer.warm_up)
     loaded = peer.load(articles)
-    seconds, output = [], None
-    for _ in range(repeats):
-        start = time.perf_counter()
-        output = peer.decode(loaded)
-        seconds.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    output = peer.decode(loaded)
+    seconds = time.perf_counter() - start
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
-    return {"seconds": seconds, "ids": peer.ids(output), "peak_memory_gb": peak, "environment": environment}
+    return {"seconds": seconds, "ids": peer.ids(output), "peak_memory_gb": peak}
 
 
 def different_in_double(folder: Path, inputs: dict[str, Any], reference: str, numbers: list[int]) -> list[int]:
@@ -419,7 +417,7 @@ def best_environment(folder: Path, mode: str, threads: int) -> dict[str, str]:
     if not (mode.startswith("ctranslate2") and choosable):
         return {}
     settings = [{"CT2_USE_MKL": flag} for flag in "01"]
-    return min(settings, key=lambda chosen: in_new_process(measure, folder, mode, 1, threads, chosen)["seconds"])
+    return min(settings, key=lambda chosen: in_new_process(measure, folder, mode, threads, chosen)["seconds"])
 
 
 def machine_rates(threads: int) -> dict[str, float]:
@@ -557,10 +555,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(name)
         inputs = in_new_process(prepare, args, folder)
         rates = in_new_process(machine_rates, threads)
-        for mode in args.chosen:
-            print(f"running {mode}", file=sys.stderr)
-            environment = best_environment(folder, mode, threads)
-            runs[mode] = in_new_process(measure, folder, mode, args.repeats, threads, environment)
+        environments = {mode: best_environment(folder, mode, threads) for mode in args.chosen}
+        # In rounds, so that a machine whose speed drifts is as fast for one mode as for another.
+        for number in range(args.repeats):
+            for mode, environment in environments.items():
+                print(f"running {mode}, {number + 1} of {args.repeats}", file=sys.stderr)
+                found = in_new_process(measure, folder, mode, threads, environment)
+                run = runs.setdefault(mode, {**found, "seconds": [], "peak_memory_gb": 0.0, "environment": environment})
+                run["seconds"].append(found["seconds"])
+                run["peak_memory_gb"] = max(run["peak_memory_gb"], found["peak_memory_gb"])
         results = summarise(inputs, runs, rates)
         print(table(results))
         checks: dict[str, dict[str, list[int]]] = {}

@@ -128,7 +128,7 @@ def test_ctranslate2_decodes_text(script: ModuleType, tmp_path: Path) -> None:
     # It stops as early_stopping=True does, and its n-gram ban is another one.
     modes = ["transformers_fp32", "ctranslate2_fp32"]
     folder, inputs = prepare(script, tmp_path, modes, early_stopping=True, no_repeat_ngram_size=0)
-    theirs, others = (script.measure(folder, mode, 1, 1, {}) for mode in modes)
+    theirs, others = (script.measure(folder, mode, 1, {}) for mode in modes)
     assert len(theirs["ids"]) == len(inputs["articles"]) == 35
     assert others["ids"] == theirs["ids"]
     assert script.CTranslate2Peer(folder, modes[1], inputs, 1).options["max_batch_size"] == 8
@@ -339,7 +339,7 @@ def test_a_model_is_refused_for_a_peer_that_lacks_what_it_asks_for(
         prepare(script, tmp_path / "refused", ["ours_fp32", mode], **field)
     # Without the peer it is decoded.
     folder, _ = prepare(script, tmp_path, ["ours_fp32", "ours_single_fp32"], **field)
-    together, alone = (script.measure(folder, mode, 1, 1, {}) for mode in ("ours_fp32", "ours_single_fp32"))
+    together, alone = (script.measure(folder, mode, 1, {}) for mode in ("ours_fp32", "ours_single_fp32"))
     assert together["ids"] == alone["ids"]
 
 

@@ -25,20 +25,25 @@ _HOPELESS = -1.0e9
 _BLOCK = 128
 
 
-def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` best of each row (B, N), best first, and their columns: `torch.topk`, in one quick pass.
+def _top_sums(scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` greatest of scores (B, K, V) + bases (B, K) of each article, and where they are in its K·V.
 
-    The best lie in the blocks whose own best are the best, so only so many blocks have to be searched.
+    As `torch.topk` of the sums, in one quick pass over the scores: the greatest lie in the blocks whose own greatest
+    are the greatest, so only so many blocks have to be added up and searched.
     """
-    blocks = scores.shape[1] // _BLOCK
-    if blocks <= 4 * count:
-        return scores.topk(count)
-    split = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))
-    best = split.amax(dim=2).topk(count).indices[:, :, None]  # (B, count, 1)
-    rest = torch.arange(blocks * _BLOCK, scores.shape[1], device=scores.device).expand(len(scores), -1)
-    columns = (best * _BLOCK + torch.arange(_BLOCK, device=scores.device)).flatten(1)
-    columns = torch.cat((columns, rest), dim=1)
-    found, places = scores.gather(1, columns).topk(count)
+    _, beams, width = scores.shape
+    blocks = width // _BLOCK
+    if beams * blocks <= 4 * count:
+        return (scores + bases[:, :, None]).flatten(1).topk(count)
+    split = scores[:, :, : blocks * _BLOCK].unflatten(2, (blocks, _BLOCK))
+    # Rounding keeps the order: a block's greatest sum is that of its greatest score.
+    best = (split.amax(dim=3) + bases[:, :, None]).flatten(1).topk(count).indices
+    firsts = best // blocks * width + best % blocks * _BLOCK  # (B, count)
+    columns = (firsts[:, :, None] + torch.arange(_BLOCK, device=scores.device)).flatten(1)
+    rest = torch.arange(beams * width, device=scores.device).view(beams, width)[:, blocks * _BLOCK :].flatten()
+    columns = torch.cat((columns, rest.expand(len(scores), -1)), dim=1)
+    sums = scores.flatten(1).gather(1, columns) + bases.gather(1, columns // width)
+    found, places = sums.topk(count)
     return found, columns.gather(1, places)
 
 
@@ -159,7 +164,7 @@ class BeamSearch:
         """Choose the next id of every beam.
 
         Args:
-            scores: (R, V) log-probabilities of the next id, after all rules; they are written into.
+            scores: (R, V) log-probabilities of the next id, after all rules.
 
         Returns:
             (B, K) the beam of the article whose decoder state each beam goes on from.
@@ -181,12 +186,12 @@ class BeamSearch:
         """
         vocab_size = scores.shape[2]
         count = min(max(2, len(self.eos_ids) + 1), vocab_size) * self.width
-        sums = scores.add_(self.open.scores[:, :, None])  # (B, K, V)
         if self.sample:
-            flat = draw(sums.flatten(1), count)
-            sums = sums.flatten(1).gather(1, flat)
+            every = (scores + self.open.scores[:, :, None]).flatten(1)
+            flat = draw(every, count)
+            sums = every.gather(1, flat)
         else:
-            sums, flat = _top(sums.flatten(1), count)
+            sums, flat = _top_sums(scores, self.open.scores, count)
         beams, ids = flat // vocab_size, flat % vocab_size
 
         extended = self.open.take(beams)

@@ -145,8 +145,10 @@ class Batch:
 
     def _decode(self, shortest: int, longest: int) -> None:
         """A step after `cache.advance`, with lengths within these bounds."""
-        logits = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1).float()
-        parents = self.search.step(logits, self.rules, shortest, longest, self.kept)
+        scores = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1).float()
+        if self.config.num_beams > 1:
+            scores = self.model.log_softmax(scores)
+        parents = self.search.step(scores, self.rules, shortest, longest, self.kept)
         if parents is not None:
             self.cache.reorder(parents)
 

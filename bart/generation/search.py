@@ -1,7 +1,7 @@
 """Ways to choose the next ids of the articles in a batch, behind one interface.
 
 A search holds some articles, K hypotheses each, which may have begun at different times. The loop of `schedule` asks it
-for the ids to read next and gives it the logits that follow them. Articles leave and join as rows of its state.
+for the ids to read next and gives it the scores of those that follow. Articles leave and join as rows of its state.
 
 Shapes: B articles, K hypotheses per article, R = B·K decoder rows (row r belongs to article r // K), T the greatest
 length, V vocabulary.
@@ -39,12 +39,12 @@ class Search(Protocol):
     def state(self, tensors: Sequence[Tensor]) -> None: ...
 
     def step(
-        self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
+        self, scores: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
     ) -> Tensor | None:
         """Choose the next id of every hypothesis.
 
         Args:
-            logits: (R, V) fp32, which may be written into.
+            scores: (R, V) fp32, logarithms of probabilities with beams, logits without; they may be written into.
             shortest, longest: bounds on the lengths of the articles' hypotheses. The tighter, the less is computed.
             kept: gets the scores (R, V) after all rules, unless it is None.
 
@@ -93,16 +93,16 @@ class TokenSearch:
         return self.unfinished.any(dim=1)
 
     def step(
-        self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
+        self, scores: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
     ) -> None:
         count = self.tokens.shape[1]
         tokens = self.tokens[:, :, :longest].flatten(0, 1)
         prefixes = Prefixes(tokens, self.lengths.repeat_interleave(count), shortest, longest)
         for rule in rules:
-            logits = rule(prefixes, logits)
+            scores = rule(prefixes, scores)
         if kept is not None:
-            kept.append(logits)
-        chosen = draw(logits, 1)[:, 0] if self.config.do_sample else logits.argmax(dim=1)
+            kept.append(scores)
+        chosen = draw(scores, 1)[:, 0] if self.config.do_sample else scores.argmax(dim=1)
         chosen = chosen.view(-1, count)
         places = self._at(self.lengths)
         old = self.tokens.gather(2, places)[:, :, 0]
@@ -163,11 +163,11 @@ class BeamGroups:
         return torch.cat([group.active for group in self.groups], dim=1).any(dim=1)
 
     def step(
-        self, logits: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
+        self, scores: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
     ) -> Tensor:
-        log_probs = logits.log_softmax(dim=1).unflatten(0, (-1, len(self.groups), self.width))
+        log_probs = scores.unflatten(0, (-1, len(self.groups), self.width))
         lengths = self.groups[0].lengths.repeat_interleave(self.width)
-        scores, parents = [], []
+        after_rules, parents = [], []
         chosen = lengths.new_empty(len(log_probs), 0)
         for index, group in enumerate(self.groups):
             own = log_probs[:, index]
@@ -178,11 +178,11 @@ class BeamGroups:
             for rule in rules:
                 own = rule(prefixes, own)
             if kept is not None:
-                scores.append(own.clone().unflatten(0, (-1, self.width)))
+                after_rules.append(own.unflatten(0, (-1, self.width)))
             parents.append(group.step(own))
             chosen = torch.cat((chosen, group.last_ids), dim=1)
         if kept is not None:
-            kept.append(torch.cat(scores, dim=1).flatten(0, 1))
+            kept.append(torch.cat(after_rules, dim=1).flatten(0, 1))
         return torch.cat(parents, dim=1)
 
     def results(self) -> Hypotheses:

@@ -561,6 +561,21 @@ void add_and_norm(const float *hidden, const float *update, const float *weight,
     }
 }
 
+// rows -> the logarithms of their softmax, in place.
+void log_softmax(float *rows, int64_t count, int64_t width, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (count * width > SMALL)
+    for (int64_t r = 0; r < count; r++) {
+        float *row = rows + r * width, top = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : top)
+        for (int64_t i = 0; i < width; i++) top = row[i] > top ? row[i] : top;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < width; i++) sum += exponential(row[i] - top);
+        float rest = logf(sum);
+        for (int64_t i = 0; i < width; i++) row[i] = row[i] - top - rest;
+    }
+}
+
 // ----------------------------------------------------------------------------------------------------- products
 
 // Whether what is here for AVX-512 is in use; whether multiply() is there.

@@ -52,6 +52,7 @@ _ADD_AND_NORM = [
     *(_POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_float),  # hidden, update, weight, bias, epsilon
     *(_POINTER, _SIZE, _SIZE, _INT),  # out, N, O, threads
 ]
+_LOG_SOFTMAX = [_POINTER, _SIZE, _SIZE, _INT]  # rows, N, O, threads
 _MULTIPLY = [
     *(_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER),  # input, is it bf16, weights, scale, offset, bias
     *(_INT, _POINTER, _INT, _SIZE, _SIZE, _SIZE, _INT),  # whether to apply gelu, out, is it bf16, N, I, O, threads
@@ -120,6 +121,7 @@ class Kernels:
         self._code_heads = bind(functions.code_heads, _CODE_HEADS)
         self._finish_rows = bind(functions.finish_rows, _FINISH_ROWS)
         self._add_and_norm = bind(functions.add_and_norm, _ADD_AND_NORM)
+        self._log_softmax = bind(functions.log_softmax, _LOG_SOFTMAX)
         # Whether attention is written for this processor; whether `multiply` and `attend_many` are there.
         self.is_avx512, self.multiplies = bool(functions.is_avx512()), bool(functions.multiplies())
         if self.multiplies:
@@ -254,6 +256,12 @@ class Kernels:
         rows = out.numel() // width
         self._add_and_norm(*states, *parameters, norm.eps, out.data_ptr(), rows, width, torch.get_num_threads())
         return out
+
+    def log_softmax(self, rows: Tensor) -> Tensor:
+        """The logarithms of the softmax of rows (N, O) in fp32, in whose place they come."""
+        count, width = rows.shape
+        self._log_softmax(_address(rows, torch.float32, count * width), count, width, torch.get_num_threads())
+        return rows
 
     def quantize_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (N, O) in fp32 or bf16 -> codes (N, O) in uint8 and peak (N, 1) in fp32.

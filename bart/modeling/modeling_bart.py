@@ -473,6 +473,10 @@ class BartForConditionalGeneration(nn.Module):
         """
         return self._logits(self.model.decoder.step(ids, cache))
 
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """The logarithms of the probabilities that logits (R, V) in fp32 stand for; it may write into the logits."""
+        return logits.log_softmax(dim=1)
+
     def for_inference(self, precision: str = "fp32") -> BartForConditionalGeneration:
         """A copy that only generates, and faster: projections fused, weights laid out for this processor.
 

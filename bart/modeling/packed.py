@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bart.errors import InputError
 from bart.generation.cache import additive
-from bart.modeling.kernels import MOST_KEYS, WIDTH, PackedCodes, load
+from bart.modeling.kernels import MOST_KEYS, WIDTH, Kernels, PackedCodes, load
 from bart.modeling.modeling_bart import BartAttention, BartForConditionalGeneration
 
 # Hints at the rows of a product, for which its weight is laid out: an article's tokens, and some articles' beams.
@@ -166,9 +166,13 @@ class InferenceBart(BartForConditionalGeneration):
     """
 
     remembered: tuple[Tensor, Tensor | None, Tensor] | None = None
+    kernels: Kernels | None = None
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden)
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        return super().log_softmax(logits) if self.kernels is None else self.kernels.log_softmax(logits)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S); for the same input as before, the same tensor again."""
@@ -243,12 +247,12 @@ def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartF
     for tensor in model.buffers():
         memo[id(tensor)] = tensor.to(dtype)
     fast = copy.deepcopy(model, memo).eval()
+    fast.__class__ = InferenceBart
+    fast.kernels = load() if model.device.type == "cpu" and precision != "fp16" else None
     if precision == "int8":
-        kernels = load()
         for layer in (*fast.model.encoder.layers, *fast.model.decoder.layers):
             if layer.activation is F.gelu:
                 layer.fc1.gelu, layer.activation = True, nn.Identity()
-            if kernels is not None:
-                layer.add_and_norm = kernels.add_and_norm
-    fast.__class__ = InferenceBart
+            if fast.kernels is not None:
+                layer.add_and_norm = fast.kernels.add_and_norm
     return fast

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, _top, best_hypotheses
+from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, _top_sums, best_hypotheses
 from bart.generation.rules import draw
 
 PAD, EOS, START, A, B = range(5)
@@ -213,17 +213,20 @@ def test_best_hypotheses_ranks_all_groups_together():
     assert found.tokens[0, 1].tolist() == [START, A, EOS, PAD, PAD]
 
 
+@pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("columns", [100, 128 * 40, 128 * 40 + 77])
-def test_the_best_of_many_columns(columns: int):
+def test_the_greatest_sums_of_many(beams: int, columns: int):
     generator = torch.Generator().manual_seed(0)
     for count in (1, 8, 12):
-        scores = torch.randn(3, columns, generator=generator)
-        scores[0] = scores[0].round()  # ties
-        scores[1, 5:] = -torch.inf
-        scores[2, -1] = 9.0
-        found, places = _top(scores, count)
-        assert torch.equal(found, scores.topk(count).values)
-        assert torch.equal(scores.gather(1, places), found)
+        scores = torch.randn(3, beams, columns, generator=generator)
+        bases = torch.randn(3, beams, generator=generator)
+        scores[0], bases[0] = scores[0].round(), bases[0].round()  # ties
+        scores[1, :, 5:] = -torch.inf
+        scores[2, -1, -1] = 9.0
+        found, places = _top_sums(scores, bases, count)
+        sums = (scores + bases[:, :, None]).flatten(1)
+        assert torch.equal(found, sums.topk(count).values)
+        assert torch.equal(sums.gather(1, places), found)
         assert all(len(set(row)) == count for row in places.tolist())
 
 

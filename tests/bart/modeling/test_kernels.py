@@ -273,6 +273,24 @@ def test_add_and_norm(compiled: Kernels, count: int, width: int) -> None:
     assert torch.equal(compiled.add_and_norm(hidden[:1], update[:1], norm), result[:1])
 
 
+@pytest.mark.parametrize("count, width", [(1, 1), (3, 17), (48, 1601)])
+def test_log_softmax(compiled: Kernels, count: int, width: int) -> None:
+    rows = 5 * torch.randn(count, width)
+    rows[0, width // 2] = 300.0  # the others' exponentials vanish
+    if width > 1:
+        rows[-1, 0] = -torch.inf
+    expected = rows.double().log_softmax(dim=1)
+    result = compiled.log_softmax(rows)
+    assert result is rows
+    torch.testing.assert_close(result.double(), expected, rtol=3e-7, atol=3e-6)
+    for bad in (torch.nan, torch.inf):
+        rows = torch.zeros(2, 40)
+        rows[1, 3] = bad
+        result = compiled.log_softmax(rows)
+        assert result[1].isnan().any() and not result[0].isnan().any()
+    assert compiled.log_softmax(torch.full((1, 40), -torch.inf)).isnan().all()
+
+
 def needs_multiply(compiled: Kernels) -> None:
     if not compiled.multiplies:
         pytest.skip("products are left to oneDNN here")
