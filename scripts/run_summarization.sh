@@ -77,6 +77,7 @@ read -ra launch <<<"${LAUNCH:-python}"
     --max_source_length "$MAX_SOURCE_LEN" \
     --max_target_length "$MAX_TARGET_LEN" \
     --val_max_target_length "$MAX_TARGET_LEN" \
+    --test_max_target_length "$MAX_TARGET_LEN" \
     --label_smoothing 0.1 \
     --weight_decay 0.1 \
     --dropout 0.1 \
@@ -93,5 +94,8 @@ read -ra launch <<<"${LAUNCH:-python}"
     --seed "${SEED:-42}" \
     "$@"
 
+if [[ ${SCORE:-1} == 0 ]]; then
+    exit
+fi
 bash "$(dirname "$0")/run_eval_summarization.sh" "$RESULTS_DIR/export" "$PRED_BS" "$NUM_GPU" "$PREC" "$EVAL_BEAMS" \
     "$MAX_SOURCE_LEN" "$MAX_TARGET_LEN" "$DATA_DIR" "$CONFIG_PATH"
