@@ -85,7 +85,7 @@ class _Tokenizer(Tokenizer):
 
 
 def wordnet_exceptions(folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
-    """WordNet's irregular forms and what they are forms of, such as "running" of "run", for mode rouge-1.5.5.
+    """WordNet's irregular forms and what they are forms of, such as "went" of "go", for mode rouge-1.5.5.
 
     Args:
         folder: where `{adj,adv,noun,verb}.exc` lie, each line a form and its base. None takes those of nltk's corpus
