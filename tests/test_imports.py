@@ -85,6 +85,12 @@ def test_bart_loads_neither_lightning_nor_transformers(module: str) -> None:
     assert loaded & {"utils", "transformers", "pytorch_lightning", "lightning", "datasets", "nltk"} == set()
 
 
+def test_processes_that_compute_rouge_start_without_torch() -> None:
+    loaded = loaded_by("import utils.evaluation.rouge")
+    assert "rouge_score" in loaded
+    assert loaded & {"torch", "transformers", "pytorch_lightning", "sacrebleu"} == set()
+
+
 def requirements() -> dict[str, set[str]]:
     """Package -> its lines in requirements.txt, each of which must be an exact pin."""
     packages: dict[str, set[str]] = {}

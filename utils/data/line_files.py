@@ -11,14 +11,18 @@ SPLITS = ("train", "val", "test")
 Pairs = tuple[list[str], list[str]]  # sources and targets, line by line
 
 
-def read_lines(path: str | os.PathLike[str]) -> list[str]:
+def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
     """Read one example a line.
 
     Lines end at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
     A "\\r" before the "\\n" belongs to the line's end. The last line may lack its "\\n".
 
+    Args:
+        blank: lines may be blank, as what a system generated may be.
+
     Raises:
-        InputError: the file is missing or empty, a line is blank, or bytes are not UTF-8; it names file and line.
+        InputError: the file is missing or empty, a line is blank that must not be, or bytes are not UTF-8; it names
+            file and line.
     """
     path = Path(path)
     try:
@@ -37,7 +41,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     lines = text.removesuffix("\n").split("\n")
     lines = [line.removesuffix("\r") for line in lines]
     for number, line in enumerate(lines, 1):
-        if not line.strip():
+        if not (blank or line.strip()):
             raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
     return lines
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,8 +16,9 @@ import torch.distributed as dist
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.dataset import Collate, PairDataset, evaluation_batches
-from utils.evaluation.rouge import rouge
+from utils.evaluation.rouge import ROUGE_MODES, rouge
 from utils.memory import FittingSize
+from utils.progress import Progress
 from utils.training.loss import smoothed_loss, teacher_forced
 
 PERCENTILES = (50, 90, 95, 99)
@@ -60,6 +60,7 @@ def score_split(
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
     loss, tokens = _teacher_forced_loss(model, tokenizer, dataset, batch_size, rank, world_size)
     mine = range(rank, len(dataset), world_size)
+    progress = Progress("generating", len(mine), "articles")
     fitting = FittingSize(batch_size, BATCH_SIZE_OPTION)
     summaries: dict[int, str] = {}
     latencies: list[float] = []
@@ -70,7 +71,7 @@ def score_split(
         sources = [dataset.sources[index].tolist() for index in left]
         for article in model.generate_many(sources, size, **options):
             if rank == 0:
-                _show_progress(len(summaries), len(mine))
+                progress(len(summaries))
             [ids] = article.sequences
             [summary] = tokenizer.batch_decode([ids], skip_special_tokens=True)
             summaries[left[article.index]] = " ".join(summary.split("\n")).strip()
@@ -82,7 +83,7 @@ def score_split(
     fitting.run(mine, summarise)
     seconds = time.perf_counter() - start
     if rank == 0:
-        _show_progress(len(mine), len(mine))
+        progress(len(mine))
     share = (summaries, loss, tokens, generated, latencies, seconds)
     shares: list[Any] = [share]
     if distributed:
@@ -99,6 +100,7 @@ def score_split(
     scores: dict[str, Any] = {
         "split": split,
         "examples": len(predictions),
+        "rouge_mode": ROUGE_MODES[0],
         **rouge(predictions, dataset.references),
         "loss": loss / tokens,
         "generation_seconds": seconds,
@@ -143,14 +145,6 @@ def _teacher_forced_loss(
     for indices in evaluation_batches(dataset.sources.lengths, batch_size, rank, world_size):
         fitting.run_in_parts(indices, add)
     return loss, tokens
-
-
-def _show_progress(done: int, total: int) -> None:
-    """One line that renews itself on a terminal; in a log, a line every tenth of the way."""
-    if sys.stderr.isatty():
-        print(f"\rgenerating: {done}/{total} articles", end="\n" if done == total else "", file=sys.stderr, flush=True)
-    elif done == total or done % max(1, total // 10) == 0:
-        print(f"generating: {done}/{total} articles", file=sys.stderr, flush=True)
 
 
 def format_scores(scores: Mapping[str, Any]) -> str:

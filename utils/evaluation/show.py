@@ -12,7 +12,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.cli import ArgumentParser, run_main
 from utils.data.line_files import read_pairs
-from utils.evaluation.rouge import ROUGE_TYPES, rouge, split_sentences
+from utils.evaluation.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, split_sentences
 
 WIDTH = 80
 LEADS = (1, 2, 3)
@@ -24,13 +24,11 @@ def lead(article: str, sentences: int) -> str:
     return " ".join(split_sentences(article)[:sentences])
 
 
-def rouge_table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """An aligned table, one row a system, of ROUGE F measures in percent."""
+def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> str:
+    """An aligned table, one row a system, of ROUGE F measures in percent of these kinds."""
     width = max(map(len, rows))
-    lines = [" " * width + "".join(f"{'ROUGE-' + name.removeprefix('rouge'):>12}" for name in ROUGE_TYPES)]
-    lines += [
-        f"{name:<{width}}" + "".join(f"{scores[kind]:12.2f}" for kind in ROUGE_TYPES) for name, scores in rows.items()
-    ]
+    lines = [" " * width + "".join(f"{'ROUGE-' + name.removeprefix('rouge'):>12}" for name in kinds)]
+    lines += [f"{name:<{width}}" + "".join(f"{scores[kind]:12.2f}" for kind in kinds) for name, scores in rows.items()]
     return "\n".join(lines)
 
 
@@ -62,8 +60,8 @@ def read_results(results_dir: str | os.PathLike[str]) -> tuple[dict[str, Any], l
         raise InputError(f"{folder}: test_scores.json or test_generations.txt is damaged ({error})") from None
     # A summary may be empty, or hold marks that str.splitlines cuts at.
     summaries = text.removesuffix("\n").split("\n")
-    wanted = {"examples", "generation", *ROUGE_TYPES}
-    if not isinstance(scores, dict) or not wanted <= scores.keys():
+    mode = scores.get("rouge_mode") if isinstance(scores, dict) else None
+    if mode not in ROUGE_MODES or not {"examples", "generation", *ROUGE_TYPES[mode]} <= scores.keys():
         raise InputError(f"{folder / 'test_scores.json'}: not the scores of run_eval.py; it lacks ROUGE or settings")
     if scores["examples"] != len(summaries):
         raise InputError(
@@ -82,15 +80,16 @@ def describe(results_dir: str | os.PathLike[str], data_dir: str | os.PathLike[st
     articles, references = read_pairs(data_dir, "test", len(summaries))
     if len(articles) != len(summaries):
         raise InputError(f"{results_dir} has {len(summaries)} summaries, {data_dir} only {len(articles)} test articles")
+    mode = scores["rouge_mode"]
     rows: dict[str, Mapping[str, float]] = {
-        f"first {n} sentence{'s' * (n > 1)}": rouge([lead(article, n) for article in articles], references)
+        f"first {n} sentence{'s' * (n > 1)}": rouge([lead(article, n) for article in articles], references, mode)
         for n in LEADS
     }
     rows[f"this model, {scores['generation']['num_beams']} beams"] = scores
     return "\n\n".join(
         [
-            f"ROUGE F in percent on {len(summaries)} test articles",
-            rouge_table(rows),
+            f"ROUGE F in percent ({mode}) on {len(summaries)} test articles",
+            rouge_table(rows, ROUGE_TYPES[mode]),
             wrapped_examples(articles[:EXAMPLES], summaries[:EXAMPLES], references[:EXAMPLES]),
             f"Results lie in {results_dir}",
         ]

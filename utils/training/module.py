@@ -15,13 +15,15 @@ from torch.optim import Optimizer
 
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.arguments import TrainArguments
-from utils.evaluation.rouge import ROUGE_TYPES, rouge_per_example
+from utils.arguments import METRICS, TrainArguments
+from utils.evaluation.rouge import rouge_per_example
 from utils.evaluation.scoring import generation_options
 from utils.memory import FittingSize
 from utils.training.loss import smoothed_loss, teacher_forced
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.precision import MasterWeights
+
+ROUGE_METRICS = METRICS[1:]  # all but the loss
 
 
 class SummarizationModule(pl.LightningModule):
@@ -149,7 +151,7 @@ class SummarizationModule(pl.LightningModule):
     def on_validation_epoch_start(self) -> None:
         self._keep_whole(True)  # processes have unequal numbers of batches
         # Loss, tokens, each kind of ROUGE, examples.
-        self.val_sums = torch.zeros(3 + len(ROUGE_TYPES), dtype=torch.float64, device=self.device)
+        self.val_sums = torch.zeros(3 + len(ROUGE_METRICS), dtype=torch.float64, device=self.device)
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         def validate(rows: list[int]) -> None:
@@ -174,9 +176,9 @@ class SummarizationModule(pl.LightningModule):
             )
         predictions = self.tokenizer.batch_decode(summary_ids, skip_special_tokens=True)
         scores = rouge_per_example(predictions, [self.references[i] for i in batch["index"].tolist()])
-        sums = [sum(score[name] for score in scores) for name in ROUGE_TYPES]
+        sums = [scores[name].sum() for name in ROUGE_METRICS]
         self.val_sums[:2] += torch.stack([loss.double(), tokens.double()])
-        self.val_sums[2:] += self.val_sums.new_tensor([*sums, len(scores)])
+        self.val_sums[2:] += self.val_sums.new_tensor([*sums, len(predictions)])
 
     def on_validation_epoch_end(self) -> None:
         self._keep_whole(False)
@@ -185,7 +187,7 @@ class SummarizationModule(pl.LightningModule):
             totals = self.trainer.strategy.reduce(totals, reduce_op="sum")
         loss, tokens, *sums, examples = totals.tolist()
         metrics = {"val_loss": loss / tokens}
-        metrics |= {f"val_{name}": value / examples for name, value in zip(ROUGE_TYPES, sums, strict=True)}
+        metrics |= {f"val_{name}": value / examples for name, value in zip(ROUGE_METRICS, sums, strict=True)}
         self.log_dict(metrics, prog_bar=True, rank_zero_only=False)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
