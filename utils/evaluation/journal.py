@@ -1,7 +1,7 @@
 """What a run has decoded so far, on disk, so that it can be broken off and go on.
 
-`.<split>_progress/` in the run's directory holds `run.json`, which says what run it is, `done.jsonl` with what an earlier
-attempt had decoded, and `rank<N>.jsonl` with what each process adds. Each line is an article.
+`.<split>_progress/` in the run's directory holds `run.json`, which says what run it is, `done.jsonl` with what earlier
+attempts had decoded, and `rank<N>.jsonl` with what each process adds. Each line is an article.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _difference(record: Path, identity: Mapping[str, Any]) -> str | None:
         return "run.json is missing or damaged"
     if not isinstance(theirs, dict):
         return "run.json is damaged"
-    for name in identity.keys() | theirs.keys():
+    for name in [*identity, *theirs]:
         if theirs.get(name) != identity.get(name):
             return f"its {name} is {theirs.get(name)!r}, this run's is {identity.get(name)!r}"
     return None

@@ -149,7 +149,7 @@ def _identity(settings: Settings, generation: Mapping[str, Any], sources: Tokeni
     for index in range(len(sources)):
         digest.update(sources[index].tobytes())
     identity = {**model_identity(settings.model_name), "precision": settings.precision, **generation}
-    identity |= {"examples": len(sources), "source_ids": digest.hexdigest()[:16]}
+    identity |= {"examples": len(sources), "source_ids": digest.hexdigest()}
     return identity | ({"seed": settings.seed} if generation["do_sample"] else {})
 
 
