@@ -189,8 +189,9 @@ def test_scoring(tiny: tuple[Path, list[object]], run: Callable[..., str], caplo
     words[3] = folder / "file"
     assert "file: cannot be written" in run(run_eval, words)
     if torch.cuda.device_count() < 64:
-        words[4:] = ["--device", "cuda:64"]
-        assert "--device is cuda:64; this machine has" in run(run_eval, words)
+        assert "--device is cuda:64; this machine has" in run(run_eval, [*words[:4], "--device", "cuda:64"])
+    if torch.cuda.device_count() == 0:
+        assert "--device is cuda; this machine has 0" in run(run_eval, [*words[:4], "--device", "cuda"])
     assert "Traceback" not in caplog.text
     caplog.set_level("DEBUG")
     run(run_eval, [*words[:3], folder / "out", "--gpus", 0, "--top_p", 2, "--debug"])

@@ -27,6 +27,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.packed import InferenceBart
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
+from utils.evaluation import interactive
 from utils.evaluation.rouge import rouge, rouge_per_example
 from utils.summarize import summarize
 
@@ -529,3 +530,23 @@ def test_scarce_memory_changes_nothing_but_the_batch(
     assert warnings == 2 * [
         "out of memory with 4 examples at once; 2 fit: lower --eval_batch_size (run_eval.py: --bs) to that"
     ]
+
+
+def test_typing_goes_on_after_an_article_that_cannot_be_summarised(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    article = lines(trained / "data" / "test.source")[0]
+    typed = io.StringIO(f"bad\n\n{article}\n\n")
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+
+    def refusing(text: str, *others: Any, **options: Any) -> str:
+        if text == "bad\n":
+            raise InputError("no good")
+        return summarize(text, *others, **options)
+
+    monkeypatch.setattr(interactive, "summarize", refusing)
+    run_eval.main([*words(trained, trained / "run" / "export", "unused"), "--interactive"])
+    shown = capsys.readouterr()
+    assert "error: no good\n" in shown.err
+    assert shown.out.count("\n\n") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -14,10 +15,17 @@ _LOST_PEER = re.compile("gloo|[Cc]onnection (closed|reset|refused)|Broken pipe")
 
 
 def rank_and_world() -> tuple[int, int]:
-    """This process's number, from 0, and how many there are."""
+    """This process's number, from 0, and how many there are that can talk to each other."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def is_first() -> bool:
+    """Whether this is the first of the processes that were started together, before they can talk as well."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank() == 0
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
 def from_first(value: Any) -> Any:

@@ -7,6 +7,8 @@ import sys
 import time
 from datetime import timedelta
 
+from utils.distributed import is_first
+
 logger = logging.getLogger(__name__)
 LEAST_SECONDS, MOST_SECONDS = 5, 60  # between two lines of a log
 
@@ -21,11 +23,12 @@ class Progress:
         what: what is being done.
         total: how many things there are.
         unit: what they are called.
-        shown: False for all processes but one.
+        shown: False to say nothing. Only the first of several processes says anything.
     """
 
     def __init__(self, what: str, total: int, unit: str, shown: bool = True) -> None:
-        self.what, self.total, self.unit, self.shown = what, total, unit, shown and total > 0
+        self.what, self.total, self.unit = what, total, unit
+        self.shown = shown and total > 0 and is_first()
         self.done = self.said = 0
         self.started = self.said_at = time.monotonic()
         self._say()

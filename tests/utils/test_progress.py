@@ -54,7 +54,11 @@ def test_a_terminal_has_one_line_that_renews_itself(
     assert capsys.readouterr().err == "".join(f"\r\x1b[Kdecoding: {line}" for line in lines)
 
 
-def test_other_processes_are_silent(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+def test_other_processes_are_silent(
+    clock: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO)
     run(clock, 40, 2.0, shown=False)
+    monkeypatch.setenv("RANK", "1")
+    run(clock, 40, 2.0)
     assert not caplog.records

@@ -184,6 +184,8 @@ class EvalArguments(GenerationArguments, ScoringArguments):
             raise InputError("--n_obs is 0; allowed: -1, or at least 1")
         self._check_generation()
         if self.interactive:
+            if (self.gpus or 0) > 1 or "LOCAL_WORLD_SIZE" in os.environ:
+                raise InputError(f"--interactive takes one process; --gpus is {self.gpus}: allowed 0 or 1, no torchrun")
             defaults = {field.name: field.default for field in dataclasses.fields(self)}
             for name in ("type_path", "n_obs", "max_target_length", "batching", "warmup_batches", "task", "info",
                          "dump_args", "json_summary", "num_return_sequences"):  # fmt: skip

@@ -101,7 +101,7 @@ def decode_share(
         warmup, timed = ([part] if part else [] for part in (first, rest))
         steps, mine = continuous, len(share)
     processes = f" (process 1 of {world})" if world > 1 else ""
-    progress = Progress("decoding" + processes, mine, "articles", shown=rank == 0)
+    progress = Progress("decoding" + processes, mine, "articles")
     for batch in warmup:
         fitting.run(batch, steps(Timings()))
     timings = Timings()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.evaluation.arguments import EvalArguments
@@ -31,8 +32,8 @@ def answer(args: EvalArguments, model: BartForConditionalGeneration, tokenizer: 
     Raises:
         InputError: what was piped in is blank or not UTF-8, or an option cannot be obeyed.
     """
-    by_hand = sys.stdin.isatty()
-    for article in typed_articles() if by_hand else read_documents(sys.stdin.buffer.read(), lines=False):
+
+    def summary_of(article: str) -> str:
         summary = summarize(
             args.prefix + article,
             model,
@@ -41,4 +42,14 @@ def answer(args: EvalArguments, model: BartForConditionalGeneration, tokenizer: 
             batch_size=args.bs,
             **args.generation,
         )
-        print(" ".join(summary.split("\n")), end="\n\n" if by_hand else "\n", flush=True)
+        return " ".join(summary.split("\n"))
+
+    if not sys.stdin.isatty():
+        [article] = read_documents(sys.stdin.buffer.read(), lines=False)
+        print(summary_of(article))
+        return
+    for article in typed_articles():
+        try:
+            print(summary_of(article), end="\n\n", flush=True)
+        except InputError as error:  # the next article may be a better one
+            print(f"error: {error}", file=sys.stderr)

@@ -28,7 +28,7 @@ def batch_losses(
     fitting = FittingSize(batch_size, BATCH_SIZE_OPTION)
     batches = dict(enumerate(evaluation_batches(dataset.sources.lengths, batch_size)))
     mine = {number: batch for number, batch in batches.items() if number % world == rank}
-    progress = Progress("loss of the references", len(mine), "batches", shown=rank == 0)
+    progress = Progress("loss of the references", len(mine), "batches")
     losses: dict[int, tuple[float, int]] = {}
     for number, batch in mine.items():
         parts: list[tuple[float, int]] = []

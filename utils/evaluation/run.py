@@ -19,7 +19,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import RunError
 from utils.data.line_files import read_pairs
-from utils.distributed import is_lost_peer
+from utils.distributed import is_first, is_lost_peer
 from utils.evaluation.arguments import EvalArguments
 from utils.evaluation.interactive import answer
 from utils.evaluation.results import format_scores, writable_folder, write_json, write_whole
@@ -50,8 +50,7 @@ def run(args: EvalArguments) -> None:
 
 def start_log(debug: bool) -> None:
     """Send the first process's log to the terminal; the others only warn."""
-    first = int(os.environ.get("RANK", "0")) == 0
-    level = logging.DEBUG if debug else logging.INFO if first else logging.WARNING
+    level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     for chatty in ("httpx", "httpcore", "filelock", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -128,8 +127,8 @@ def on_this_machine(args: EvalArguments) -> EvalArguments:
     if args.gpus is None:
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         args = dataclasses.replace(args, gpus=processes if torch.cuda.is_available() else 0)
-    number = int(args.device.partition(":")[2] or 0) if args.device else 0
-    if number and number >= torch.cuda.device_count():
+    number = int((args.device or "").partition(":")[2] or 0)
+    if args.device is not None and args.gpus and number >= torch.cuda.device_count():
         raise InputError(
             f"--device is {args.device}; this machine has {torch.cuda.device_count()} CUDA devices, counted from 0 "
             "(--device cpu runs on the CPU)"

@@ -127,6 +127,7 @@ def test_torchrun_says_how_many_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--eos_token_id two", "--eos_token_id is 'two'; allowed: ids such as 2, or"),
         ("--bad_words_ids [[5]", "--bad_words_ids is '[[5]'; allowed: ids such as [[5], [6, 7]]"),
         ("--n_obs 0", "--n_obs is 0"),
+        ("--interactive --gpus 2", "--interactive takes one process; --gpus is 2"),
         ("--interactive --n_obs 3", "--n_obs is 3; it has no part in --interactive"),
         ("--interactive --json-summary x", "--json_summary is x; it has no part in --interactive"),
     ],
