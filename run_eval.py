@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from utils.arguments import parse_eval_arguments
 from utils.cli import run_main
+from utils.evaluation.arguments import parse_eval_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -159,6 +160,57 @@ def test_a_vocabulary_that_does_not_fit(tiny: tuple[Path, list[object]], run: Ca
     assert f"the tokenizer has {len(tokenizer)} ids, the model's vocab_size is {len(tokenizer) - 5}" in error
     error = run(run_eval, [folder / "small", folder / "config.json", folder / "data", folder / "out"])
     assert "the vocabulary does not fit the model" in error
+
+
+def test_scoring(tiny: tuple[Path, list[object]], run: Callable[..., str], caplog: pytest.LogCaptureFixture) -> None:
+    """Each line names the option, its value and what is allowed; nothing is written."""
+    folder, _ = tiny
+    model = BartForConditionalGeneration(BartConfig.from_json(folder / "config.json"))
+    model.save_pretrained(folder / "model", BartTokenizer.from_pretrained(folder / "tokenizer"))
+    words = [folder / "model", folder / "config.json", folder / "data", folder / "out", "--gpus", 0]
+    (folder / "file").write_text("")
+    for options, message in [
+        (["--num_beam_groups", 3], "--num_beam_groups is 3; allowed: divisors of num_beams (2)"),
+        (["--eval_beams", 4, "--num_return_sequences", 5], "--num_return_sequences is 5; allowed: at most num_beams"),
+        (["--num_beams", 0], "--num_beams is 0; allowed: an integer of at least 1"),
+        (["--top_p", 1.5], "--top_p is 1.5; allowed: above 0 and at most 1"),
+        (["--max_length", 99], "--max_length is 99; allowed: at most 65, for the model has 64 positions"),
+        (["--eval_max_gen_length", 99], "--eval_max_gen_length is 99; the model has 64 positions"),
+        (["--bad_words_ids", "[5]"], "--bad_words_ids is [5]; allowed: a list of lists of ids, none of them empty"),
+        (["--forced_bos_token_id", 9999], "--forced_bos_token_id holds 9999; allowed: ids below the vocabulary's size"),
+        (["--json-summary", folder / "no" / "such"], "such; allowed: a file in a directory that exists"),
+        (["--json-summary", folder], "allowed: a file in a directory that exists"),
+        (["--precision", "fp8"], "--precision: 'fp8' is not allowed: it takes one of fp32"),
+        (["--type_path", "dev"], "--type_path: 'dev' is not allowed: it takes one of train, val, test"),
+        (["--lenght-penalty", 2], "unknown argument --lenght_penalty; did you mean --length_penalty?"),
+    ]:
+        assert message in run(run_eval, [*words, *options]), options
+    assert not list((folder / "out").glob("*"))
+    words[3] = folder / "file"
+    assert "file: cannot be written" in run(run_eval, words)
+    if torch.cuda.device_count() < 64:
+        assert "--device is cuda:64; this machine has" in run(run_eval, [*words[:4], "--device", "cuda:64"])
+    if torch.cuda.device_count() == 0:
+        assert "--device is cuda; this machine has 0" in run(run_eval, [*words[:4], "--device", "cuda"])
+    assert "Traceback" not in caplog.text
+    caplog.set_level("DEBUG")
+    run(run_eval, [*words[:3], folder / "out", "--gpus", 0, "--top_p", 2, "--debug"])
+    assert "Traceback" in caplog.text
+
+
+def test_interactive(tiny: tuple[Path, list[object]], run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = tiny
+    model = BartForConditionalGeneration(BartConfig.from_json(folder / "config.json"))
+    model.save_pretrained(folder / "model", BartTokenizer.from_pretrained(folder / "tokenizer"))
+    words = [folder / "model", folder / "config.json", "--interactive", "--gpus", 0]
+    for piped, options, message in [
+        (b"  \n", [], "standard input: blank"),
+        (b"\xff", [], "standard input, line 1: not UTF-8"),
+        (b"the dog", ["--max_source_length", 4], "max_source_length is 4; allowed: 8 to 64"),
+        (b"the dog", ["--num_beam_groups", 3], "--num_beam_groups is 3"),
+    ]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
+        assert message in run(run_eval, [*words, *options])
 
 
 def test_from_a_shell() -> None:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
 import torch
+import yaml
 
 import finetune
 import run_eval
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.modeling.packed import InferenceBart
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
-from utils.evaluation.rouge import rouge
+from utils.evaluation import interactive
+from utils.evaluation.rouge import rouge, rouge_per_example
+from utils.summarize import summarize
 
 ROOT = Path(__file__).parents[1]
+DETERMINISTIC = ("generations.txt", "articles.jsonl", "scores.json")
+SECONDS = 120  # more than any of these takes
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +47,31 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluate(folder: Path, model: Path, out: str, *options: object) -> dict[str, object]:
-    argv = [model, folder / "config.json", folder / "data", folder / out, "--bs", 4, "--gpus", "0"]
-    run_eval.main([str(word) for word in [*argv, *options]])
+def words(folder: Path, model: Path, out: str, *options: object, data: str = "data") -> list[str]:
+    argv = [model, folder / "config.json", folder / data, folder / out, "--bs", 4, "--gpus", "0", *options]
+    return [str(word) for word in argv]
+
+
+def evaluate(folder: Path, model: Path, out: str, *options: object, data: str = "data") -> dict[str, Any]:
+    run_eval.main(words(folder, model, out, *options, data=data))
     return json.loads((folder / out / "test_scores.json").read_text())
+
+
+def speed(folder: Path, out: str) -> dict[str, Any]:
+    return json.loads((folder / out / "test_speed.json").read_text())
+
+
+def articles(folder: Path, out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / out / "test_articles.jsonl").read_text().split("\n")[:-1]]
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split("\n")[:-1]
+
+
+def files(folder: Path, out: str) -> list[bytes]:
+    """What may not depend on how a run was done."""
+    return [(folder / out / f"test_{name}").read_bytes() for name in DETERMINISTIC]
 
 
 def test_generations_are_in_order_and_scored(trained: Path) -> None:
@@ -48,11 +80,12 @@ def test_generations_are_in_order_and_scored(trained: Path) -> None:
     references = (trained / "data" / "test.target").read_text().split("\n")[:-1]
     model = BartForConditionalGeneration.from_pretrained(trained / "run" / "export")
     tokenizer = BartTokenizer.from_pretrained(trained / "run" / "export")
-    expected = []
+    expected, counts = [], []
     for line in (trained / "data" / "test.source").read_text().split("\n")[:-1]:
         ids = tokenizer(line, max_length=64, truncation=True, return_tensors="pt")["input_ids"]
         summary = model.generate(ids, num_beams=3, max_length=10)[0]
         expected.append(tokenizer.decode(summary, skip_special_tokens=True).strip())
+        counts.append(len(summary) - 1)
     assert generations == expected
     assert len(set(generations)) > 1
     for name, value in rouge(generations, references).items():
@@ -68,10 +101,27 @@ def test_generations_are_in_order_and_scored(trained: Path) -> None:
         )
     ]
     tokens = sum(len(tokenizer(target)["input_ids"]) for target in references)
-    assert scores["loss"] == pytest.approx(sum(loss.item() for loss in losses) / tokens, abs=1e-5)
+    assert scores["loss"] == round(sum(loss.item() for loss in losses) / tokens, 4)
     assert scores["examples"] == 9
     assert scores["generation"]["num_beams"] == 3
-    assert scores["latency_ms"]["p50"] <= scores["latency_ms"]["p99"]
+    assert (scores["split"], scores["task"], scores["rouge_mode"]) == ("test", "summarization", "rouge-score")
+    assert (scores["max_source_length"], scores["max_target_length"], scores["prefix"]) == (64, 64, "")
+    for index, row in enumerate(articles(trained, "out")):
+        single = {
+            name: value[0] for name, value in rouge_per_example([generations[index]], [references[index]]).items()
+        }
+        length = len(tokenizer(row["source"], max_length=64, truncation=True)["input_ids"])
+        assert row == {
+            "index": index,
+            "source": (trained / "data" / "test.source").read_text().split("\n")[index],
+            "reference": references[index],
+            "summary": generations[index],
+            "source_tokens": length,
+            "reference_tokens": len(tokenizer(references[index])["input_ids"]),
+            "summary_tokens": counts[index],
+            **single,
+        }
+    assert not list((trained / "out").glob(".*"))
 
 
 def test_a_checkpoint_scores_as_its_export_and_n_obs_cuts(trained: Path) -> None:
@@ -125,21 +175,297 @@ def test_half_precision_needs_a_gpu_also_where_the_machine_chooses(trained: Path
         )
 
 
-def test_two_processes_write_what_one_writes(trained: Path) -> None:
-    evaluate(trained, trained / "run" / "export", "alone")
+def torchrun(*argv: str) -> list[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "run_eval.py"]
-    command += [trained / "run" / "export", trained / "config.json", trained / "data", trained / "shared", "--bs", 4]
-    result = subprocess.run(
-        [str(word) for word in [*command, "--gpus", "0"]], cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
+    return [*command, *argv]
+
+
+# In bf16 what an article becomes may depend on those beside it; static batches are the same whatever the processes.
+@pytest.mark.parametrize("batching", [("continuous", "fp32"), ("static", "bf16")], ids="-".join)
+def test_two_processes_write_the_bytes_that_one_writes(trained: Path, batching: tuple[str, str]) -> None:
+    """9 articles in batches of 4, which neither 2 nor 4 divides."""
+    export = trained / "run" / "export"
+    options = ["--batching", batching[0], "--precision", batching[1], "--num_return_sequences", "2"]
+    evaluate(trained, export, f"alone_{batching[0]}", *options)
+    command = torchrun(*words(trained, export, f"shared_{batching[0]}", *options))
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     assert result.returncode == 0, result.stderr
-    alone, shared = (json.loads((trained / name / "test_scores.json").read_text()) for name in ("alone", "shared"))
-    assert shared["processes"] == 2
-    for name in ("examples", "rouge1", "rouge2", "rougeLsum"):
-        assert shared[name] == alone[name]
-    assert shared["loss"] == pytest.approx(alone["loss"], abs=1e-6)
-    texts = [(trained / name / "test_generations.txt").read_text() for name in ("alone", "shared")]
-    assert texts[0] == texts[1]
+    assert files(trained, f"alone_{batching[0]}") == files(trained, f"shared_{batching[0]}")
+    alone, shared = (speed(trained, f"{name}_{batching[0]}") for name in ("alone", "shared"))
+    assert (alone["processes"], shared["processes"]) == (1, 2)
+    for report in (alone, shared):
+        assert report["warmup_articles"] + report["timed_articles"] == 9
+
+
+@pytest.fixture
+def many(trained: Path) -> Path:
+    """The same model, and 88 test articles."""
+    folder = trained / "many"
+    folder.mkdir(exist_ok=True)
+    for side in ("source", "target"):
+        (folder / f"test.{side}").write_text((trained / "data" / f"train.{side}").read_text() * 4)
+    return folder
+
+
+def workers(process: subprocess.Popen[str]) -> dict[int, int]:
+    """Processes that torchrun started, by rank."""
+    found = {}
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        environment = Path(f"/proc/{child}/environ").read_text().split("\0")
+        ranks = [int(entry.removeprefix("RANK=")) for entry in environment if entry.startswith("RANK=")]
+        found |= {rank: int(child) for rank in ranks}
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in Linux's /proc")
+def test_a_process_that_is_killed_fails_the_run_and_the_rest_is_decoded_later(
+    trained: Path, many: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first process waits for the other one's results when that is killed."""
+    export = trained / "run" / "export"
+    options = ["--batching", "static", "--bs", "1"]
+    evaluate(trained, export, "whole", *options, data="many")
+    progress = trained / "killed" / ".test_progress"
+
+    def finished(rank: int) -> int:
+        path = progress / f"rank{rank}.jsonl"
+        return path.read_text().count("\n") if path.exists() else 0
+
+    process = subprocess.Popen(
+        torchrun(*words(trained, export, "killed", *options, data="many")),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + SECONDS
+    while finished(1) == 0:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    second = workers(process)[1]
+    os.kill(second, signal.SIGSTOP)
+    while finished(0) < 44:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.5)
+    assert process.poll() is None
+    os.kill(second, signal.SIGKILL)
+    killed_at = time.monotonic()
+    output = process.communicate(timeout=SECONDS)[0]
+    assert time.monotonic() - killed_at < 30
+    assert process.returncode != 0, output
+    assert not (trained / "killed" / "test_scores.json").exists()
+
+    done = sum(map(finished, (0, 1)))
+    assert 44 < done < 88
+    with (progress / "rank1.jsonl").open("a") as file:
+        file.write('{"index": 3, "texts": ["torn')
+    decoded = watch(monkeypatch)
+    evaluate(trained, export, "killed", *options, data="many")
+    assert len(decoded) == 88 - done
+    assert f"{done} of 88 articles were decoded before" in caplog.text
+    assert files(trained, "killed") == files(trained, "whole")
+    assert speed(trained, "killed")["resumed_articles"] == done
+    assert not progress.exists()
+    evaluate(trained, export, "killed", *options, data="many")
+    assert len(decoded) == 88 - done + 88  # a run that is over is done again
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[Any]:
+    """The articles decoded from now on; after so many of them the run is broken off."""
+    generate_many = BartForConditionalGeneration.generate_many
+    decoded: list[Any] = []
+
+    def watched(self: BartForConditionalGeneration, sources: Any, size: int, **options: Any) -> Iterator[Any]:
+        for article in generate_many(self, sources, size, **options):
+            if len(decoded) == stop_after:
+                raise KeyboardInterrupt
+            decoded.append(article)
+            yield article
+
+    monkeypatch.setattr(BartForConditionalGeneration, "generate_many", watched)
+    return decoded
+
+
+def test_what_an_interrupted_run_decoded_serves_the_same_run_only(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    export = trained / "run" / "export"
+    evaluate(trained, export, "uninterrupted")
+    for options, resumed, reason in [
+        ((), 5, None),
+        (("--bs", 3, "--batching", "static"), 5, None),
+        (("--task", "translation"), 5, None),  # scored otherwise, decoded as before
+        (("--num_beams", 1), 0, "its num_beams is 2, this run's is 1"),
+        (("--prefix", "the "), 0, "source_ids"),
+        (("--precision", "bf16"), 0, "its precision is 'fp32'"),
+        (("--n_obs", 8), 0, "its examples is 9, this run's is 8"),
+    ]:
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            watch(patch, stop_after=5)
+            with pytest.raises(KeyboardInterrupt):
+                evaluate(trained, export, "interrupted")
+        with monkeypatch.context() as patch:
+            decoded = watch(patch)
+            scores = evaluate(trained, export, "interrupted", *options)
+        assert len(decoded) == scores["examples"] - resumed
+        assert (f"{resumed} of 9 articles were decoded before" in caplog.text) == (resumed > 0)
+        assert reason is None or reason in caplog.text
+        if resumed and scores["task"] == "summarization":
+            assert files(trained, "interrupted") == files(trained, "uninterrupted")
+
+
+def test_another_model_at_the_same_place_is_another_run(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = trained / "model"
+    shutil.copytree(trained / "run" / "export", model)
+    with monkeypatch.context() as patch:
+        watch(patch, stop_after=5)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(trained, model, "model_changed")
+    os.utime(model / "model.safetensors", (1, 1))
+    decoded = watch(monkeypatch)
+    evaluate(trained, model, "model_changed")
+    assert len(decoded) == 9
+    assert "is of another run (its model_files" in caplog.text
+
+
+def test_options_of_generate_by_name(trained: Path) -> None:
+    export = trained / "run" / "export"
+    scores = evaluate(
+        trained, export, "named", "--length_penalty", "-2.0", "--num_beams", 4, "--max_length", 9, "--min-length", 3,
+        "--num_return_sequences", 3, "--early_stopping", "never", "--bad_words_ids", "[[5], [6, 7]]",
+    )  # fmt: skip
+    options = {
+        "length_penalty": -2.0, "num_beams": 4, "max_length": 9, "min_length": 3, "num_return_sequences": 3,
+        "early_stopping": "never", "bad_words_ids": [[5], [6, 7]],
+    }  # fmt: skip
+    assert {name: scores["generation"][name] for name in options} == options
+    model = BartForConditionalGeneration.from_pretrained(export)
+    tokenizer = BartTokenizer.from_pretrained(export)
+    for row in articles(trained, "named"):
+        ids = tokenizer(row["source"], max_length=64, truncation=True, return_tensors="pt")["input_ids"]
+        texts = tokenizer.batch_decode(model.generate(ids, **options), skip_special_tokens=True)
+        assert [row["summary"], *row["alternatives"]] == [text.strip() for text in texts]
+    assert [row["summary"] for row in articles(trained, "named")] == lines(trained / "named" / "test_generations.txt")
+
+
+def test_sampling_has_a_seed(trained: Path) -> None:
+    texts = {}
+    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+        scores = evaluate(trained, trained / "run" / "export", name, "--do_sample", "--num_beams", 1, "--seed", seed)
+        texts[name] = lines(trained / name / "test_generations.txt")
+        assert scores["seed"] == seed
+    assert texts["first"] == texts["again"] != texts["other"]
+
+
+def test_a_prefix_stands_before_each_source(trained: Path) -> None:
+    export = trained / "run" / "export"
+    data = trained / "prefixed"
+    data.mkdir()
+    (data / "test.target").write_bytes((trained / "data" / "test.target").read_bytes())
+    (data / "test.source").write_text("".join(f"dog: {line}\n" for line in lines(trained / "data" / "test.source")))
+    scores = evaluate(trained, export, "with_prefix", "--prefix", "dog: ")
+    evaluate(trained, export, "in_the_data", data="prefixed")
+    assert scores["prefix"] == "dog: "
+    kept = [[{**row, "source": ""} for row in articles(trained, out)] for out in ("with_prefix", "in_the_data")]
+    assert kept[0] == kept[1]
+    assert articles(trained, "with_prefix")[0]["source"] == lines(trained / "data" / "test.source")[0]
+
+
+def test_translation_is_scored_by_sacrebleu(trained: Path) -> None:
+    scores = evaluate(trained, trained / "run" / "export", "translated", "--task", "translation", "--info", "a note")
+    generations = lines(trained / "translated" / "test_generations.txt")
+    expected = sacrebleu.corpus_bleu(generations, [lines(trained / "data" / "test.target")])
+    assert scores["bleu"] == expected.score
+    assert "version:" in scores["bleu_signature"]
+    assert scores["info"] == "a note"
+    assert not any(name.startswith("rouge") for name in [*scores, *articles(trained, "translated")[0]])
+
+
+def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = trained / "summary.json"
+    options = ("--dump-args", "--json-summary", summary, "--eval_beams", 3)
+    scores = evaluate(trained, trained / "run" / "export", "dumped", *options)
+    arguments = yaml.safe_load((trained / "dumped" / "eval_arguments.yaml").read_text())
+    assert (arguments["eval_beams"], arguments["precision"], arguments["bs"]) == (3, "fp32", 4)
+    assert (trained / "dumped" / "eval_arguments.yaml").read_text() in capsys.readouterr().out
+    assert json.loads(summary.read_text()) == {
+        **scores,
+        "speed": speed(trained, "dumped"),
+        "arguments": arguments,
+    }
+
+
+def test_static_batches_are_timed_as_a_whole(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """9 articles in 3 batches, one of them to warm up; each batch takes 50 ms, and encoding 20 ms of that."""
+    encode, generate_many = BartForConditionalGeneration.encode, BartForConditionalGeneration.generate_many
+    sizes = []
+
+    def slow_encode(self: BartForConditionalGeneration, *inputs: Any) -> torch.Tensor:
+        time.sleep(0.02)
+        return encode(self, *inputs)
+
+    def slow(self: BartForConditionalGeneration, sources: Any, size: int, **options: Any) -> Iterator[Any]:
+        sizes.append((len(sources), size))
+        time.sleep(0.03)
+        return generate_many(self, sources, size, **options)
+
+    monkeypatch.setattr(InferenceBart, "encode", slow_encode)
+    monkeypatch.setattr(BartForConditionalGeneration, "generate_many", slow)
+    evaluate(trained, trained / "run" / "export", "static_speed", "--batching", "static")
+    report = speed(trained, "static_speed")
+    assert sizes == [(4, 4), (4, 4), (1, 1)]
+    assert (report["warmup_articles"], report["timed_articles"], report["batching"]) == (4, 5, "static")
+    assert sum(report["latency_histogram"]["counts"]) == 2
+    assert 50 <= report["latency_ms"]["p50"] <= report["latency_ms"]["p100"] < 2000
+    assert report["latency_ms"]["p50"] <= report["latency_ms"]["mean"] <= report["latency_ms"]["p100"]
+    seconds = report["seconds"]
+    assert 0.04 <= seconds["encode"] < 0.09
+    assert seconds["decode"] >= 0.06 and seconds["tokenise"] > 0 and seconds["detokenise"] > 0
+    assert report["generation_seconds"] == pytest.approx(sum(seconds.values()) - seconds["tokenise"])
+    assert report["articles_per_second"] == pytest.approx(5 / report["generation_seconds"])
+    kept = articles(trained, "static_speed")
+    order = sorted(range(9), key=lambda index: -kept[index]["source_tokens"])
+    tokens = sum(kept[index]["summary_tokens"] for index in order[4:])
+    assert report["generated_tokens_per_second"] == pytest.approx(tokens / report["generation_seconds"])
+    assert 0.05 < report["peak_memory_gb"] < 50
+
+
+@pytest.mark.parametrize("prefix", ["", "the "])
+def test_interactive_summarises_what_is_piped_in(
+    trained: Path, prefix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    article = lines(trained / "data" / "test.source")[0]
+    export = trained / "run" / "export"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{article}\n".encode())))
+    argv = [export, trained / "config.json", "--interactive", "--num_beams", 3, "--gpus", 0, "--prefix", prefix]
+    run_eval.main([str(word) for word in argv])
+    model = BartForConditionalGeneration.from_pretrained(export)
+    tokenizer = BartTokenizer.from_pretrained(export)
+    expected = summarize(prefix + article, model, tokenizer, num_beams=3)
+    assert expected
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_interactive_summarises_what_is_typed(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = lines(trained / "data" / "test.source")[:2]
+    half = len(first) // 2
+    typed = io.StringIO(f"\n{first[:half]}\n{first[half:]}\n\n\n{second}\n")
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+    run_eval.main([*words(trained, trained / "run" / "export", "unused"), "--interactive"])
+    model = BartForConditionalGeneration.from_pretrained(trained / "run" / "export")
+    tokenizer = BartTokenizer.from_pretrained(trained / "run" / "export")
+    expected = summarize([f"{first[:half]}\n{first[half:]}", second], model, tokenizer)
+    assert capsys.readouterr().out == "".join(f"{summary}\n\n" for summary in expected)
+    assert not (trained / "unused").exists()
 
 
 def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,11 +488,12 @@ def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("batching", ["continuous", "static"])
 def test_scarce_memory_changes_nothing_but_the_batch(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    trained: Path, batching: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Memory that runs out in the teacher-forced pass, and in decoding once some articles are done."""
-    enough = evaluate(trained, trained / "run" / "export", "enough")
+    enough = evaluate(trained, trained / "run" / "export", "enough", "--batching", batching, "--warmup_batches", 0)
     forward, decode = BartForConditionalGeneration.forward, BartForConditionalGeneration.decode
     generate_many = BartForConditionalGeneration.generate_many
     calls, done = [], []
@@ -190,15 +517,38 @@ def test_scarce_memory_changes_nothing_but_the_batch(
     monkeypatch.setattr(BartForConditionalGeneration, "forward", scarce_forward)
     monkeypatch.setattr(BartForConditionalGeneration, "decode", scarce_decode)
     monkeypatch.setattr(BartForConditionalGeneration, "generate_many", watched)
-    scarce = evaluate(trained, trained / "run" / "export", "scarce")
-    (all_of_them, size), (left, half) = calls
-    assert (all_of_them, size, half) == (9, 4, 2)
-    assert 0 < left < 9
+    scarce = evaluate(trained, trained / "run" / "export", "scarce", "--batching", batching, "--warmup_batches", 0)
+    if batching == "static":
+        assert calls == [(4, 4), (4, 4), (2, 2), (2, 2), (1, 1)]
+    else:
+        (all_of_them, size), (left, half) = calls
+        assert (all_of_them, size, half) == (9, 4, 2)
+        assert 0 < left < 9
     texts = [(trained / name / "test_generations.txt").read_text() for name in ("enough", "scarce")]
     assert texts[0] == texts[1]
-    assert scarce["loss"] == pytest.approx(enough["loss"], abs=1e-6)
-    assert (enough["batch_size"], scarce["batch_size"]) == (4, 2)
+    assert scarce["loss"] == enough["loss"]
+    assert (speed(trained, "enough")["batch_size"], speed(trained, "scarce")["batch_size"]) == (4, 2)
     warnings = [record.getMessage() for record in caplog.records if "out of memory" in record.getMessage()]
     assert warnings == 2 * [
         "out of memory with 4 examples at once; 2 fit: lower --eval_batch_size (run_eval.py: --bs) to that"
     ]
+
+
+def test_typing_goes_on_after_an_article_that_cannot_be_summarised(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    article = lines(trained / "data" / "test.source")[0]
+    typed = io.StringIO(f"bad\n\n{article}\n\n")
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+
+    def refusing(text: str, *others: Any, **options: Any) -> str:
+        if text == "bad\n":
+            raise InputError("no good")
+        return summarize(text, *others, **options)
+
+    monkeypatch.setattr(interactive, "summarize", refusing)
+    run_eval.main([*words(trained, trained / "run" / "export", "unused"), "--interactive"])
+    shown = capsys.readouterr()
+    assert "error: no good\n" in shown.err
+    assert shown.out.count("\n\n") == 1

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from utils.arguments import EvalArguments, TrainArguments, parse_eval_arguments, parse_train_arguments
+from utils.arguments import TrainArguments, parse_train_arguments
+from utils.evaluation.arguments import EvalArguments, parse_eval_arguments
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,4 +1,7 @@
-"""The options of finetune.py and run_eval.py: names as NVIDIA's BART example has them, where it has them."""
+"""The options of finetune.py: names as NVIDIA's BART example has them, where it has them.
+
+Those of run_eval.py stand in `utils.evaluation.arguments`.
+"""
 
 from __future__ import annotations
 
@@ -291,46 +294,3 @@ class TrainArguments:
 def parse_train_arguments(argv: Sequence[str] | None = None) -> TrainArguments:
     """Read finetune.py's command line, and the YAML file that it may name."""
     return parse_dataclass(TrainArguments, argv, "Fine-tune BART for summarisation and score it.", prog="finetune.py")
-
-
-@dataclass(frozen=True)
-class EvalArguments:
-    model: str = option(help="checkpoint file, Hub-format directory or Hub name")
-    config_path: str = option(help="JSON with the decoding options, and the architecture if the checkpoint has none")
-    data_dir: str = option(help="directory with {train,val,test}.{source,target}")
-    save_dir: str = option(help="where generations and scores are written")
-    tokenizer: str | None = option(None, help="vocabulary; by default the one that lies with the weights")
-    type_path: str = option("test", choices=("train", "val", "test"), help="split to score")
-    bs: int = option(8, least=1, help="examples per process and batch")
-    n_obs: int = option(-1, least=-1, help="examples to use; -1 for all")
-    max_source_length: int | None = option(
-        None, least=3, help="tokens a source is cut to; by default the model's positions"
-    )
-    max_target_length: int | None = option(
-        None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
-    )
-    eval_beams: int | None = option(None, least=1, help="beams; by default the config's num_beams")
-    eval_max_gen_length: int | None = option(None, least=2, help="tokens to generate at most; by default the config's")
-    gpus: int | None = option(
-        None, least=0, help="GPUs to share the articles; 0 runs on the CPU; by default 1 where there is one"
-    )
-    precision: str = option(
-        "fp32",
-        choices=PRECISIONS,
-        help="fp32; bf16; fp16 or tf32 on GPUs; int8 on the CPU: weights and inputs of matrix products in 8 bits",
-    )
-
-    def __post_init__(self) -> None:
-        if self.gpus == 0 and self.precision in ("fp16", "tf32"):
-            raise InputError(
-                f"--precision {self.precision} needs a GPU and --gpus is 0; the CPU takes fp32, bf16 or int8"
-            )
-        if self.gpus and self.precision == "int8":
-            raise InputError(f"--precision int8 runs on the CPU and --gpus is {self.gpus}; GPUs take fp16 or bf16")
-        if self.n_obs == 0:
-            raise InputError("--n_obs is 0; allowed: -1, or at least 1")
-
-
-def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
-    """Read run_eval.py's command line."""
-    return parse_dataclass(EvalArguments, argv, "Summarise a split with beam search and score it.", prog="run_eval.py")

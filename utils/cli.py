@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
@@ -118,12 +118,31 @@ def _converter(field: dataclasses.Field[Any], kind: type) -> Callable[[Any], Any
     return convert
 
 
-def parse_dataclass(cls: type[Arguments], argv: Sequence[str] | None, description: str, **kwargs: Any) -> Arguments:
+def with_underscores(argv: Sequence[str]) -> list[str]:
+    """The words of a command line, with names of options that are spelt with hyphens spelt with underscores."""
+    return [
+        "--" + "=".join([name.replace("-", "_"), *value]) if word.startswith("--") else word
+        for word in argv
+        for name, *value in [word[2:].split("=", 1)]
+    ]
+
+
+def parse_dataclass(
+    cls: type[Arguments],
+    argv: Sequence[str] | None,
+    description: str,
+    may_lack: Collection[str] = (),
+    **kwargs: Any,
+) -> Arguments:
     """Read a dataclass of `option` fields from a command line, and from a YAML file where it has a field `config`.
 
-    The command line wins over the file, the file over the defaults. Booleans are `--name` and `--no_name`.
-    Exits with status 2 and one line on stderr for anything that does not fit.
+    The command line wins over the file, the file over the defaults. Booleans are `--name` and `--no_name`. Hyphens in
+    names stand for underscores. Exits with status 2 and one line on stderr for anything that does not fit.
+
+    Args:
+        may_lack: positional arguments that may be left off; they are None then.
     """
+    argv = with_underscores(sys.argv[1:] if argv is None else argv)
     hints = typing.get_type_hints(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     required = [field.name for field in fields if field.default is dataclasses.MISSING]
@@ -139,9 +158,11 @@ def parse_dataclass(cls: type[Arguments], argv: Sequence[str] | None, descriptio
         group = sections[section]
         text = field.metadata["help"].replace("%", "%%")
         if field.default is dataclasses.MISSING:
-            group.add_argument(field.name, type=converters[field.name], help=text)
+            count = "?" if field.name in may_lack else None
+            group.add_argument(field.name, type=converters[field.name], nargs=count, help=text)
         elif _plain_type(hints[field.name]) is bool:
-            text += f" (default: {'on' if field.default else 'off'})"
+            if field.default is not None:
+                text += f" (default: {'on' if field.default else 'off'})"
             group.add_argument(f"--{field.name}", action="store_true", default=field.default, help=text)
             # The negation only has to exist; listing it would double the help.
             group.add_argument(

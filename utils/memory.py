@@ -1,8 +1,10 @@
-"""Work on batches that shrink where memory runs out."""
+"""How much memory was held, and work on batches that shrink where it runs out."""
 
 from __future__ import annotations
 
 import logging
+import resource
+import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -10,6 +12,14 @@ import torch
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
+
+
+def peak_memory_gb(device: torch.device) -> float:
+    """The most memory ever held, in 1e9 bytes: tensors on a GPU, else all of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,34 +1,63 @@
-"""How far a long task is, on stderr."""
+"""How far something is that takes long."""
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import time
+from datetime import timedelta
+
+logger = logging.getLogger(__name__)
+LEAST_SECONDS, MOST_SECONDS = 5, 60  # between two lines of a log
+
+
+def is_first() -> bool:
+    """Whether this is the first of the processes that were started together, by what their launchers tell them."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 class Progress:
-    """One line that renews itself on a terminal; in a log, a line every tenth of the way.
+    """Says how many of some things are done, to begin with, while it goes on, and at the end.
+
+    On a terminal that is one line that renews itself. In a log it is a line at every tenth of the way, but at least
+    LEAST_SECONDS after the one before, and one every MOST_SECONDS where things go slowly.
 
     Args:
-        doing: what is done, as "generating".
-        total: how many there are to do.
-        unit: of what, in the plural.
-        patience: seconds from now in which nothing is shown, so that short tasks stay silent.
+        what: what is being done.
+        total: how many things there are.
+        unit: what they are called.
+        shown: False to say nothing. Only the first of several processes says anything.
     """
 
-    def __init__(self, doing: str, total: int, unit: str, patience: float = 0.0) -> None:
-        self.doing, self.total, self.unit = doing, total, unit
-        self.first_shown = time.monotonic() + patience
-        self.tenths = -1
+    def __init__(self, what: str, total: int, unit: str, shown: bool = True) -> None:
+        self.what, self.total, self.unit = what, total, unit
+        self.shown = shown and total > 0 and is_first()
+        self.done = self.said = 0
+        self.started = self.said_at = time.monotonic()
+        self._say()
 
-    def __call__(self, done: int) -> None:
-        """Show that `done` of `total` are done."""
-        if time.monotonic() < self.first_shown:
+    def advance(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.done += count
+        since = time.monotonic() - self.said_at
+        tenth = self.done - self.said >= self.total / 10
+        due = since >= 0.1 if sys.stderr.isatty() else since >= LEAST_SECONDS and (tenth or since >= MOST_SECONDS)
+        if due or self.done == self.total:
+            self._say()
+
+    def _say(self) -> None:
+        if not self.shown:
             return
-        text = f"{self.doing}: {done}/{self.total} {self.unit}"
-        tenths = 10 * done // max(1, self.total)
+        self.said, self.said_at = self.done, time.monotonic()
+        line = f"{self.what}: {self.done}/{self.total} {self.unit}"
+        seconds = self.said_at - self.started
+        if self.done == self.total:
+            line += f" in {seconds:.1f} s"
+        elif self.done:
+            line += f", {timedelta(seconds=round(seconds * (self.total - self.done) / self.done))} left"
         if sys.stderr.isatty():
-            print(f"\r{text}", end="\n" if done == self.total else "", file=sys.stderr, flush=True)
-        elif tenths > self.tenths:
-            print(text, file=sys.stderr, flush=True)
-        self.tenths = tenths
+            end = "\n" if self.done == self.total else ""
+            print(f"\r\x1b[K{line}", end=end, file=sys.stderr, flush=True)
+        else:
+            logger.info("%s", line)

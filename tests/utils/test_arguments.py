@@ -9,7 +9,8 @@ import yaml
 
 from bart.errors import InputError
 from utils import arguments
-from utils.arguments import TrainArguments, parse_eval_arguments, parse_train_arguments
+from utils.arguments import TrainArguments, parse_train_arguments
+from utils.evaluation.arguments import parse_eval_arguments
 
 ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --fp16 --bf16 --amp_level --do_train
 --do_predict --n_train --n_val --n_test --train_batch_size --eval_batch_size --gradient_accumulation_steps --max_steps

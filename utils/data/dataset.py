@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset, Sampler
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.padding import padded_length
+from utils.progress import Progress
 
 # Texts handed to the tokenizer at once: enough to keep its threads busy, few enough to bound its memory.
 _TOKENIZE_CHUNK = 4096
@@ -23,15 +25,19 @@ class TokenizedTexts:
     """Token ids of many texts in one flat array, an eighth of the memory of lists of Python integers."""
 
     def __init__(self, texts: Sequence[str], tokenizer: BartTokenizer, max_length: int) -> None:
+        began = time.perf_counter()
         pieces, lengths = [], []
+        progress = Progress("tokenising", len(texts), "texts", shown=len(texts) > _TOKENIZE_CHUNK)
         for start in range(0, len(texts), _TOKENIZE_CHUNK):
             chunk = list(texts[start : start + _TOKENIZE_CHUNK])
             ids = tokenizer(chunk, max_length=max_length, truncation=True)["input_ids"]
             pieces.append(np.concatenate([np.asarray(row, dtype=np.int32) for row in ids]))
             lengths.extend(len(row) for row in ids)
+            progress.advance(len(chunk))
         self.lengths = np.asarray(lengths, dtype=np.int64)  # (N,) tokens of each text
         self._flat = np.concatenate(pieces)
         self._ends = np.cumsum(self.lengths)
+        self.seconds = time.perf_counter() - began  # it took to make them
 
     def __len__(self) -> int:
         return len(self.lengths)

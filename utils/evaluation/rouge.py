@@ -231,11 +231,11 @@ def rouge_per_example(
         scored = _in_processes(mode, exceptions, chunks, processes)
     else:
         scored = map(_Scorer(mode, exceptions), chunks)
-    progress = Progress("scoring", len(pairs), "pairs", patience=5)
+    progress = Progress("ROUGE", len(pairs), "pairs", shown=len(pairs) > _PAIRS_PER_PROCESS)
     rows: list[list[float]] = []
     for part in scored:
         rows += part
-        progress(len(rows))
+        progress.advance(len(part))
     columns = np.array(rows, dtype=np.float64).reshape(-1, len(ROUGE_TYPES[mode])).T
     return dict(zip(ROUGE_TYPES[mode], columns, strict=True))
 

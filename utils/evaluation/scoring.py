@@ -1,28 +1,31 @@
-"""Beam search over a split, its ROUGE, and how fast it went."""
+"""A split summarised, scored and timed."""
 
 from __future__ import annotations
 
-import json
+import hashlib
+import logging
 import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.distributed as dist
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.data.dataset import Collate, PairDataset, evaluation_batches
-from utils.evaluation.rouge import ROUGE_MODES, rouge
-from utils.memory import FittingSize
-from utils.progress import Progress
-from utils.training.loss import smoothed_loss, teacher_forced
+from utils.data.dataset import PairDataset, TokenizedTexts
+from utils.data.line_files import Pairs
+from utils.distributed import at_first, from_first, rank_and_world
+from utils.evaluation.decoding import decode_share
+from utils.evaluation.journal import Decoded, Journal, model_identity
+from utils.evaluation.loss import batch_losses
+from utils.evaluation.results import write_results
+from utils.evaluation.rouge import wordnet_exceptions
+from utils.evaluation.speed import speed_report
+from utils.evaluation.text_scores import score_texts
 
-PERCENTILES = (50, 90, 95, 99)
-BATCH_SIZE_OPTION = "--eval_batch_size (run_eval.py: --bs)"
+logger = logging.getLogger(__name__)
 
 
 def generation_options(beams: int | None, max_gen_length: int | None) -> dict[str, int]:
@@ -31,133 +34,154 @@ def generation_options(beams: int | None, max_gen_length: int | None) -> dict[st
     return {name: value for name, value in options.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How a split is scored; see `utils.evaluation.arguments` for what is not said here.
+
+    Attributes:
+        model_name: where the weights come from, by which a run that was broken off is known again.
+        max_source_length, max_target_length: tokens.
+        generation: options of `model.generate_many`.
+        precision: the model's.
+    """
+
+    model_name: str | os.PathLike[str]
+    max_source_length: int
+    max_target_length: int
+    batch_size: int
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    split: str = "test"
+    task: str = "summarization"
+    rouge_mode: str = "rouge-score"
+    wordnet_exceptions: str | None = None
+    precision: str = "fp32"
+    prefix: str = ""
+    batching: str = "continuous"
+    warmup_batches: int = 1
+    seed: int = 42
+    info: str | None = None
+
+
 def score_split(
     model: BartForConditionalGeneration,
     tokenizer: BartTokenizer,
-    dataset: PairDataset,
-    batch_size: int,
-    options: Mapping[str, Any],
+    pairs: Pairs,
     save_dir: str | os.PathLike[str],
-    split: str = "test",
-    precision: str = "fp32",
-) -> dict[str, Any] | None:
-    """Summarise every source, write the summaries in the order of the input, and score them.
+    settings: Settings,
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Summarise every source, score the summaries, and write what `write_results` says.
 
-    Writes `<split>_generations.txt`, one summary a line, and `<split>_scores.json` to save_dir. In a process group each
-    process takes a share of the articles, and rank 0 merges, scores and writes.
+    In a process group each process takes a share of the articles, and rank 0 merges, scores and writes. What an
+    interrupted run has finished, which lies in a `Journal`, is not decoded again. But for the speed the files are the
+    same bytes whatever the number of processes, in fp32 and without sampling: in other precisions an article may
+    depend on those in the batch with it, as batches round differently.
 
     Args:
-        batch_size: articles at once; fewer where memory does not suffice.
-        options: passed to `model.generate_many`.
-        precision: the model's, for the report.
+        pairs: sources and references.
 
     Returns:
-        The scores: ROUGE F in percent, `loss` (mean negative log-likelihood of the target tokens, nats), articles and
-        generated tokens per second, and percentiles of the milliseconds that an article spends in the batch. None on
-        other ranks than 0.
+        Scores and speed, as the files hold them; None on other ranks than 0.
     """
-    distributed = dist.is_available() and dist.is_initialized()
-    rank, world_size = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
-    loss, tokens = _teacher_forced_loss(model, tokenizer, dataset, batch_size, rank, world_size)
-    mine = range(rank, len(dataset), world_size)
-    progress = Progress("generating", len(mine), "articles")
-    fitting = FittingSize(batch_size, BATCH_SIZE_OPTION)
-    summaries: dict[int, str] = {}
-    latencies: list[float] = []
-    generated = 0
-
-    def summarise(left: list[int], size: int) -> Iterator[int]:
-        nonlocal generated
-        sources = [dataset.sources[index].tolist() for index in left]
-        for article in model.generate_many(sources, size, **options):
-            if rank == 0:
-                progress(len(summaries))
-            [ids] = article.sequences
-            [summary] = tokenizer.batch_decode([ids], skip_special_tokens=True)
-            summaries[left[article.index]] = " ".join(summary.split("\n")).strip()
-            generated += int((ids != tokenizer.pad_token_id).sum())
-            latencies.append(article.seconds)
-            yield left[article.index]
-
-    start = time.perf_counter()
-    fitting.run(mine, summarise)
-    seconds = time.perf_counter() - start
-    if rank == 0:
-        progress(len(mine))
-    share = (summaries, loss, tokens, generated, latencies, seconds)
-    shares: list[Any] = [share]
-    if distributed:
-        shares = [None] * world_size if rank == 0 else []
-        dist.gather_object(share, shares if rank == 0 else None)
-    if rank != 0:
-        return None
-
-    merged = {index: summary for part in shares for index, summary in part[0].items()}
-    predictions = [merged[index] for index in range(len(dataset))]
-    loss, tokens, generated = (sum(part[i] for part in shares) for i in (1, 2, 3))
-    seconds = max(part[5] for part in shares)
-    milliseconds = 1000 * np.concatenate([part[4] for part in shares])
-    scores: dict[str, Any] = {
-        "split": split,
-        "examples": len(predictions),
-        "rouge_mode": ROUGE_MODES[0],
-        **rouge(predictions, dataset.references),
-        "loss": loss / tokens,
-        "generation_seconds": seconds,
-        "articles_per_second": len(predictions) / seconds,
-        "generated_tokens_per_second": generated / seconds,
-        "batch_size": fitting.size,
-        "latency_ms": {f"p{p}": float(np.percentile(milliseconds, p)) for p in PERCENTILES},
-        "processes": world_size,
-        "device": str(model.device),
-        "precision": precision,
-        "generation": {**model.generation_config.to_dict(), **options},
-    }
-    save_dir = Path(save_dir)
-    save_dir.mkdir(parents=True, exist_ok=True)
-    (save_dir / f"{split}_generations.txt").write_text("".join(f"{text}\n" for text in predictions), encoding="utf-8")
-    (save_dir / f"{split}_scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-    return scores
-
-
-def _teacher_forced_loss(
-    model: BartForConditionalGeneration,
-    tokenizer: BartTokenizer,
-    dataset: PairDataset,
-    batch_size: int,
-    rank: int,
-    world_size: int,
-) -> tuple[float, int]:
-    """Negative log-likelihood in nats of a rank's target tokens, summed, and how many they are."""
-    model.eval()
-    collate = Collate(tokenizer.pad_token_id)
-    loss, tokens = 0.0, 0
-
-    def add(indices: list[int]) -> None:
-        nonlocal loss, tokens
-        batch = {name: tensor.to(model.device) for name, tensor in collate([dataset[i] for i in indices]).items()}
-        with torch.inference_mode():
-            batch_loss, batch_tokens = smoothed_loss(teacher_forced(model, batch).logits, batch["labels"])
-        loss += batch_loss.item()
-        tokens += int(batch_tokens)
-
-    fitting = FittingSize(batch_size, BATCH_SIZE_OPTION)
-    for indices in evaluation_batches(dataset.sources.lengths, batch_size, rank, world_size):
-        fitting.run_in_parts(indices, add)
-    return loss, tokens
-
-
-def format_scores(scores: Mapping[str, Any]) -> str:
-    """The scores as a few lines for people."""
-    latency = "  ".join(f"{name} {value:.0f}" for name, value in scores["latency_ms"].items())
-    generation = scores["generation"]
-    return "\n".join(
-        [
-            f"{scores['split']}: {scores['examples']} examples, {generation['num_beams']} beams, "
-            f"{scores['precision']} on {scores['device']}",
-            f"  ROUGE-1 {scores['rouge1']:.2f}   ROUGE-2 {scores['rouge2']:.2f}   ROUGE-Lsum {scores['rougeLsum']:.2f}"
-            f"   loss {scores['loss']:.3f}",
-            f"  {scores['articles_per_second']:.2f} articles/s, {scores['generated_tokens_per_second']:.0f} tokens/s; "
-            f"ms per article among {scores['batch_size']}: {latency}",
-        ]
+    sources, references = pairs
+    rank, _ = rank_and_world()
+    dataset = PairDataset(
+        [settings.prefix + source for source in sources],
+        references,
+        tokenizer,
+        settings.max_source_length,
+        settings.max_target_length,
     )
+    generation = model.generation_config.merged(**settings.generation).to_dict()
+    exceptions: dict[str, str] = {}
+    if rank == 0 and settings.task == "summarization" and settings.rouge_mode == "rouge-1.5.5":
+        exceptions = wordnet_exceptions(settings.wordnet_exceptions)  # before hours of decoding
+    journal = Journal(Path(save_dir), settings.split)
+    earlier: dict[int, Decoded] = {}
+    if rank == 0:
+        earlier = journal.resume(_identity(settings, generation, dataset.sources))
+        if earlier:
+            logger.warning("%d of %d articles were decoded before the run was broken off", len(earlier), len(dataset))
+    finished = set(from_first(list(earlier)))
+    losses = batch_losses(model, tokenizer, dataset, settings.batch_size)
+    if generation["do_sample"]:
+        torch.manual_seed(settings.seed + rank)
+    journal.open(rank)
+    try:
+        decoded, speed = decode_share(
+            model,
+            tokenizer,
+            dataset.sources,
+            [index for index in range(len(dataset)) if index not in finished],
+            settings.generation,
+            batch_size=settings.batch_size,
+            batching=settings.batching,
+            warmup_batches=settings.warmup_batches,
+            journal=journal,
+        )
+    finally:
+        journal.close()
+    shares = at_first((decoded, losses, speed))
+    if shares is None:
+        return None
+    all_decoded = [part for part, _, _ in shares]
+    merged = {index: entry for part in (earlier, *all_decoded) for index, entry in part.items()}
+    summaries = [merged[index] for index in range(len(dataset))]
+    best = [entry.texts[0] for entry in summaries]
+    quality, each = score_texts(settings.task, best, references, settings.rouge_mode, exceptions)
+    scores: dict[str, Any] = {
+        "split": settings.split,
+        "task": settings.task,
+        "examples": len(summaries),
+        **quality,
+        "loss": _mean_loss({number: loss for _, part, _ in shares for number, loss in part.items()}),
+        "precision": settings.precision,
+        "generation": generation,
+        "max_source_length": settings.max_source_length,
+        "max_target_length": settings.max_target_length,
+        "prefix": settings.prefix,
+    }
+    if generation["do_sample"]:
+        scores["seed"] = settings.seed
+    if settings.info is not None:
+        scores["info"] = settings.info
+    report = speed_report([part for _, _, part in shares], settings.batching, model.device, len(earlier))
+    write_results(Path(save_dir), settings.split, _articles(sources, dataset, summaries, each), scores, report)
+    journal.remove()
+    return scores, report
+
+
+def _identity(settings: Settings, generation: Mapping[str, Any], sources: TokenizedTexts) -> dict[str, Any]:
+    """All that bears on what the articles become."""
+    digest = hashlib.sha256(sources.lengths.tobytes())
+    for index in range(len(sources)):
+        digest.update(sources[index].tobytes())
+    identity = {**model_identity(settings.model_name), "precision": settings.precision, **generation}
+    identity |= {"examples": len(sources), "source_ids": digest.hexdigest()}
+    return identity | ({"seed": settings.seed} if generation["do_sample"] else {})
+
+
+def _mean_loss(losses: Mapping[int, tuple[float, int]]) -> float:
+    """Nats per target token; rounded as fp32 is not to be trusted further."""
+    ordered = [losses[number] for number in sorted(losses)]
+    return round(sum(loss for loss, _ in ordered) / sum(tokens for _, tokens in ordered), 4)
+
+
+def _articles(
+    sources: Sequence[str], dataset: PairDataset, summaries: Sequence[Decoded], each: Mapping[str, Sequence[float]]
+) -> Iterator[dict[str, Any]]:
+    """The rows of `<split>_articles.jsonl`."""
+    for index, entry in enumerate(summaries):
+        row: dict[str, Any] = {
+            "index": index,
+            "source": sources[index],
+            "reference": dataset.references[index],
+            "summary": entry.texts[0],
+        }
+        if len(entry.texts) > 1:
+            row["alternatives"] = entry.texts[1:]
+        row |= {
+            "source_tokens": int(dataset.sources.lengths[index]),
+            "reference_tokens": int(dataset.targets.lengths[index]),
+            "summary_tokens": entry.tokens,
+        }
+        yield row | {name: float(values[index]) for name, values in each.items()}

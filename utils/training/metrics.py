@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
 from torch import Tensor
 
+from utils.memory import peak_memory_gb
 from utils.training.callbacks import CountSkippedSteps
 
 Stamp = float | torch.cuda.Event
@@ -36,14 +35,6 @@ def seconds(start: Stamp, end: Stamp) -> float:
         return end - start
     end.synchronize()
     return start.elapsed_time(end) / 1000
-
-
-def peak_memory_gb(device: torch.device) -> float:
-    """The most memory ever held, in 1e9 bytes: tensors on a GPU, else all of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def step_time_percentiles(times: list[float]) -> dict[str, float]:

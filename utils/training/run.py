@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import signal
 import sys
 import warnings
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
@@ -30,9 +28,10 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import LAST, TrainArguments
 from utils.cli import RunError
 from utils.data.datamodule import SummarizationDataModule
-from utils.data.dataset import PairDataset
 from utils.data.line_files import Pairs, read_pairs
-from utils.evaluation.scoring import format_scores, generation_options, score_split
+from utils.distributed import is_lost_peer
+from utils.evaluation.results import format_scores
+from utils.evaluation.scoring import Settings, generation_options, score_split
 from utils.loading import check_gpus, check_lengths, for_inference, load_for_evaluation, load_for_training
 from utils.training.callbacks import (
     CountSkippedSteps,
@@ -60,8 +59,6 @@ from utils.training.precision import half_dtype, precision_of
 
 logger = logging.getLogger(__name__)
 EXPORT = "export"
-# How gloo, which raises plain RuntimeErrors, says that it lost another process.
-LOST_PEER = re.compile("gloo|[Cc]onnection (closed|reset|refused)|Broken pipe")
 
 
 def run(args: TrainArguments) -> None:
@@ -270,8 +267,7 @@ def train(
     except Exception as error:
         if trainer.strategy.launcher is not None:  # the processes that this one started would wait for it
             trainer.strategy.launcher.kill(signal.SIGKILL)
-        of_peers = isinstance(error, dist.DistError) or LOST_PEER.search(str(error))
-        if args.processes > 1 and of_peers and not isinstance(error, RunError):
+        if args.processes > 1 and is_lost_peer(error):
             raise RunError(
                 f"another process of this run is gone, or cannot be reached ({str(error).splitlines()[0]}); "
                 f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"
@@ -330,15 +326,20 @@ def build_callbacks(args: TrainArguments) -> tuple[ModelCheckpoint, list[Callbac
 
 def predict(args: TrainArguments, model: BartForConditionalGeneration, tokenizer: BartTokenizer, pairs: Pairs) -> None:
     """Summarise and score the test split."""
-    test_set = PairDataset(*pairs, tokenizer, args.max_source_length, args.test_max_target_length)
     if args.gpus:
         model.to(torch.device("cuda", torch.cuda.current_device()))
     dtype = half_dtype(args)
     precision = "tf32" if args.tf32 else {None: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
     model = for_inference(model, precision)
-    options = generation_options(args.eval_beams or None, args.eval_max_gen_length)
-    scores = score_split(
-        model, tokenizer, test_set, args.eval_batch_size, options, args.output_dir, precision=precision
+    settings = Settings(
+        model_name=Path(args.output_dir) / EXPORT if args.do_train else args.model_name_or_path,
+        max_source_length=args.max_source_length,
+        max_target_length=args.test_max_target_length,
+        batch_size=args.eval_batch_size,
+        generation=generation_options(args.eval_beams or None, args.eval_max_gen_length),
+        precision=precision,
+        seed=args.seed,
     )
-    if scores is not None:
-        print(format_scores(scores))
+    results = score_split(model, tokenizer, pairs, args.output_dir, settings)
+    if results is not None:
+        print(format_scores(*results))

@@ -92,6 +92,7 @@ def test_a_run_leaves_everything_the_design_names(tiny: Path) -> None:
     scores = json.loads((output / "test_scores.json").read_text())
     assert scores["examples"] == 7
     assert scores["generation"]["num_beams"] == 2  # --eval_beams 0 is about validation
+    assert {"test_articles.jsonl", "test_speed.json"} <= names and ".test_progress" not in names
     assert len((output / "test_generations.txt").read_text().split("\n")) == 7 + 1
     arguments = yaml.safe_load((output / "arguments.yaml").read_text())
     assert arguments["learning_rate"] == 1e-3

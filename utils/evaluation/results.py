@@ -1,0 +1,81 @@
+"""The files that a scored split leaves, and the same for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bart.errors import InputError
+from bart.modeling.checkpoint import replacing
+
+
+def writable_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder, made if need be.
+
+    Raises:
+        InputError: nothing can be written there.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"save_dir {folder}: cannot be written ({error.strerror})") from None
+    return folder
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as indented JSON."""
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_results(
+    folder: Path, split: str, articles: Iterable[Mapping[str, Any]], scores: Mapping[str, Any], speed: Mapping[str, Any]
+) -> None:
+    """Write `<split>_generations.txt`, `<split>_articles.jsonl`, `<split>_speed.json`, and last `<split>_scores.json`.
+
+    Args:
+        articles: index, source, reference, summary and more of each article, in the order of the input.
+    """
+    rows = list(articles)
+    write_whole(folder / f"{split}_generations.txt", "".join(f"{row['summary']}\n" for row in rows))
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_whole(folder / f"{split}_articles.jsonl", lines)
+    write_json(folder / f"{split}_speed.json", speed)
+    write_json(folder / f"{split}_scores.json", scores)
+
+
+def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
+    """Scores and speed as a few lines for people."""
+    quality = [
+        f"{name.replace('rouge', 'ROUGE-').replace('bleu', 'BLEU')} {value:.2f}"
+        for name, value in scores.items()
+        if name == "bleu" or (name.startswith("rouge") and name != "rouge_mode")
+    ]
+    lines = [
+        f"{scores['split']}: {scores['examples']} examples, {scores['generation']['num_beams']} beams, "
+        f"{scores['precision']} on {speed['device']}",
+        "  " + "   ".join([*quality, f"loss {scores['loss']:.3f}"]),
+    ]
+    if speed["timed_articles"]:
+        latency = "  ".join(f"{name} {value:.0f}" for name, value in speed["latency_ms"].items())
+        each = "batch of" if speed["batching"] == "static" else "article among"
+        seconds = "  ".join(f"{name} {value:.2f}" for name, value in speed["seconds"].items())
+        lines += [
+            f"  {speed['articles_per_second']:.2f} articles/s, {speed['generated_tokens_per_second']:.0f} tokens/s, "
+            f"{speed['timed_articles']} articles timed after {speed['warmup_articles']} to warm up",
+            f"  ms per {each} {speed['batch_size']}: {latency}",
+            f"  seconds: {seconds}; peak memory {speed['peak_memory_gb']:.2f} GB",
+        ]
+    return "\n".join(lines)
