@@ -387,6 +387,20 @@ def test_translation_is_scored_by_sacrebleu(trained: Path) -> None:
     assert not any(name.startswith("rouge") for name in [*scores, *articles(trained, "translated")[0]])
 
 
+def test_rouge_as_the_perl_script_has_it(trained: Path) -> None:
+    lists = trained / "lists"
+    lists.mkdir()
+    for name in ("adj", "adv", "noun", "verb"):
+        (lists / f"{name}.exc").write_text("ran run\nsat sit\n" if name == "verb" else "men man\n")
+    mode = ("--rouge_mode", "rouge-1.5.5", "--wordnet_exceptions", lists)
+    scores = evaluate(trained, trained / "run" / "export", "perl", *mode)
+    generations, references = lines(trained / "perl" / "test_generations.txt"), lines(trained / "data" / "test.target")
+    assert scores["rouge_mode"] == "rouge-1.5.5" and scores["wordnet_exceptions"] == 3
+    expected = rouge_per_example(generations, references, "rouge-1.5.5", {"ran": "run", "sat": "sit", "men": "man"})
+    assert {name: scores[name] for name in expected} == {name: values.mean() for name, values in expected.items()}
+    assert "rougeLsum" not in scores
+
+
 def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = trained / "summary.json"
     options = ("--dump-args", "--json-summary", summary, "--eval_beams", 3)

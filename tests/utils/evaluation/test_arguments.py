@@ -110,6 +110,8 @@ def test_torchrun_says_how_many_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ("--wordnet_exceptions x", "--wordnet_exceptions is of --rouge_mode rouge-1.5.5; --rouge_mode is rouge-score"),
+        ("--rouge_mode rouge-1.5.5 --task translation", "--rouge_mode is rouge-1.5.5 and --task is translation"),
         ("--fp16 --bf16", "--fp16 and --bf16 exclude each other; give one precision"),
         ("--fp16 --precision bf16", "--fp16 and --precision bf16 exclude each other"),
         ("--fp16 --gpus 0", "--fp16 needs a GPU and --gpus is 0; the CPU takes fp32, bf16 or int8"),
