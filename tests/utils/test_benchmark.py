@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from utils import benchmark
 from utils.benchmark import BenchmarkArguments, Row, cells, compare, configurations, markdown_table, plain_table
@@ -163,3 +166,28 @@ def test_training_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     assert "step 15/15" in done.stderr  # an interval to warm up, and two that hold 6 steps
     assert not list((tmp_path / "out").rglob("*.ckpt")) and not (tmp_path / "out" / "cpu_fp32" / "export").exists()
     assert (tmp_path / "out" / "training_benchmark.md").read_text().count("| CPU | fp32 | 4 |") == 1
+
+
+def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
+    write_tiny_run(tmp_path, n_test=13)
+    config = BartConfig.from_json(tmp_path / "config.json")
+    tokenizer = BartTokenizer.from_pretrained(tmp_path / "tokenizer")
+    BartForConditionalGeneration(config).save_pretrained(tmp_path / "model", tokenizer)
+    values = [2, 3, 40, 12, tmp_path / "model", tmp_path / "data", tmp_path / "config.json"]
+    chosen = {"PRECISIONS": "fp32 int8", "BATCHES": 3, "RESULTS_DIR": tmp_path / "out"}
+    done = run_script("run_inference_benchmark.sh", *values, "--length_penalty", 0.5, **chosen)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "out" / "inference_benchmark.json").read_text())
+    assert [measured["precision"] for measured in report["rows"]] == ["fp32", "int8"]
+    for measured in report["rows"]:
+        speed = json.loads((tmp_path / "out" / f"cpu_{measured['precision']}" / "test_speed.json").read_text())
+        assert (speed["warmup_articles"], speed["timed_articles"], speed["batch_size"]) == (2, 6, 2)
+        figures = measured["figures"]
+        assert figures["throughput"] == speed["articles_per_second"]
+        assert (
+            figures["latency_p50"] <= figures["latency_p99"] <= figures["latency_p100"] == speed["latency_ms"]["p100"]
+        )
+    scores = json.loads((tmp_path / "out" / "cpu_fp32" / "test_scores.json").read_text())
+    assert (scores["generation"]["num_beams"], scores["generation"]["length_penalty"]) == (3, 0.5)
+    table = (tmp_path / "out" / "inference_benchmark.log").read_text().splitlines()
+    assert any(line.split()[:3] == ["CPU", "int8", "2"] for line in table)
