@@ -48,19 +48,20 @@ STATISTICS = {
     "length_ratio": ("Length ÷ reference", "ratio", 2),
     "compression": ("Compression: source ÷ summary", "ratio", 1),
     **{f"novel{n}": (f"Novel {n}-grams", "% not in the source", 1) for n in NOVEL_ORDERS},
-    "coverage": ("Copied words", "% of words, coverage", 1),
-    "density": ("Copied run of a word", "words, density", 1),
+    "coverage": ("Coverage", "% of words copied", 1),
+    "density": ("Density", "words in the copied run of a word", 1),
     "repeated3": ("Repeated 3-grams", "% said before", 1),
 }
 # Statistics that relate a summary to its source; a translation has another language's words.
 OF_THE_SOURCE = {"compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
 # The article table's statistics, with what stands over the column.
+NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 COLUMNS = {
     "words": ("Words", 0),
     "length_ratio": ("÷ ref.", 2),
-    "novel2": ("Novel 2-gr. %", 0),
+    "novel2": ("New bigrams %", 0),
     "density": ("Density", 1),
-    "repeated3": ("Repeated %", 0),
+    "repeated3": ("Repeats %", 0),
 }
 ARTICLES_PER_BLOCK = 256
 MOST_POINTS = 2000
@@ -280,8 +281,8 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
                 parts[split] = content
     if not (run.metrics or run.summary or scored_splits([run])):
         raise InputError(
-            f"run directory {folder}: holds no metrics.csv, train_summary.json, <split>_scores.json, <split>_speed.json "
-            "or <split>_articles.jsonl; a directory that finetune.py or run_eval.py wrote is expected"
+            f"run directory {folder}: holds no metrics.csv, train_summary.json, <split>_scores.json, "
+            "<split>_speed.json or <split>_articles.jsonl; a directory that finetune.py or run_eval.py wrote is expected"
         )
     return run
 
@@ -405,9 +406,7 @@ def latency_charts(runs: Sequence[Run], split: str) -> list[Chart]:
         speed = run.speeds[split]
         marks = [(p, speed["latency_ms"][p]) for p in ("p50", "p90", "p99") if speed.get("latency_ms", {}).get(p)]
         series = [Series("Articles", speed["latency_histogram"]["edges_ms"], speed["latency_histogram"]["counts"])]
-        charts.append(
-            Chart("latency", "Latency of an article", "ms", "articles", series, "histogram", from_zero=True, marks=marks)
-        )
+        charts.append(Chart("latency", "Latency of an article", "ms", "articles", series, "histogram", True, marks))
     return charts
 
 
@@ -475,7 +474,8 @@ def draw(chart: Chart, path: Path) -> None:
 
 def element(tag: str, content: str, **attributes: str) -> str:
     """An HTML element around content that is HTML already; `class_` stands for class."""
-    marks = "".join(f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items())
+    names = {name: name.rstrip("_").replace("_", "-") for name in attributes}
+    marks = "".join(f' {names[name]}="{html.escape(value)}"' for name, value in attributes.items())
     return f"<{tag}{marks}>{content}</{tag}>"
 
 
@@ -521,13 +521,13 @@ def facts(rows: Sequence[tuple[str, str | None]]) -> str:
 
 
 def shown(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
+    return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
 def interval_shown(low: float | None, high: float | None, sign: str = "") -> str:
     if low is None or high is None:
-        return "–"
-    return f"{low:{sign}.2f} to {high:{sign}.2f}".replace("-", "−")
+        return NOTHING
+    return f"{low:{sign}.2f} to {high:{sign}.2f}".replace("-", MINUS)
 
 
 def figure(chart: Chart) -> str:
@@ -563,14 +563,12 @@ def summary_facts(run: Run, split: str | None) -> str:
         return None if value is None else f"{value:,.{digits}f} {unit}".strip()
 
     wall = number_of(trained, "wall_seconds", run.folder)
-    latency = speed.get("latency_ms", {})
-    percentiles = [f"{p} {shown(latency[p], 0)}" for p in ("p50", "p95", "p99") if latency.get(p) is not None]
     options = scores.get("generation")
     beams = options.get("num_beams") if isinstance(options, dict) else None
     devices = environment.get("devices")
     return facts(
         [
-            ("Started", environment.get("date") and str(environment["date"])),
+            ("Started", environment.get("date") and str(environment["date"])[:16].replace("T", " ")),
             ("Trained on", ", ".join(map(str, devices)) if isinstance(devices, list) else None),
             ("Steps", number(trained, "steps", 0, "")),
             ("Epochs", number(trained, "epochs", 2, "")),
@@ -581,14 +579,35 @@ def summary_facts(run: Run, split: str | None) -> str:
             ("Beams", None if beams is None else str(beams)),
             ("Precision", scores.get("precision") and str(scores["precision"])),
             ("Scored on", speed.get("device") and str(speed["device"])),
-            ("Scoring speed", number(speed, "articles_per_second", 2, "articles/s")),
-            ("Generated", number(speed, "generated_tokens_per_second", 0, "tokens/s")),
-            ("Latency, ms", " · ".join(percentiles)),
-            ("Batching", speed.get("batching") and str(speed["batching"])),
-            ("Peak memory, scoring", number(speed, "peak_memory_gb", 2, "GB")),
+            ("Batching", speed.get("batching") and f"{speed['batching']}, {speed.get('batch_size')} at once"),
             ("Note", scores.get("info") and str(scores["info"])),
         ]
     )
+
+
+SPEEDS = {
+    "articles_per_second": ("Articles per second", 2),
+    "generated_tokens_per_second": ("Generated tokens per second", 0),
+    "generation_seconds": ("Seconds in all", 2),
+    "peak_memory_gb": ("Peak memory, GB", 2),
+}
+
+
+def speed_table(runs: Sequence[Run], split: str) -> str:
+    """Throughput and the percentiles of latency; nothing where no run was timed."""
+    speeds = [(run, run.speeds.get(split, {})) for run in runs]
+    rows = [
+        [label, *(shown(number_of(speed, name, run.folder), digits) for run, speed in speeds)]
+        for name, (label, digits) in SPEEDS.items()
+    ]
+    percentiles = {name: None for _, speed in speeds for name in speed.get("latency_ms", {})}
+    rows += [
+        [f"Latency, ms, {name}", *(shown(speed.get("latency_ms", {}).get(name), 0) for _, speed in speeds)]
+        for name in percentiles
+    ]
+    rows = [row for row in rows if set(row[1:]) != {NOTHING}]
+    names = [run.name for run in runs] if len(runs) > 1 else ["Value"]
+    return table("Latency: from an article's entry into the batch to its end.", ["Speed", *names], rows) if rows else ""
 
 
 def score_section(runs: Sequence[Run], split: str | None, paired: Sequence[Run]) -> str:
@@ -607,15 +626,15 @@ def score_section(runs: Sequence[Run], split: str | None, paired: Sequence[Run])
                 row = [label, shown(value, 4 if name == "loss" else 2), interval_shown(low, high)]
                 if len(runs) > 1:
                     row.insert(1, run.name)
-                    row += difference(runs[0], run, name) if run in paired[1:] else ["–", "–", "–"]
+                    row += difference(runs[0], run, name) if run in paired[1:] else [NOTHING] * 3
                 rows.append(row)
         unit = "ROUGE F and BLEU in percent; loss in nats per target token."
         examples = [run.scores[scored]["examples"] for run in runs if "examples" in run.scores.get(scored, {})]
         count = f" of {examples[0]:,} articles" if examples and len(set(examples)) == 1 else ""
-        caption = f"The {scored} split{count}. {unit} Intervals: 95 % bootstrap of the mean."
-        header = ["Score", "Mean", "95 % interval"]
+        caption = f"The {scored} split{count}. {unit} Intervals: 95% bootstrap of the mean."
+        header = ["Score", "Mean", "95% interval"]
         if len(runs) > 1:
-            header = ["Score", "Run", "Mean", "95 % interval", f"Difference from {runs[0].name}", "95 % interval", "p"]
+            header = ["Score", "Run", "Mean", "95% interval", f"Difference from {runs[0].name}", "95% interval", "p"]
             caption += " Differences and their p values are of a paired test over the articles."
         if rows:
             tables.append(table(caption, header, rows, left=len(header) - 2 if len(runs) == 1 else 2))
@@ -634,10 +653,10 @@ def score_section(runs: Sequence[Run], split: str | None, paired: Sequence[Run])
 def difference(first: Run, other: Run, score: str) -> list[str]:
     """A run's score less the first run's, its interval and p value, over articles that are the same."""
     if score not in first.articles[0] or score not in other.articles[0]:
-        return ["–", "–", "–"]
+        return [NOTHING] * 3
     result = compare_scores([a[score] for a in first.articles], [a[score] for a in other.articles])
     p = "< 0.001" if result.p_value < 0.001 else f"{result.p_value:.3f}"
-    return [f"{result.difference:+.2f}".replace("-", "−"), interval_shown(result.low, result.high, "+"), p]
+    return [f"{result.difference:+.2f}".replace("-", MINUS), interval_shown(result.low, result.high, "+"), p]
 
 
 def compare_scores(first: Sequence[float], other: Sequence[float]) -> Any:
@@ -668,8 +687,8 @@ def statistics_table(runs: Sequence[Run]) -> str:
         rows.append([f"{label} ({unit})", shown(reference, digits), *(shown(value, digits) for value in means)])
     names = [run.name for run in runs] if len(runs) > 1 else ["Summaries"]
     caption = (
-        f"Means over {len(runs[0].articles):,} articles. Words are lower-cased runs of letters and digits; n-grams that "
-        "occur twice count once as novel. Coverage and density are those of Grusky et al. (2018)."
+        f"Means over {len(runs[0].articles):,} articles. Words are lower-cased runs of letters and digits; novel "
+        "n-grams count once each. Coverage and density are those of Grusky et al. (2018)."
     )
     return table(caption, ["Statistic", "References", *names], rows)
 
@@ -679,7 +698,8 @@ def settings_section(runs: Sequence[Run], split: str | None) -> str:
     parts = []
     for run in runs:
         scores = run.scores.get(split or "", {})
-        listed = {name: value for name, value in scores.items() if name not in {*SCORE_NAMES, "intervals", "generation"}}
+        shown_above = {*SCORE_NAMES, "intervals", "generation"}
+        listed = {name: value for name, value in scores.items() if name not in shown_above}
         for title, source, content in (
             ("Training arguments", "arguments.yaml", run.arguments),
             ("Environment", "environment.json", run.environment),
@@ -726,6 +746,8 @@ def article_data(runs: Sequence[Run]) -> Iterator[tuple[str, Any]]:
         {
             "key": name,
             "label": SCORE_NAMES[name],
+            "short": SCORE_NAMES[name].replace("ROUGE", "R"),
+            "title": SCORE_NAMES[name],
             "digits": 2,
             "values": [[rounded(number_of(a, name, run.folder), 3) for a in run.articles] for run in runs],
         }
@@ -736,6 +758,8 @@ def article_data(runs: Sequence[Run]) -> Iterator[tuple[str, Any]]:
         {
             "key": name,
             "label": label,
+            "short": label,
+            "title": f"{STATISTICS[name][0]} ({STATISTICS[name][1]})",
             "digits": digits,
             "values": [[rounded(numbers[name], 3) for numbers in run.statistics] for run in runs],
         }
@@ -776,6 +800,7 @@ def page_of(runs: Sequence[Run], split: str | None) -> tuple[str, list[Chart]]:
     single = len(runs) == 1
     compared = same_articles(runs)
     curves, latency, lengths = training_charts(runs), latency_charts(runs, split or ""), length_charts(compared)
+    timed = speed_table(runs, split or "")
     notes = []
     for run in runs if not single else ():
         if run not in compared and split:
@@ -797,14 +822,16 @@ def page_of(runs: Sequence[Run], split: str | None) -> tuple[str, list[Chart]]:
         ),
         section(
             "speed",
-            "Latency",
-            figures(latency) or absent(f"No latencies: no {split or 'test'}_speed.json with a histogram is there."),
+            "Speed of scoring",
+            element("div", figures(latency) + element("div", timed), class_="beside")
+            if latency or timed
+            else absent(f"No speeds: {split or 'test'}_speed.json is not there."),
         ),
         section(
             "texts",
             "Lengths, copying and repetition",
             *(
-                [statistics_table(compared), figures(lengths)]
+                [element("div", element("div", statistics_table(compared)) + figures(lengths), class_="beside")]
                 if compared
                 else [absent(f"No text statistics: {split or 'test'}_articles.jsonl is not there.")]
             ),
@@ -895,7 +922,7 @@ def write_report(folder: str | os.PathLike[str], split: str | None = None) -> No
 def main(argv: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(
         prog="python -m utils.evaluation.report",
-        description="Write a run's report as one HTML page with its charts as PNGs beside it; several runs are compared.",
+        description="Write a run's report as one HTML page, its charts as PNGs beside it; several runs are compared.",
     )
     parser.add_argument("run_dirs", metavar="RUN_DIR", nargs="+", help="what finetune.py or run_eval.py wrote")
     parser.add_argument(

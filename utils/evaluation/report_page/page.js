@@ -39,7 +39,7 @@ function ticks(low, high, wanted) {
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
   const first = Math.ceil(low / step - 1e-9);
   const found = [];
-  for (let i = first; i * step <= high + step * 1e-9; i += 1) found.push(i * step);
+  for (let i = first; i * step <= high + step * 1e-9; i += 1) found.push(i * step + 0); // -0 becomes 0
   return found;
 }
 
@@ -119,7 +119,9 @@ function drawChart(figure, chart, state) {
   svg.append(makeSvg("line", { class: "axis", x1: margin.left, x2: width - margin.right, y1: toY(low), y2: toY(low) }));
   xTicks.forEach((x, i) => {
     svg.append(makeSvg("line", { class: "axis", x1: toX(x), x2: toX(x), y1: toY(low), y2: toY(low) + 4 }));
-    svg.append(makeSvg("text", { x: toX(x), y: height - margin.bottom + 18, "text-anchor": "middle" }, xLabels[i]));
+    const half = 3.5 * xLabels[i].length;
+    const anchor = toX(x) + half > width ? { x: width, "text-anchor": "end" } : { x: toX(x), "text-anchor": "middle" };
+    svg.append(makeSvg("text", { ...anchor, y: height - margin.bottom + 18 }, xLabels[i]));
   });
   svg.append(makeSvg("text", { x: 0, y: 12 }, chart.y_label));
   svg.append(makeSvg("text", { x: width - margin.right, y: height - 4, "text-anchor": "end" }, chart.x_label));
@@ -130,7 +132,7 @@ function drawChart(figure, chart, state) {
     let path = "";
     if (histogram) {
       path = `M${toX(series.x[0])},${toY(0)}` + series.y.map((y, i) => `V${toY(y)}H${toX(series.x[i + 1])}`).join("") + `V${toY(0)}`;
-      svg.append(makeSvg("path", { class: `area ${colour}`, d: path }));
+      if (chart.series.length === 1) svg.append(makeSvg("path", { class: `area ${colour}`, d: path }));
     } else {
       path = series.y.map((y, i) => `${i ? "L" : "M"}${toX(series.x[i]).toFixed(1)},${toY(y).toFixed(1)}`).join("");
     }
@@ -306,7 +308,7 @@ class Articles {
   columns() {
     const { metrics, runs } = this.data;
     if (!this.several) {
-      return metrics.map(({ key, label, digits, values }) => ({ key, label, digits, values: values[0] }));
+      return metrics.map((metric) => ({ ...metric, values: metric.values[0], lesser: !/rouge|bleu/.test(metric.key) }));
     }
     const { key, digits, values } = metrics[this.metric];
     const each = runs.map((name, run) => ({ key: `${key}-${run}`, label: name, digits, values: values[run] }));
@@ -368,10 +370,10 @@ class Articles {
   showHead() {
     this.shown = this.columns();
     const row = make("tr", { role: "row" });
-    const add = (key, label, kind, sortable = true) => {
+    const add = (key, label, kind, sortable = true, title = label) => {
       const cell = make("th", { scope: "col", role: "columnheader", class: kind });
       if (sortable) {
-        const button = make("button", { type: "button" }, label, make("span", { class: "arrow", "aria-hidden": "true" }));
+        const button = make("button", { type: "button", title }, make("span", { class: "arrow", "aria-hidden": "true" }), label);
         button.addEventListener("click", () => this.sortBy(key));
         cell.dataset.key = key;
         cell.append(button);
@@ -380,7 +382,7 @@ class Articles {
     };
     add("number", "No.", "number");
     this.data.runs.forEach((name) => add("", this.several ? name : "Summary", "word", false));
-    this.shown.forEach(({ key, label }) => add(key, label, "number"));
+    this.shown.forEach(({ key, label, title }) => add(key, label, "number", true, title));
     this.head.replaceChildren(row);
   }
 
@@ -456,8 +458,9 @@ class Articles {
       const content = run ? make("span", {}, text) : make("a", { href: `#article-${i + 1}` }, text);
       row.append(make("td", { role: "cell", class: "preview", "data-label": name }, content));
     });
-    this.shown.forEach(({ label, digits, sign, values }) => {
-      row.append(make("td", { role: "cell", class: "number", "data-label": label }, number(values[i], digits, sign)));
+    this.shown.forEach(({ key, label, short: name = label, digits, sign, values, lesser }) => {
+      const kind = `number${lesser ? " lesser" : ""}${key === this.sort.key ? " sorted" : ""}`;
+      row.append(make("td", { role: "cell", class: kind, "data-label": name }, number(values[i], digits, sign)));
     });
     return row;
   }
