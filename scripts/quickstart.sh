@@ -70,4 +70,7 @@ fi
 phase "results"
 python -m utils.evaluation.show "$results" "$data"
 echo
+echo "Curves, scores and every article with its summary, to open in a browser:"
+python -m utils.evaluation.report "$results"
+echo
 echo "$((SECONDS - installed)) seconds, installation apart"

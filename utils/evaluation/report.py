@@ -282,7 +282,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     if not (run.metrics or run.summary or scored_splits([run])):
         raise InputError(
             f"run directory {folder}: holds no metrics.csv, train_summary.json, <split>_scores.json, "
-            "<split>_speed.json or <split>_articles.jsonl; a directory that finetune.py or run_eval.py wrote is expected"
+            "<split>_speed.json or <split>_articles.jsonl; what finetune.py or run_eval.py wrote is expected"
         )
     return run
 
@@ -506,14 +506,13 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], le
             for i, text in enumerate(others, 1)
         ]
         body.append(element("tr", "".join(cells), role="row"))
-    content = element("caption", html.escape(caption))
+    content = element("caption", html.escape(caption)) if caption else ""
     content += element("thead", "".join(lines), role="rowgroup") + element("tbody", "".join(body), role="rowgroup")
     return element("table", content, role="table", class_="stacking" if len(header) > 3 else "plain")
 
 
-def facts(rows: Sequence[tuple[str, str | None]]) -> str:
-    """Names and values as a description list, without those that are not known."""
-    pairs = [(name, text) for name, text in rows if text]
+def facts(pairs: Sequence[tuple[str, str]]) -> str:
+    """Names and values as a description list."""
     inner = "".join(
         element("div", element("dt", html.escape(name)) + element("dd", html.escape(text))) for name, text in pairs
     )
@@ -553,8 +552,8 @@ def section(name: str, title: str, *content: str) -> str:
 # The page
 
 
-def summary_facts(run: Run, split: str | None) -> str:
-    """A run in a few figures."""
+def summary_facts(run: Run, split: str | None) -> list[tuple[str, str]]:
+    """Names and values that tell a run in short; without those that are not known."""
     trained, environment = run.summary, run.environment
     scores, speed = run.scores.get(split or "", {}), run.speeds.get(split or "", {})
 
@@ -566,23 +565,30 @@ def summary_facts(run: Run, split: str | None) -> str:
     options = scores.get("generation")
     beams = options.get("num_beams") if isinstance(options, dict) else None
     devices = environment.get("devices")
-    return facts(
-        [
-            ("Started", environment.get("date") and str(environment["date"])[:16].replace("T", " ")),
-            ("Trained on", ", ".join(map(str, devices)) if isinstance(devices, list) else None),
-            ("Steps", number(trained, "steps", 0, "")),
-            ("Epochs", number(trained, "epochs", 2, "")),
-            ("Training, wall clock", None if wall is None else str(timedelta(seconds=round(wall)))),
-            ("Training speed", number(trained, "tokens_per_second", 0, "tokens/s")),
-            ("Best checkpoint", trained.get("best_checkpoint") and str(trained["best_checkpoint"])),
-            (f"Articles scored, {split}", number(scores, "examples", 0, "")),
-            ("Beams", None if beams is None else str(beams)),
-            ("Precision", scores.get("precision") and str(scores["precision"])),
-            ("Scored on", speed.get("device") and str(speed["device"])),
-            ("Batching", speed.get("batching") and f"{speed['batching']}, {speed.get('batch_size')} at once"),
-            ("Note", scores.get("info") and str(scores["info"])),
-        ]
-    )
+    rows = [
+        ("Started", environment.get("date") and str(environment["date"])[:16].replace("T", " ")),
+        ("Trained on", ", ".join(map(str, devices)) if isinstance(devices, list) else None),
+        ("Steps", number(trained, "steps", 0, "")),
+        ("Epochs", number(trained, "epochs", 2, "")),
+        ("Training, wall clock", None if wall is None else str(timedelta(seconds=round(wall)))),
+        ("Training speed", number(trained, "tokens_per_second", 0, "tokens/s")),
+        ("Best checkpoint", trained.get("best_checkpoint") and str(trained["best_checkpoint"])),
+        (f"Articles scored, {split}", number(scores, "examples", 0, "")),
+        ("Beams", None if beams is None else str(beams)),
+        ("Precision", scores.get("precision") and str(scores["precision"])),
+        ("Scored on", speed.get("device") and str(speed["device"])),
+        ("Batching", speed.get("batching") and f"{speed['batching']}, {speed.get('batch_size')} at once"),
+        ("Note", scores.get("info") and str(scores["info"])),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def runs_table(runs: Sequence[Run], split: str | None) -> str:
+    """Where the runs lie, and what each is in short, side by side."""
+    told = [{"Directory": str(run.folder.resolve()), **dict(summary_facts(run, split))} for run in runs]
+    names = {name: None for one in told for name in one}
+    rows = [[name, *(one.get(name, NOTHING) for one in told)] for name in names]
+    return table("", ["", *(run.name for run in runs)], rows, left=1 + len(runs))
 
 
 SPEEDS = {
@@ -626,7 +632,7 @@ def score_section(runs: Sequence[Run], split: str | None, paired: Sequence[Run])
                 row = [label, shown(value, 4 if name == "loss" else 2), interval_shown(low, high)]
                 if len(runs) > 1:
                     row.insert(1, run.name)
-                    row += difference(runs[0], run, name) if run in paired[1:] else [NOTHING] * 3
+                    row += difference(runs[0], run, name) if run in paired[1:] else [""] * 3
                 rows.append(row)
         unit = "ROUGE F and BLEU in percent; loss in nats per target token."
         examples = [run.scores[scored]["examples"] for run in runs if "examples" in run.scores.get(scored, {})]
@@ -653,7 +659,7 @@ def score_section(runs: Sequence[Run], split: str | None, paired: Sequence[Run])
 def difference(first: Run, other: Run, score: str) -> list[str]:
     """A run's score less the first run's, its interval and p value, over articles that are the same."""
     if score not in first.articles[0] or score not in other.articles[0]:
-        return [NOTHING] * 3
+        return [""] * 3
     result = compare_scores([a[score] for a in first.articles], [a[score] for a in other.articles])
     p = "< 0.001" if result.p_value < 0.001 else f"{result.p_value:.3f}"
     return [f"{result.difference:+.2f}".replace("-", MINUS), interval_shown(result.low, result.high, "+"), p]
@@ -748,7 +754,7 @@ def article_data(runs: Sequence[Run]) -> Iterator[tuple[str, Any]]:
             "label": SCORE_NAMES[name],
             "short": SCORE_NAMES[name].replace("ROUGE", "R"),
             "title": SCORE_NAMES[name],
-            "digits": 2,
+            "digits": 1,
             "values": [[rounded(number_of(a, name, run.folder), 3) for a in run.articles] for run in runs],
         }
         for name in scores
@@ -806,14 +812,12 @@ def page_of(runs: Sequence[Run], split: str | None) -> tuple[str, list[Chart]]:
         if run not in compared and split:
             why = "has no articles" if not run.articles else f"has other articles than {compared[0].name}"
             notes.append(absent(f"{run.name} {why} of the {split} split, and is left out where articles are compared."))
-    heads = [
-        ("" if single else element("h3", html.escape(run.name)))
-        + paragraph(str(run.folder.resolve()), class_="path")
-        + summary_facts(run, split)
-        for run in runs
-    ]
+    if single:
+        head = paragraph(str(runs[0].folder.resolve()), class_="path") + facts(summary_facts(runs[0], split))
+    else:
+        head = runs_table(runs, split)
     sections = [
-        section("runs", "The run" if single else "The runs", *heads, *notes),
+        section("runs", "The run" if single else "The runs", head, *notes),
         score_section(runs, split, compared if compared and compared[0] is runs[0] else []),
         section(
             "training",

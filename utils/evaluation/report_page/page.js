@@ -36,7 +36,7 @@ const COLOURS = 6;
 function ticks(low, high, wanted) {
   const rough = (high - low) / Math.max(1, wanted) || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= 0.8 * rough);
   const first = Math.ceil(low / step - 1e-9);
   const found = [];
   for (let i = first; i * step <= high + step * 1e-9; i += 1) found.push(i * step + 0); // -0 becomes 0
@@ -587,10 +587,13 @@ class ArticleView {
       byId("article-scores").replaceChildren(list);
       return;
     }
-    const head = make("tr", {}, make("th", { scope: "col" }, "Score"), ...names.map((name) => make("th", { scope: "col", class: "number" }, name)));
-    const rows = data.metrics.map(({ label, digits, values }) => make("tr", {}, make("th", { scope: "row" }, label),
-      ...values.map((column) => make("td", { class: "number" }, number(column[i], digits)))));
-    byId("article-scores").replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+    const cell = (tag, text, attributes = {}) => make(tag, { class: "number", ...attributes }, text);
+    const head = make("tr", { role: "row" }, make("th", { scope: "col", role: "columnheader" }, "Run"),
+      ...data.metrics.map(({ label }) => cell("th", label, { scope: "col", role: "columnheader" })));
+    const rows = names.map((name, run) => make("tr", { role: "row" }, make("th", { scope: "row", role: "rowheader" }, name),
+      ...data.metrics.map(({ short: label, digits, values }) => cell("td", number(values[run][i], digits), { role: "cell", "data-label": label }))));
+    const parts = [make("thead", { role: "rowgroup" }, head), make("tbody", { role: "rowgroup" }, ...rows)];
+    byId("article-scores").replaceChildren(make("table", { role: "table", class: "stacking" }, ...parts));
   }
 }
 
