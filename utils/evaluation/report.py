@@ -225,7 +225,7 @@ def number_of(record: Mapping[str, Any], name: str, place: object, needed: bool 
 
 def check_scores(path: Path, scores: Mapping[str, Any]) -> None:
     """Raise InputError for scores or intervals of another shape than expected."""
-    for name in SCORE_NAMES:
+    for name in (*SCORE_NAMES, "examples"):
         number_of(scores, name, path)
     intervals = scores.get("intervals", {})
     if not isinstance(intervals, dict):
@@ -441,7 +441,7 @@ def draw(chart: Chart, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     # Okabe and Ito's colours, which most colour-blind readers tell apart, and dashes for the others.
@@ -557,23 +557,25 @@ def summary_facts(run: Run, split: str | None) -> list[tuple[str, str]]:
     trained, environment = run.summary, run.environment
     scores, speed = run.scores.get(split or "", {}), run.speeds.get(split or "", {})
 
-    def number(record: Mapping[str, Any], name: str, digits: int, unit: str) -> str | None:
-        value = number_of(record, name, run.folder)
+    summary_file = run.folder / "train_summary.json"
+
+    def number(name: str, digits: int, unit: str = "") -> str | None:
+        value = number_of(trained, name, summary_file)
         return None if value is None else f"{value:,.{digits}f} {unit}".strip()
 
-    wall = number_of(trained, "wall_seconds", run.folder)
+    wall = number_of(trained, "wall_seconds", summary_file)
     options = scores.get("generation")
     beams = options.get("num_beams") if isinstance(options, dict) else None
     devices = environment.get("devices")
     rows = [
         ("Started", environment.get("date") and str(environment["date"])[:16].replace("T", " ")),
         ("Trained on", ", ".join(map(str, devices)) if isinstance(devices, list) else None),
-        ("Steps", number(trained, "steps", 0, "")),
-        ("Epochs", number(trained, "epochs", 2, "")),
+        ("Steps", number("steps", 0)),
+        ("Epochs", number("epochs", 2)),
         ("Training, wall clock", None if wall is None else str(timedelta(seconds=round(wall)))),
-        ("Training speed", number(trained, "tokens_per_second", 0, "tokens/s")),
+        ("Training speed", number("tokens_per_second", 0, "tokens/s")),
         ("Best checkpoint", trained.get("best_checkpoint") and str(trained["best_checkpoint"])),
-        (f"Articles scored, {split}", number(scores, "examples", 0, "")),
+        (f"Articles scored, {split}", f"{scores['examples']:,}" if scores.get("examples") is not None else None),
         ("Beams", None if beams is None else str(beams)),
         ("Precision", scores.get("precision") and str(scores["precision"])),
         ("Scored on", speed.get("device") and str(speed["device"])),
@@ -603,7 +605,7 @@ def speed_table(runs: Sequence[Run], split: str) -> str:
     """Throughput and the percentiles of latency; nothing where no run was timed."""
     speeds = [(run, run.speeds.get(split, {})) for run in runs]
     rows = [
-        [label, *(shown(number_of(speed, name, run.folder), digits) for run, speed in speeds)]
+        [label, *(shown(number_of(speed, name, run.folder / f"{split}_speed.json"), digits) for run, speed in speeds)]
         for name, (label, digits) in SPEEDS.items()
     ]
     percentiles = {name: None for _, speed in speeds for name in speed.get("latency_ms", {})}
@@ -635,7 +637,9 @@ def score_section(runs: Sequence[Run], split: str | None, paired: Sequence[Run])
                     row += difference(runs[0], run, name) if run in paired[1:] else [""] * 3
                 rows.append(row)
         unit = "ROUGE F and BLEU in percent; loss in nats per target token."
-        examples = [run.scores[scored]["examples"] for run in runs if "examples" in run.scores.get(scored, {})]
+        examples = [
+            run.scores[scored]["examples"] for run in runs if run.scores.get(scored, {}).get("examples") is not None
+        ]
         count = f" of {examples[0]:,} articles" if examples and len(set(examples)) == 1 else ""
         caption = f"The {scored} split{count}. {unit} Intervals: 95% bootstrap of the mean."
         header = ["Score", "Mean", "95% interval"]

@@ -190,7 +190,7 @@ def test_charts_answer_the_keyboard(open_page: Any, run: tuple[Path, list[dict[s
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("width", [400, 800, 1400])
 @pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_nothing_is_wider_than_the_window(
     open_page: Any, request: pytest.FixtureRequest, kind: str, width: int, scheme: str

@@ -382,7 +382,7 @@ class Articles {
     };
     add("number", "No.", "number");
     this.data.runs.forEach((name) => add("", this.several ? name : "Summary", "word", false));
-    this.shown.forEach(({ key, label, title }) => add(key, label, "number", true, title));
+    this.shown.forEach(({ key, label, short: name = label, title }) => add(key, name, "number", true, title));
     this.head.replaceChildren(row);
   }
 
