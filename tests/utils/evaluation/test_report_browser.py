@@ -16,6 +16,7 @@ from utils.evaluation.report import build_report
 from utils.evaluation.text_statistics import fragment_lengths, match_lengths, words
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = playwright.expect  # waits for what is expected: an article opens a moment after its key
 
 
 @pytest.fixture(scope="module")
@@ -103,16 +104,16 @@ def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Pa
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     title = page.locator("#article-title")
-    assert title.inner_text() == f"Article {worst_first[1]}"
-    assert page.locator("#article-position").inner_text() == f"2 of {len(found)} found"
+    expect(title).to_have_text(f"Article {worst_first[1]}")
+    expect(page.locator("#article-position")).to_have_text(f"2 of {len(found)} found")
     article = articles[worst_first[1] - 1]
-    assert page.locator("#article-texts .text").all_inner_texts() == [article["reference"], article["summary"]]
-    assert page.locator("#article-source").inner_text() == article["source"]
+    expect(page.locator("#article-texts .text")).to_have_text([article["reference"], article["summary"]])
+    expect(page.locator("#article-source")).to_have_text(article["source"])
     assert page.url.endswith(f"#article-{worst_first[1]}")
 
     for key, place in (("j", 2), ("ArrowRight", 3), ("k", 2), ("ArrowLeft", 1), ("ArrowLeft", 0), ("ArrowLeft", 0)):
         page.keyboard.press(key)
-        assert title.inner_text() == f"Article {worst_first[place]}"
+        expect(title).to_have_text(f"Article {worst_first[place]}")
     page.keyboard.press("Escape")
     page.locator(f"a[href='#article-{worst_first[0]}']:focus").wait_for()  # in its row of the table
     assert not page.locator("#article").is_visible()
@@ -143,7 +144,7 @@ def test_pages_of_the_table(open_page: Any, run: tuple[Path, list[dict[str, Any]
 def test_back_closes_an_article(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
     page = open_page(run[0])
     page.locator("#article-list tbody tr").nth(3).click()
-    assert page.locator("#article-title").inner_text() == "Article 4"
+    expect(page.locator("#article-title")).to_have_text("Article 4")
     page.go_back()
     page.locator("#article").wait_for(state="hidden")
 
@@ -220,5 +221,4 @@ def test_a_comparison_sorts_by_the_difference(open_page: Any, comparison: Any, r
     previews = first.locator(".preview").all_inner_texts()
     assert previews == [run[1][order[0]]["summary"], others[order[0]]["summary"]]
     first.locator("a").press("Enter")
-    headings = page.locator("#article-texts h3").all_inner_texts()
-    assert headings == ["Reference", "run", "other"]
+    expect(page.locator("#article-texts h3")).to_have_text(["Reference", "run", "other"])
