@@ -70,4 +70,6 @@ fi
 phase "results"
 python -m utils.evaluation.show "$results" "$data"
 echo
+echo "Curves, scores and every article with its summary, for a browser: $results/report.html"
+echo
 echo "$((SECONDS - installed)) seconds, installation apart"

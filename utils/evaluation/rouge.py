@@ -34,7 +34,7 @@ from rouge_score.tokenizers import Tokenizer
 from bart.errors import InputError
 from utils.cli import ArgumentParser, run_main
 from utils.data.line_files import read_lines
-from utils.evaluation.significance import bootstrap_interval, paired_test
+from utils.evaluation.significance import bootstrap_interval, compare
 from utils.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -264,15 +264,16 @@ def means_and_intervals(scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def _compared(scores: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """How much higher `scores` are than `others`, of the same articles, and how sure that is."""
-    return {
-        name: {
+    report = {}
+    for name, values in scores.items():
+        found = compare(values, others[name])
+        report[name] = {
             "other": float(others[name].mean()),
-            "difference": float((values - others[name]).mean()),
-            "interval": list(bootstrap_interval(values - others[name])),
-            "p_value": paired_test(values, others[name]),
+            "difference": found.difference,
+            "interval": [found.low, found.high],
+            "p_value": found.p_value,
         }
-        for name, values in scores.items()
-    }
+    return report
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -22,6 +22,7 @@ from utils.data.line_files import read_pairs
 from utils.distributed import is_lost_peer
 from utils.evaluation.arguments import EvalArguments
 from utils.evaluation.interactive import answer
+from utils.evaluation.report import write_report
 from utils.evaluation.results import format_scores, writable_folder, write_json, write_whole
 from utils.evaluation.scoring import Settings, score_split
 from utils.loading import check_gpus, check_lengths, for_inference, load_for_evaluation
@@ -117,6 +118,7 @@ def _run(args: EvalArguments) -> None:
         summary: dict[str, Any] = {**scores, "speed": speed, "arguments": dataclasses.asdict(args)}
         write_json(Path(args.json_summary), summary)
     print(format_scores(scores, speed))
+    write_report(save_dir, args.type_path)
     if args.dump_args:
         print(arguments, end="")
 

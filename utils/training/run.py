@@ -30,6 +30,7 @@ from utils.cli import RunError
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.line_files import Pairs, read_pairs
 from utils.distributed import is_lost_peer
+from utils.evaluation.report import write_report
 from utils.evaluation.results import format_scores
 from utils.evaluation.scoring import Settings, generation_options, score_split
 from utils.loading import check_gpus, check_lengths, for_inference, load_for_evaluation, load_for_training
@@ -110,6 +111,8 @@ def run(args: TrainArguments) -> None:
         if args.do_train:
             model, tokenizer = load_for_evaluation(output_dir / EXPORT, args.config_path)
         predict(args, model, tokenizer, pairs["test"])
+    if rank_zero_only.rank == 0:
+        write_report(output_dir)
 
 
 def check_wandb(project: str | None) -> None:

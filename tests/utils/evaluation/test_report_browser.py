@@ -1,0 +1,219 @@
+"""The report in a real browser: Chromium, headless."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scored_run import HOSTILE, write_run
+from utils.evaluation.report import build_report
+from utils.evaluation.text_statistics import fragment_lengths, match_lengths, words
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = playwright.expect  # waits for what is expected: an article opens a moment after its key
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as started:
+        # Chromium's own sandbox does not run as root.
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = started.chromium.launch(executable_path=path, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The report of one run, and its articles."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    articles = write_run(folder, hostile=True)
+    return build_report([folder]), articles
+
+
+@pytest.fixture(scope="module")
+def comparison(run: tuple[Path, list[dict[str, Any]]]) -> tuple[Path, list[dict[str, Any]]]:
+    """The comparison of that run with another, and the other's articles."""
+    folder = run[0].parent
+    articles = write_run(folder.with_name("other"), seed=3, hostile=True)
+    return build_report([folder, folder.with_name("other")]), articles
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Any]:
+    """A function that opens a file at a width and in a colour scheme; nothing may go wrong on the page."""
+    pages, complaints = [], []
+
+    def show(path: Path, width: int = 1400, scheme: str = "light") -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.set_default_timeout(20_000)
+        pages.append(page)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: complaints.append(request.url) if request.url != path.as_uri() else None)
+        page.goto(path.as_uri())
+        page.wait_for_selector("#article-list tbody tr")
+        return page
+
+    yield show
+    for page in pages:
+        page.close()
+    assert complaints == []
+
+
+def numbers_shown(page: Any) -> list[int]:
+    return [int(text) for text in page.locator("#article-list tbody th").all_inner_texts()]
+
+
+def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
+    path, articles = run
+    page = open_page(path)
+    assert numbers_shown(page) == list(range(1, 51))
+
+    page.keyboard.press("/")
+    page.keyboard.type("REPORT 1")  # of the sources, whatever the case
+    found = [i + 1 for i, article in enumerate(articles) if "report 1" in article["source"].lower()]
+    page.get_by_text(f"{len(found)} of 120 articles hold “REPORT 1”").wait_for()
+    assert numbers_shown(page) == found
+
+    header = page.locator("th[data-key=rouge2]")
+    header.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    assert header.get_attribute("aria-sort") == "descending"
+    best_first = sorted(found, key=lambda n: (-round(articles[n - 1]["rouge2"], 3), n))
+    assert numbers_shown(page) == best_first
+    page.keyboard.press("Enter")
+    assert header.get_attribute("aria-sort") == "ascending"
+    worst_first = sorted(found, key=lambda n: (round(articles[n - 1]["rouge2"], 3), n))
+    assert numbers_shown(page) == worst_first
+
+    page.locator("#article-list tbody a").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    title = page.locator("#article-title")
+    expect(title).to_have_text(f"Article {worst_first[1]}")
+    expect(page.locator("#article-position")).to_have_text(f"2 of {len(found)} found")
+    article = articles[worst_first[1] - 1]
+    expect(page.locator("#article-texts .text")).to_have_text([article["reference"], article["summary"]])
+    expect(page.locator("#article-source")).to_have_text(article["source"])
+    assert page.url.endswith(f"#article-{worst_first[1]}")
+
+    for key, place in (("j", 2), ("ArrowRight", 3), ("k", 2), ("ArrowLeft", 1), ("ArrowLeft", 0), ("ArrowLeft", 0)):
+        page.keyboard.press(key)
+        expect(title).to_have_text(f"Article {worst_first[place]}")
+    page.keyboard.press("Escape")
+    page.locator(f"a[href='#article-{worst_first[0]}']:focus").wait_for()  # in its row of the table
+    assert not page.locator("#article").is_visible()
+    assert "#" not in page.url
+
+    page.locator("#search").fill("no article holds this")
+    page.get_by_text("0 of 120 articles").wait_for()
+    assert numbers_shown(page) == []
+
+
+def test_pages_of_the_table(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
+    page = open_page(run[0])
+    page.get_by_role("button", name="Next page").click()
+    assert numbers_shown(page) == list(range(51, 101))
+    page.locator("#page-number").fill("99")
+    page.locator("#page-number").press("Enter")
+    assert numbers_shown(page) == list(range(101, 121))
+    assert page.get_by_role("button", name="Next page").is_disabled()
+    # Going on from a page's last article turns the page under it.
+    page.goto(f"{run[0].as_uri()}#article-50")
+    page.locator("#article-source").get_by_text("Report 49").wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Escape")
+    page.locator("a[href='#article-51']:focus").wait_for()
+    assert numbers_shown(page) == list(range(51, 101))
+
+
+def test_back_closes_an_article(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
+    page = open_page(run[0])
+    page.locator("#article-list tbody tr").nth(3).click()
+    expect(page.locator("#article-title")).to_have_text("Article 4")
+    page.go_back()
+    page.locator("#article").wait_for(state="hidden")
+
+
+def test_hostile_text_is_shown_as_it_is_and_marked_where_copied(
+    open_page: Any, run: tuple[Path, list[dict[str, Any]]]
+) -> None:
+    page = open_page(run[0])
+    page.locator("#article-list tbody a").first.click()
+    page.locator("#article-texts mark").first.wait_for()
+    texts = page.eval_on_selector_all("#article-texts .text, #article-source", "all => all.map(e => e.textContent)")
+    assert texts == [HOSTILE["reference"], HOSTILE["summary"], HOSTILE["source"]]
+    summary, source = "#article-texts section:nth-child(2) mark", "#article-source mark"
+    for place in (summary, source):
+        marks = page.locator(place).all_inner_texts()
+        assert [" ".join(words(mark)) for mark in marks] == ["script and", "quoted text went on to i̇zmir"]
+    page.locator("#mark-length").select_option("1")
+    assert [words(mark) for mark in page.locator(summary).all_inner_texts()][:2] == [["script", "and"], ["bold"]]
+    page.locator("#mark-length").select_option("10")
+    assert page.locator(summary).count() == page.locator(source).count() == 0
+
+
+def test_fragments_are_those_of_the_statistics(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
+    pairs = [(article["source"], article["summary"]) for article in run[1]]
+    page = open_page(run[0])
+    counted = page.evaluate(
+        "pairs => pairs.map(([source, text]) => fragmentsOf(wordsOf(source), wordsOf(text)).map(f => f.length))", pairs
+    )
+    assert counted == [fragment_lengths(match_lengths(words(source), words(text))) for source, text in pairs]
+
+
+def test_charts_answer_the_keyboard(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
+    page = open_page(run[0])
+    plot = page.locator("#chart-loss .plot")
+    assert plot.locator("path.line").count() == 2
+    plot.focus()
+    readout = page.locator("#chart-loss .readout")
+    assert readout.inner_text() == "step 10: Training 3.5"
+    page.keyboard.press("ArrowRight")
+    assert readout.inner_text() == "step 20: Training 2.25 · Validation 2.5"
+    page.keyboard.press("End")
+    assert plot.get_attribute("aria-valuetext") == "step 40: Training 1.125 · Validation 2.125"
+    page.locator("#chart-latency summary").click()
+    assert page.locator("#chart-latency .values tbody tr").all_inner_texts()[1] == "50 to 100\t70"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 800, 1400])
+@pytest.mark.parametrize("kind", ["run", "comparison"])
+def test_nothing_is_wider_than_the_window(
+    open_page: Any, request: pytest.FixtureRequest, kind: str, width: int, scheme: str
+) -> None:
+    path, _ = request.getfixturevalue(kind)
+    page = open_page(path, width, scheme)
+    page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, ground[4:-1].split(","))) < 3 * 128) == (scheme == "dark")
+    page.locator("#article-list tbody a").first.click()
+    page.locator("#article-texts mark").first.wait_for()
+    sizes = page.eval_on_selector("#article", "dialog => [dialog.scrollWidth, dialog.clientWidth]")
+    assert sizes[0] <= sizes[1] <= width
+
+
+def test_a_comparison_sorts_by_the_difference(open_page: Any, comparison: Any, run: Any) -> None:
+    path, others = comparison
+    page = open_page(path)
+    page.locator("#metric").select_option(label="ROUGE-2")
+    page.locator("th[data-key=rouge2-difference-1] button").click()
+    differences = [round(b["rouge2"], 3) - round(a["rouge2"], 3) for a, b in zip(run[1], others, strict=True)]
+    order = sorted(range(len(others)), key=lambda i: (-differences[i], i))
+    assert numbers_shown(page) == [i + 1 for i in order[:50]]
+    first = page.locator("#article-list tbody tr").first
+    previews = first.locator(".preview").all_inner_texts()
+    assert previews == [run[1][order[0]]["summary"], others[order[0]]["summary"]]
+    first.locator("a").press("Enter")
+    expect(page.locator("#article-texts h3")).to_have_text(["Reference", "run", "other"])
