@@ -20,7 +20,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option, parse_dataclass, run_main
 from utils.evaluation.rouge import split_sentences
 from utils.evaluation.scoring import generation_options
-from utils.loading import fit_vocabulary, load_for_evaluation
+from utils.loading import load_for_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -381,12 +381,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m utils.summarize",
     )
     documents = read_documents(sys.stdin.buffer.read(), args.lines)
-    if args.config_path is not None:
-        model, tokenizer = load_for_evaluation(args.model, args.config_path, args.tokenizer)
-    else:
-        tokenizer = BartTokenizer.from_pretrained(args.tokenizer or args.model)
-        model = BartForConditionalGeneration.from_pretrained(args.model)
-        fit_vocabulary(model, tokenizer)
+    model, tokenizer = load_for_evaluation(args.model, args.config_path, args.tokenizer)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     summaries = summarize(
         documents,
