@@ -72,7 +72,7 @@ class Service:
         answering: requests that have been read and not answered.
 
     Raises:
-        InputError: the model's own decoding options are beyond the limits, or max_source_length is beyond its positions.
+        InputError: the model's own decoding options are beyond the limits, or a limit is beyond its positions.
     """
 
     def __init__(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer, args: ServeArguments) -> None:

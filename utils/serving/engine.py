@@ -122,7 +122,7 @@ class Engine:
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
-        """Drop a job's articles from the queue, and what becomes of those in work. Without effect on one that is done."""
+        """Drop a job's articles from the queue, and the results of those in work; nothing of a job that is done."""
         with self._changed:
             self._drop(job)
 
