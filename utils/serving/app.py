@@ -38,7 +38,7 @@ class ClientLeft(Exception):
 class Metrics:
     """What /metrics shows."""
 
-    def __init__(self, engine: Callable[[], Engine]) -> None:
+    def __init__(self) -> None:
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
         self.requests = prometheus.Counter(
@@ -49,9 +49,12 @@ class Metrics:
             "bart_summarize_seconds", "From a request's arrival to its summary", buckets=SECONDS, registry=self.registry
         )
         self.tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
+
+    def watch(self, engine: Engine) -> None:
+        """Show an engine's articles."""
         for name, text, count in (
-            ("bart_queue_articles", "Articles that wait for a place in the batch", lambda: engine().waiting),
-            ("bart_batch_articles", "Articles in the batch", lambda: engine().in_work),
+            ("bart_queue_articles", "Articles that wait for a place in the batch", lambda: engine.waiting),
+            ("bart_batch_articles", "Articles in the batch", lambda: engine.in_work),
         ):
             prometheus.Gauge(name, text, registry=self.registry).set_function(count)
 
@@ -97,8 +100,9 @@ class Service:
             raise InputError(
                 f"--max_source_length is {args.max_source_length}; the model has {self.positions} positions"
             )
-        self.metrics = Metrics(lambda: self.engine)
+        self.metrics = Metrics()
         self.engine = Engine(model, args.batch_size, args.max_queue, args.threads, self.metrics.tokens.inc)
+        self.metrics.watch(self.engine)
         self.draining = False
         self.answering = 0
         self._open = 0  # requests to /summarize

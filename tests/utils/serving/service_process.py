@@ -61,9 +61,11 @@ def ask(port: int, path: str, content: Any = None, method: str = "POST", **heade
 
 
 @contextmanager
-def service_process(model: Path, *options: object) -> Iterator[ServiceProcess]:
-    """A service on a free port, by scripts/serve.sh."""
-    command = ["bash", "scripts/serve.sh", str(model), "--port", "0", "--gpus", "0", *map(str, options)]
+def service_process(
+    model: Path, *options: object, command: Sequence[str] = ("bash", "scripts/serve.sh")
+) -> Iterator[ServiceProcess]:
+    """A service on a free port."""
+    command = [*command, str(model), "--port", "0", "--gpus", "0", *map(str, options)]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     log: list[str] = []

@@ -11,6 +11,7 @@ import torch
 
 from bart.generation import GeneratedArticle
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.utils.serving.service_process import until
 from utils.serving.engine import DecodingFailed, Engine, Job, QueueFull, Stopped
 
@@ -202,8 +203,6 @@ def test_an_engine_without_its_thread_says_so(engine: Engine, decoder: Decoder) 
 
 
 def test_results_are_those_of_generate(export: Path, texts: list[str]) -> None:
-    from bart.tokenization.tokenization_bart import BartTokenizer
-
     model = BartForConditionalGeneration.from_pretrained(export).eval()
     sources = BartTokenizer.from_pretrained(export)(texts[:38])["input_ids"]
     counts: list[int] = []
