@@ -184,7 +184,8 @@ class Engine:
         except Exception:
             logger.exception("decoding failed for %d articles with %s", self.in_work, options or "the default options")
             with self._changed:
-                self._fail({job for job, _ in self._in_work.values()}, DecodingFailed)
+                # Where not even the first could join, the others would fare no better.
+                self._fail({job for job, _ in self._in_work.values()} or {*self._queues.get(batch, ())}, DecodingFailed)
         with self._changed:
             self._in_work.clear()
             if batch in self._queues:

@@ -30,12 +30,15 @@ class Decoder:
     def __init__(self) -> None:
         self.seen: list[tuple[dict[str, Any], list[list[int]]]] = []
         self.fault: BaseException | None = None
+        self.refuses_eight = False
         self.steps = threading.Semaphore(0)
 
     def __call__(
         self, model: object, arrivals: Callable[[int], Any], batch_size: int, **options: Any
     ) -> Iterator[GeneratedArticle]:
         options.pop("num_return_sequences")
+        if options == EIGHT and self.refuses_eight:
+            raise ValueError("eight")
         batch = {number: [ids[0], ids] for number, ids in arrivals(batch_size)}
         while batch:
             self.seen.append((options, [ids for _, ids in batch.values()]))
@@ -173,6 +176,19 @@ def test_a_fault_ends_what_is_in_work_and_nothing_else(
     assert same.future.result(5) == [[7, 1, 1]]
     assert "ValueError: a fault" in caplog.text
     assert not engine.failed
+
+
+def test_options_with_which_nothing_can_begin_fail_once(engine: Engine, decoder: Decoder) -> None:
+    decoder.refuses_eight = True
+    begun(engine, decoder, [[1]])
+    jobs = [submitted(engine, [[1]] * 4, EIGHT), submitted(engine, [[1]], EIGHT)]
+    other = submitted(engine, [[1, 9]], NINE)
+    decoder.steps.release(2)
+    for job in jobs:
+        with pytest.raises(DecodingFailed):
+            job.future.result(5)
+    assert other.future.result(5) == [[7, 1, 9]]
+    assert engine.waiting == 0
 
 
 def test_a_stopped_engine_ends_all_jobs(engine: Engine, decoder: Decoder) -> None:

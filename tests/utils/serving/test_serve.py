@@ -46,7 +46,7 @@ def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[s
     expected = offline(export, requests)
     assert len(set(expected)) > 30
     with service_process(export, "--threads", 1) as service:
-        found = load(service.port, requests, clients=50, seconds=4)
+        found = load(service.port, requests, clients=50, seconds=3)
         assert service.stop() == 0
     check(found, expected)
     assert len(found.answers) > 100
