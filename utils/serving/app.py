@@ -28,7 +28,9 @@ TEXT_THREADS = 2
 PATHS = ("/", "/summarize", "/healthz", "/metrics", "/openapi.json")
 CLIENT_LEFT = 499  # what nginx calls a request whose client did not wait for the answer
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
-PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+)
 
 
 class ClientLeft(Exception):
