@@ -194,7 +194,7 @@ def generate_live(
         options: as for `generate_many`.
 
     Yields:
-        Articles as soon as they are done.
+        Articles as soon as they are done; in a batch of more than eight, when an eighth of it is.
 
     Raises:
         InputError: as `generate` does; for a source when it arrives.
