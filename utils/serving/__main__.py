@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,8 @@ from utils.serving.arguments import ServeArguments
 from utils.serving.server import bound_socket, serve
 
 logger = logging.getLogger("utils.serving")
+# Kernels that oneDNN keeps, each for some shapes; requests bring ever new ones, and its own limit of 1024 is some 200 MB.
+KERNELS_KEPT = "128"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -25,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     args = parse_dataclass(ServeArguments, argv, "Serve summaries over HTTP.", prog="python -m utils.serving")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read where torch first computes
     if args.gpus is None:
         args = dataclasses.replace(args, gpus=int(torch.cuda.is_available()))
     check_gpus(args.gpus)
