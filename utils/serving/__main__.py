@@ -16,7 +16,7 @@ from utils.serving.arguments import ServeArguments
 from utils.serving.server import bound_socket, serve
 
 logger = logging.getLogger("utils.serving")
-# Kernels that oneDNN keeps, each for some shapes; requests bring ever new ones, and its own limit of 1024 is some 200 MB.
+# That oneDNN keeps, each for some shapes. Requests bring ever new ones, and at its own limit of 1024 they are 200 MB.
 KERNELS_KEPT = "128"
 
 

@@ -31,7 +31,7 @@ class ServeArguments:
     threads: int | None = option(
         None, section=MODEL, least=1, help="threads that compute on the CPU; by default torch's choice"
     )
-    batch_size: int = option(16, section=MODEL, least=1, help="articles decoded at once")
+    batch_size: int = option(32, section=MODEL, least=1, help="articles decoded at once")
     long_documents: str = option(
         "join", section=MODEL, choices=LONG_DOCUMENTS, help="what happens to documents longer than max_source_length"
     )
