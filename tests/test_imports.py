@@ -15,7 +15,12 @@ ROOT = Path(__file__).parents[1]
 ENTRY_POINTS = {"finetune", "run_eval", "pretrain"}
 OURS = {"bart", "utils", *ENTRY_POINTS}
 BART_MAY_IMPORT = {"bart", "torch", "tokenizers", "safetensors", "huggingface_hub"}
-DISTRIBUTIONS = {"yaml": "PyYAML", "rouge_score": "rouge-score", "pytorch_lightning": "pytorch-lightning"}
+DISTRIBUTIONS = {
+    "yaml": "PyYAML",
+    "rouge_score": "rouge-score",
+    "pytorch_lightning": "pytorch-lightning",
+    "prometheus_client": "prometheus-client",
+}
 # Imported by name inside Lightning's TensorBoardLogger.
 PINNED_BUT_NOT_IMPORTED = {"tensorboard"}
 

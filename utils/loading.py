@@ -52,14 +52,21 @@ def load_for_training(
 
 
 def load_for_evaluation(
-    model_name_or_path: str | os.PathLike[str], config_path: str | os.PathLike[str], tokenizer_path: str | None = None
+    model_name_or_path: str | os.PathLike[str],
+    config_path: str | os.PathLike[str] | None,
+    tokenizer_path: str | None = None,
 ) -> tuple[BartForConditionalGeneration, BartTokenizer]:
     """A trained model and its vocabulary.
 
-    A checkpoint that carries its architecture keeps it; the config then gives the decoding options alone.
+    A checkpoint that carries its architecture keeps it; the config then gives the decoding options alone. Without a
+    config the checkpoint's own serve.
     """
-    config = BartConfig.from_json(config_path)
     tokenizer = BartTokenizer.from_pretrained(tokenizer_path or model_name_or_path)
+    if config_path is None:
+        model = BartForConditionalGeneration.from_pretrained(model_name_or_path)
+        fit_vocabulary(model, tokenizer)
+        return model, tokenizer
+    config = BartConfig.from_json(config_path)
     stored = stored_config(model_name_or_path)
     model = BartForConditionalGeneration.from_pretrained(model_name_or_path, stored or config)
     model.generation_config = GenerationConfig.from_model_config(config)

@@ -20,7 +20,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option, parse_dataclass, run_main
 from utils.evaluation.rouge import split_sentences
 from utils.evaluation.scoring import generation_options
-from utils.loading import fit_vocabulary, load_for_evaluation
+from utils.loading import load_for_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -62,49 +62,101 @@ def summarize(
         InputError: a blank document, none at all, a bad option, a document that is too long for "refuse", or one that
             "resummarize" does not make shorter.
     """
-    documents = [texts] if isinstance(texts, str) else list(texts)
-    positions = model.config.max_position_embeddings
-    limit = positions if max_source_length is None else max_source_length
-    _check(documents, positions, long_documents, limit, batch_size, options)
-    summaries = [""] * len(documents)
-    pending = {index: text.strip() for index, text in enumerate(documents)}
-    kind = "documents"
-    # Ends: a text that comes back for another round fits, and then this is its last, or has fewer tokens than before.
-    while pending:
-        encoded = tokenizer(list(pending.values()))["input_ids"]
-        windows = _windows(list(pending.values()), encoded, tokenizer, long_documents, limit, kind)
-        outputs = iter(_generate(list(chain.from_iterable(windows)), model, tokenizer, batch_size, options))
+    if type(batch_size) is not int or batch_size < 1:
+        raise InputError(f"batch_size is {batch_size!r}; allowed: an integer of at least 1")
+    sequences = options.get("num_return_sequences", 1)
+    if sequences != 1:
+        raise InputError(f"num_return_sequences is {sequences!r}; allowed: 1, for a document gets one summary")
+    rounds = Rounds(
+        [texts] if isinstance(texts, str) else list(texts),
+        tokenizer,
+        model.config.max_position_embeddings,
+        long_documents,
+        max_source_length,
+    )
+    while rounds.windows:
+        outputs: list[Sequence[int]] = [[]] * len(rounds.windows)
+        # A model's own defaults may ask for more than one sequence.
+        for article in model.generate_many(rounds.windows, batch_size, **{**options, "num_return_sequences": 1}):
+            outputs[article.index] = article.sequences[0].tolist()
+        rounds.proceed(outputs)
+    return rounds.summaries[0] if isinstance(texts, str) else rounds.summaries
+
+
+class Rounds:
+    """What a model is to read for the summaries of documents: windows, and those that follow from what it generates.
+
+    Generation itself is the caller's: as long as there are windows, it passes what the model made of them to
+    `proceed`.
+
+    Args:
+        documents, long_documents, max_source_length: as in `summarize`.
+        positions: the model's.
+
+    Attributes:
+        windows: ids of each window that is to be read next; none when all is done.
+        summaries: of the documents that are done, in the order of the documents.
+
+    Raises:
+        InputError: as `summarize` does, but for the options of generation.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[str],
+        tokenizer: BartTokenizer,
+        positions: int,
+        long_documents: str = "join",
+        max_source_length: int | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.long_documents = long_documents
+        self.limit = positions if max_source_length is None else max_source_length
+        _check(documents, positions, long_documents, self.limit)
+        self.summaries = [""] * len(documents)
+        self._start({index: text.strip() for index, text in enumerate(documents)}, "documents")
+
+    def proceed(self, outputs: Sequence[Sequence[int]]) -> None:
+        """Take the ids generated for each window.
+
+        Raises:
+            InputError: a document that "resummarize" does not make shorter.
+        """
+        texts = (self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in outputs)
         following = {}
-        for index, ids, own in zip(pending, encoded, windows, strict=True):
-            joined = " ".join(filter(None, islice(outputs, len(own))))
-            if len(own) == 1 or long_documents == "join" or not joined:
-                summaries[index] = joined
+        for index, (size, count) in self._parts.items():
+            joined = " ".join(filter(None, islice(texts, count)))
+            if count == 1 or self.long_documents == "join" or not joined:
+                self.summaries[index] = joined
                 continue
-            size = len(tokenizer(joined)["input_ids"])
-            if size > limit and size >= len(ids):
+            # Ends: a text that comes back fits, and then this is its last round, or has fewer tokens than before.
+            new_size = len(self.tokenizer(joined)["input_ids"])
+            if new_size > self.limit and new_size >= size:
                 raise InputError(
-                    f"long_documents is 'resummarize', but texts[{index}] does not get shorter: {len(ids)} tokens "
-                    f"became {size}, and a window holds {limit}; allowed: longer windows, shorter summaries, or 'join'"
+                    f"long_documents is 'resummarize', but texts[{index}] does not get shorter: {size} tokens "
+                    f"became {new_size}, and a window holds {self.limit}; allowed: longer windows, shorter summaries, "
+                    "or 'join'"
                 )
             following[index] = joined
-        pending, kind = following, "joined summaries"
-    return summaries[0] if isinstance(texts, str) else summaries
+        self._start(following, "joined summaries")
+
+    def _start(self, pending: dict[int, str], kind: str) -> None:
+        """A round in which these texts, by the places of their documents, are read."""
+        texts = list(pending.values())
+        encoded = self.tokenizer(texts)["input_ids"] if texts else []
+        windows = _windows(texts, encoded, self.tokenizer, self.long_documents, self.limit, kind)
+        self.windows = list(chain.from_iterable(windows))
+        # Of each document, the tokens of its text and the number of its windows.
+        self._parts = {index: (len(ids), len(own)) for index, ids, own in zip(pending, encoded, windows, strict=True)}
 
 
-def _check(
-    documents: Sequence[str], positions: int, long_documents: str, limit: int, batch_size: int, options: dict[str, Any]
-) -> None:
+def _check(documents: Sequence[str], positions: int, long_documents: str, limit: int) -> None:
     if long_documents not in LONG_DOCUMENTS:
         raise InputError(f"long_documents is {long_documents!r}; allowed: {', '.join(LONG_DOCUMENTS)}")
     if type(limit) is not int or not SHORTEST_WINDOW <= limit <= positions:
         raise InputError(
             f"max_source_length is {limit!r}; allowed: {SHORTEST_WINDOW} to {positions}, the model's positions"
         )
-    if type(batch_size) is not int or batch_size < 1:
-        raise InputError(f"batch_size is {batch_size!r}; allowed: an integer of at least 1")
-    sequences = options.get("num_return_sequences", 1)
-    if sequences != 1:
-        raise InputError(f"num_return_sequences is {sequences!r}; allowed: 1, for a document gets one summary")
     if not documents:
         raise InputError("texts is empty; allowed: at least one document")
     for index, text in enumerate(documents):
@@ -273,21 +325,6 @@ def _fill(lengths: Sequence[tuple[int, int]], size: int) -> list[int]:
     return starts
 
 
-def _generate(
-    windows: Sequence[list[int]],
-    model: BartForConditionalGeneration,
-    tokenizer: BartTokenizer,
-    batch_size: int,
-    options: dict[str, Any],
-) -> list[str]:
-    """The summary of each window."""
-    summaries = [""] * len(windows)
-    # A model's own defaults may ask for more than one sequence.
-    for article in model.generate_many(windows, batch_size, **{**options, "num_return_sequences": 1}):
-        summaries[article.index] = tokenizer.decode(article.sequences[0], skip_special_tokens=True).strip()
-    return summaries
-
-
 @dataclass(frozen=True)
 class SummarizeArguments:
     model: str = option(help="checkpoint file, Hub-format directory or Hub name")
@@ -344,12 +381,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m utils.summarize",
     )
     documents = read_documents(sys.stdin.buffer.read(), args.lines)
-    if args.config_path is not None:
-        model, tokenizer = load_for_evaluation(args.model, args.config_path, args.tokenizer)
-    else:
-        tokenizer = BartTokenizer.from_pretrained(args.tokenizer or args.model)
-        model = BartForConditionalGeneration.from_pretrained(args.model)
-        fit_vocabulary(model, tokenizer)
+    model, tokenizer = load_for_evaluation(args.model, args.config_path, args.tokenizer)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     summaries = summarize(
         documents,

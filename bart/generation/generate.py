@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -110,10 +110,10 @@ def generate(
 
 @dataclass
 class GeneratedArticle:
-    """An article that `generate_many` is done with.
+    """An article that `generate_many` or `generate_live` is done with.
 
     Attributes:
-        index: its place among the sources.
+        index: its place among the sources; for `generate_live` its number.
         sequences: (N, T) ids, best first; padded on the right to the longest.
         seconds: in the batch, and its share of the encoding with others.
     """
@@ -149,24 +149,11 @@ def generate_many(
     config.check_vocabulary(model.config.vocab_size)
     max_length = config.longest(model.config.max_position_embeddings)
     for index, source in enumerate(sources):
-        if not 0 < len(source) <= model.config.max_position_embeddings:
-            most = model.config.max_position_embeddings
-            raise InputError(f"source {index} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
-        if not (min(source) >= 0 and max(source) < model.config.vocab_size):
-            last = model.config.vocab_size - 1
-            raise InputError(f"source {index} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
+        _check_source(model, index, source)
     waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     ready = Sources([], None, torch.empty(0), None)  # encoded together, of which some wait to join
     encoding = 0.0  # seconds of each of these
-    joined = [0.0] * len(sources)  # when each article joined, had it been encoded just before
-
-    def encode(numbers: list[int]) -> Sources:
-        lengths = torch.tensor([len(sources[number]) for number in numbers])
-        mask = torch.arange(int(lengths.max())) < lengths[:, None]
-        ids = torch.full(mask.shape, config.fill_token_id or 0)
-        ids[mask] = torch.cat([torch.as_tensor(sources[number], dtype=torch.long) for number in numbers])
-        ids, mask = ids.to(model.device), mask.to(model.device)
-        return Sources(numbers, mask, model.encode(ids, mask), ids.masked_fill(~mask, NO_ID))
+    joined: dict[int, float] = {}  # when each article joined, had it been encoded just before
 
     def next_sources(count: int) -> Sources | None:
         nonlocal ready, encoding
@@ -174,7 +161,8 @@ def generate_many(
         if not ready.numbers:
             if not waiting:
                 return None
-            ready = encode([waiting.pop() for _ in range(min(batch_size, len(waiting)))])
+            numbers = [waiting.pop() for _ in range(min(batch_size, len(waiting)))]
+            ready = _encoded(model, config, numbers, [sources[number] for number in numbers])
             encoding = (time.perf_counter() - start) / len(ready.numbers)
         longest = len(sources[ready.numbers[0]])
         first, ready = ready.of(slice(0, count), longest), ready.of(slice(count, None), longest)
@@ -183,13 +171,83 @@ def generate_many(
         return first
 
     with _eval_mode(model):
-        for numbers, found in decode(model, config, max_length, batch_size, next_sources):
-            steps = (found.parents >= 0).sum(dim=2).amax(dim=1).tolist()
-            now = time.perf_counter()
-            for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
-                # An ordinary tensor, which may be changed and trained on, and does not keep those of other articles.
-                sequences = tokens[:, : length + 1].clone()
-                yield GeneratedArticle(number, sequences, now - joined[number])
+        yield from _articles(decode(model, config, max_length, batch_size, next_sources), joined)
+
+
+@torch.no_grad()
+def generate_live(
+    model: BartForConditionalGeneration,
+    arrivals: Callable[[int], Sequence[tuple[int, Sequence[int]]]],
+    batch_size: int,
+    **options: Any,
+) -> Iterator[GeneratedArticle]:
+    """Generate for sources that may arrive while others are in work, and then join these.
+
+    In fp32 each article gets the ids that `generate` gives it alone.
+
+    Args:
+        arrivals: gives at most so many of the sources that have arrived, each as a number of its own and its ids
+            without padding; none where there are none. It is asked once before the first step, and after each one
+            (on accelerators after some) until there is no room or it gives none. Once all articles are done and there
+            are no more, generation ends.
+        batch_size: articles decoded at once.
+        options: as for `generate_many`.
+
+    Yields:
+        Articles as soon as they are done; in a batch of more than eight, when an eighth of it is.
+
+    Raises:
+        InputError: as `generate` does; for a source when it arrives.
+    """
+    config = model.generation_config.merged(**options)
+    config.check_vocabulary(model.config.vocab_size)
+    max_length = config.longest(model.config.max_position_embeddings)
+    joined: dict[int, float] = {}
+
+    def next_sources(room: int) -> Sources | None:
+        arrived = arrivals(room)
+        for number, source in arrived:
+            _check_source(model, number, source)
+            joined[number] = time.perf_counter()
+        if not arrived:
+            return None
+        return _encoded(model, config, [number for number, _ in arrived], [source for _, source in arrived])
+
+    with _eval_mode(model):
+        yield from _articles(decode(model, config, max_length, batch_size, next_sources, live=True), joined)
+
+
+def _check_source(model: BartForConditionalGeneration, number: int, source: Sequence[int]) -> None:
+    """Raise InputError for a source without ids, with too many, or with some that are not in the vocabulary."""
+    if not 0 < len(source) <= model.config.max_position_embeddings:
+        most = model.config.max_position_embeddings
+        raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
+    if not (min(source) >= 0 and max(source) < model.config.vocab_size):
+        last = model.config.vocab_size - 1
+        raise InputError(f"source {number} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
+
+
+def _encoded(
+    model: BartForConditionalGeneration, config: GenerationConfig, numbers: list[int], sources: Sequence[Sequence[int]]
+) -> Sources:
+    """Sources, encoded together."""
+    lengths = torch.tensor([len(source) for source in sources])
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    ids = torch.full(mask.shape, config.fill_token_id or 0)
+    ids[mask] = torch.cat([torch.as_tensor(source, dtype=torch.long) for source in sources])
+    ids, mask = ids.to(model.device), mask.to(model.device)
+    return Sources(numbers, mask, model.encode(ids, mask), ids.masked_fill(~mask, NO_ID))
+
+
+def _articles(parts: Iterator[tuple[list[int], Hypotheses]], joined: dict[int, float]) -> Iterator[GeneratedArticle]:
+    """The articles of each part of the results; joined says when each of those in work joined."""
+    for numbers, found in parts:
+        steps = (found.parents >= 0).sum(dim=2).amax(dim=1).tolist()
+        now = time.perf_counter()
+        for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
+            # An ordinary tensor, which may be changed and trained on, and does not keep those of other articles.
+            sequences = tokens[:, : length + 1].clone()
+            yield GeneratedArticle(number, sequences, now - joined.pop(number))
 
 
 def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:

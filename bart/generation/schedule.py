@@ -79,6 +79,15 @@ class Batch:
         recorder = recorder_for(model.device, config, kept is not None)
         self.recorded = None if recorder is None else RecordedSteps(recorder)
 
+    def join(self, done: list[int], new: Sources) -> list[int]:
+        """Let articles take the places of those that are done, and places of their own; return those left as done."""
+        count, more = len(self.numbers), len(new.numbers) - len(done)
+        if more > 0:
+            self.keep([*range(count), *[0] * more])  # copies, which are replaced at once
+            done = [*done, *range(count, count + more)]
+        self.replace(done[: len(new.numbers)], new)
+        return done[len(new.numbers) :]
+
     def replace(self, places: list[int], new: Sources) -> None:
         """Let articles take the places of as many others."""
         cache, search = self._begun(new)
@@ -168,6 +177,11 @@ def steps_between_checks(device: torch.device) -> int:
     return 1 if device.type == "cpu" else 8
 
 
+# Where results are waited for, articles leave soon.
+# Two at once are cheaper to encode and to put in place.
+LIVE_LEAVING_PART = 1 / 8
+
+
 def leaving_part(device: torch.device, are_replaced: bool) -> float:
     """Articles leave when they are so large a part of the batch.
 
@@ -188,6 +202,7 @@ def decode(
     sources: Callable[[int], Sources | None],
     *,
     may_leave: bool = True,
+    live: bool = False,
     kept: list[Tensor] | None = None,
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Decode articles, at most `batch_size` at once, and yield those that are done with their results.
@@ -197,8 +212,11 @@ def decode(
 
     Args:
         max_length: greatest length of a sequence.
-        sources: gives at most so many articles more; None when none are left. The first ones fill the batch.
+        sources: gives at most so many articles more; None when there are none. Unless live, the first ones fill the
+            batch, and after None nothing more comes.
         may_leave: whether articles may leave before all are done.
+        live: whether more may come at any time: `sources` is asked whenever there is room, the batch grows as it runs,
+            and articles leave sooner.
         kept: gets the scores (R, V) after all rules of every step, unless it is None.
     """
     new = sources(batch_size)
@@ -214,17 +232,18 @@ def decode(
         if steps % check_every and not at_the_end:
             continue
         active = batch.active()
-        part = leaving_part(model.device, new is not None)
-        waits = active.count(False) < part * len(active) if may_leave else any(active)
-        if waits and not at_the_end:
-            continue
         done = [place for place, busy in enumerate(active) if not busy]
-        yield batch.results(done)
-        while done and new is not None:
-            if (new := sources(len(done))) is not None:
-                batch.replace(done[: len(new.numbers)], new)
-                done = done[len(new.numbers) :]
-        if len(done) == len(active):
+        part = LIVE_LEAVING_PART if live else leaving_part(model.device, new is not None)
+        waits = len(done) < part * len(active) if may_leave else any(active)
+        if waits and not at_the_end:
+            if not live:
+                continue
+            done = []
+        if done:
+            yield batch.results(done)
+        while (room := batch_size - len(batch.numbers) + len(done)) and (new := sources(room)) is not None:
+            done = batch.join(done, new)
+        if len(done) == len(batch.numbers):
             return
         if done:
-            batch.keep([place for place in range(len(active)) if place not in done])
+            batch.keep([place for place in range(len(batch.numbers)) if place not in done])

@@ -473,7 +473,7 @@ def test_command_takes_decoding_options_and_tokenizer_from_elsewhere(
 def test_a_summary_is_one_line(
     export: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("utils.summarize._generate", lambda windows, *_: ["one\ntwo"] * len(windows))
+    monkeypatch.setattr("utils.summarize.summarize", lambda documents, *_, **__: ["one\ntwo"] * len(documents))
     run(monkeypatch, "A dog ran.\nA cat sat.\n", export, "--lines")
     assert capsys.readouterr().out == "one two\none two\n"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.generation import GenerationOutput, generate
+from bart.generation import GenerationOutput, generate, generate_live
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,6 +79,54 @@ def test_articles_that_join_and_leave_get_what_they_get_alone(model, batch_size:
         alone = model.generate(torch.tensor([source]), max_length=20, **options)
         assert found[index].tolist() == alone.tolist()
     assert len({sequences.shape[1] for sequences in found.values()}) > 2, "all of like length: shows nothing"
+
+
+@every_method
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_articles_that_arrive_while_others_are_in_work_get_what_they_get_alone(
+    model, batch_size: int, options: dict[str, Any]
+):
+    generator = torch.Generator().manual_seed(9)
+    lengths = torch.randint(1, 15, (19,), generator=generator).tolist()
+    sources = [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+    # How many have arrived by each question; the first is alone, and some come when nobody else is left.
+    arrive = [1, *torch.randint(0, 3, (400,), generator=generator).tolist()]
+    left, inside, sizes = list(enumerate(sources)), 0, []
+
+    def arrivals(room: int) -> list[tuple[int, list[int]]]:
+        nonlocal inside
+        assert 0 < room == batch_size - inside
+        count = min(room, arrive.pop(0))
+        new, left[:count] = left[:count], []
+        inside += len(new)
+        sizes.append(inside)
+        return new
+
+    found: dict[int, list[list[int]]] = {}
+    while left:
+        for article in generate_live(model, arrivals, batch_size, max_length=20, **options):
+            inside -= 1
+            assert article.index not in found
+            found[article.index] = article.sequences.tolist()
+    assert max(sizes) == batch_size
+    for index, source in enumerate(sources):
+        assert found[index] == model.generate(torch.tensor([source]), max_length=20, **options).tolist()
+
+
+def test_an_article_is_given_out_when_it_is_done_though_others_go_on(model):
+    sources = torch.randint(3, VOCAB, (8, 6), generator=torch.Generator().manual_seed(10)).tolist()
+    lengths = [model.generate(torch.tensor([source]), max_length=20).shape[1] for source in sources]
+    assert len(set(lengths)) > 2, "of like length: shows nothing"
+    waiting = list(enumerate(sources))
+    articles = generate_live(model, lambda room: [waiting.pop(0)] if waiting else [], len(sources), max_length=20)
+    ends = {number: length + (number > 0) for number, length in enumerate(lengths)}  # the others join a step later
+    assert [article.index for article in articles] == sorted(ends, key=ends.__getitem__)
+
+
+def test_generate_live_refuses_bad_sources_when_they_arrive(model):
+    with pytest.raises(InputError, match="source 4 has 0 ids"):
+        next(generate_live(model, lambda room: [(4, [])], 2))
+    assert list(generate_live(model, lambda room: [], 2)) == []
 
 
 @pytest.mark.parametrize("size", [1, 2])
