@@ -60,8 +60,8 @@ def test_fifty_clients_for_a_minute(export: Path, texts: list[str]) -> None:
     requests = [{"text": text} for text in texts[:38]]
     expected = offline(export, requests)
     with service_process(export, "--threads", 1) as service:
-        warm = load(service.port, requests, clients=50, seconds=20)
         alone = load(service.port, requests, clients=1, seconds=10)
+        warm = load(service.port, requests, clients=50, seconds=20)
         before = service.memory()
         found = load(service.port, requests, clients=50, seconds=60)
         after = service.memory()
