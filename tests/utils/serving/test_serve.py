@@ -61,7 +61,8 @@ def test_fifty_clients_for_a_minute(export: Path, texts: list[str]) -> None:
     expected = offline(export, requests)
     with service_process(export, "--threads", 1) as service:
         alone = load(service.port, requests, clients=1, seconds=10)
-        warm = load(service.port, requests, clients=50, seconds=20)
+        # Until there are kernels for most shapes of batches.
+        warm = load(service.port, requests, clients=50, seconds=40)
         before = service.memory()
         found = load(service.port, requests, clients=50, seconds=60)
         after = service.memory()
