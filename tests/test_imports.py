@@ -96,6 +96,12 @@ def test_processes_that_compute_rouge_start_without_torch() -> None:
     assert loaded & {"torch", "transformers", "pytorch_lightning", "sacrebleu"} == set()
 
 
+def test_matplotlib_is_loaded_only_to_draw_a_report() -> None:
+    loaded = loaded_by("import utils.evaluation.report")
+    assert "numpy" in loaded
+    assert "matplotlib" not in loaded
+
+
 def requirements() -> dict[str, set[str]]:
     """Package -> its lines in requirements.txt, each of which must be an exact pin."""
     packages: dict[str, set[str]] = {}

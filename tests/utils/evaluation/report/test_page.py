@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import logging
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,25 +12,14 @@ import pytest
 
 from bart.errors import InputError
 from tests.scored_run import HOSTILE, write_articles, write_run
-from utils.evaluation import report
-from utils.evaluation.report import (
-    Chart,
-    Series,
-    build_report,
-    curve,
-    draw,
-    histograms,
-    main,
-    read_run,
-    thinned,
-    write_report,
-)
+from utils.evaluation.report import build_report
+from utils.evaluation.report.page import ASSETS
+from utils.evaluation.report.pieces import MINUS, NOTHING
 from utils.evaluation.rouge import ROUGE_TYPES
 from utils.evaluation.significance import compare
 from utils.evaluation.text_statistics import mean, text_statistics, words
 
-STYLE = (report.PAGE / "style.css").read_text(encoding="utf-8")
-PNG = b"\x89PNG\r\n\x1a\n"
+STYLE = (ASSETS / "style.css").read_text(encoding="utf-8")
 
 
 class Page(HTMLParser):
@@ -69,18 +57,6 @@ class Page(HTMLParser):
         return json.loads(gzip.decompress(base64.b64decode(self.scripts[name])))
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take most of a report's time; `test_charts_are_drawn_as_png` draws all kinds."""
-    monkeypatch.setattr(report, "draw", lambda chart, path: path.write_bytes(b"picture"))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    write_run(tmp_path / "run")
-    return tmp_path / "run"
-
-
 def page_of(*folders: Path, **options: Any) -> Page:
     return Page(build_report(folders, **options))
 
@@ -90,7 +66,7 @@ def test_the_page_tells_scores_intervals_and_settings(run: Path) -> None:
     text = page_of(run).text
     low, high = scores["intervals"]["rouge2"]
     assert f"ROUGE-2 {scores['rouge2']:.2f} {low:.2f} to {high:.2f}" in text
-    assert f"Loss 2.1234 {report.NOTHING}" in text
+    assert f"Loss 2.1234 {NOTHING}" in text
     for piece in ("120 articles", "12.50", "Latency, ms, p95 140", "0:01:01", "Some CPU", "learning_rate 0.002"):
         assert piece in text
     assert "top_k" not in text  # what is not set
@@ -111,16 +87,6 @@ def test_charts_hold_the_values_of_the_files(run: Path) -> None:
     assert charts["latency"]["marks"] == [["p50", 75.0], ["p90", 120.0], ["p99", 170.0]]
     assert "Training: 3.5 at step 10, 1.125 at step 40, between 1.125 and 3.5." in charts["loss"]["description"]
     assert {path.stem for path in (run / "report_figures").glob("*.png")} == set(charts)
-
-
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("kind", ["lines", "histogram"])
-def test_charts_are_drawn_as_png(tmp_path: Path, kind: str, several: bool) -> None:
-    names = ("one", "two") if several else ("one",)
-    series = [Series(name, [1, 2, 3][: 3 if kind == "histogram" else 2], [4, 5]) for name in names]
-    draw(Chart("name", "Title", "x", "y", series, kind, True, [("p50", 1.5)]), tmp_path / "name.png")
-    [picture] = tmp_path.iterdir()
-    assert picture.read_bytes().startswith(PNG)
 
 
 def test_means_over_the_articles_are_in_the_table(run: Path) -> None:
@@ -199,7 +165,7 @@ def test_a_run_that_was_only_trained_says_that_it_was_not_scored(run: Path) -> N
 
 def test_scores_of_an_older_run_are_enough(tmp_path: Path) -> None:
     (tmp_path / "test_scores.json").write_text('{"examples": 4, "rouge1": 12.5, "latency_ms": {"p50": 3}}')
-    assert f"ROUGE-1 12.50 {report.NOTHING}" in page_of(tmp_path).text
+    assert f"ROUGE-1 12.50 {NOTHING}" in page_of(tmp_path).text
 
 
 def test_a_translation_has_bleu_and_no_copy_rates(tmp_path: Path) -> None:
@@ -216,48 +182,6 @@ def test_a_translation_has_bleu_and_no_copy_rates(tmp_path: Path) -> None:
         "length_ratio",
         "repeated3",
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("metrics.csv", "epoch,loss\n0,1\n", "metrics.csv: has no column 'step'"),
-        ("metrics.csv", "step,lr\n1,fast\n", "metrics.csv, line 2: lr is 'fast'; a number"),
-        ("metrics.csv", "step,lr\n1,2\n3\n", "metrics.csv, line 3: 1 cells; the header has 2"),
-        ("metrics.csv", "step,lr\n,2\n", "metrics.csv, line 2: step is empty"),
-        ("metrics.csv", b"\xff\n", "metrics.csv: damaged"),
-        ("arguments.yaml", "a: [", "arguments.yaml: damaged"),
-        ("environment.json", "[]", "environment.json: holds a list"),
-        ("train_summary.json", '{"steps": "many"}', "train_summary.json: steps is 'many'; a number"),
-        ("test_scores.json", "{", "test_scores.json: damaged"),
-        ("test_scores.json", '{"rouge1": "high"}', "test_scores.json: rouge1 is 'high'; a number"),
-        ("test_scores.json", '{"examples": "all"}', "test_scores.json: examples is 'all'; a number"),
-        ("test_speed.json", '{"articles_per_second": "x"}', "test_speed.json: articles_per_second is 'x'; a number"),
-        ("test_scores.json", '{"intervals": {"rouge1": [1]}}', r"the interval of rouge1 is \[1\]"),
-        ("test_scores.json", '{"examples": 7}', "test_articles.jsonl: has 120 articles; test_scores.json is of 7"),
-        ("test_speed.json", '{"latency_histogram": {"edges_ms": [1], "counts": [1]}}', "needs edges_ms, one more"),
-        ("test_speed.json", '{"latency_ms": [1]}', r"latency_ms is \[1\]"),
-        ("test_articles.jsonl", '{"source": "a"}\n', "test_articles.jsonl, line 1: reference is None"),
-        ("test_articles.jsonl", "{\n", "test_articles.jsonl, line 1: damaged"),
-        ("test_articles.jsonl", "3\n", "test_articles.jsonl, line 1: a JSON object"),
-        (
-            *("test_articles.jsonl", '{"source": "", "reference": "", "summary": "", "rouge1": "x"}\n'),
-            "line 1: rouge1 is 'x'; a number",
-        ),
-    ],
-)
-def test_a_damaged_file_is_named_in_one_line(run: Path, name: str, content: str | bytes, message: str) -> None:
-    (run / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=message) as error:
-        build_report([run])
-    assert "\n" not in str(error.value)
-
-
-def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no metrics.csv"):
-        build_report([tmp_path])
-    with pytest.raises(InputError, match="no such directory"):
-        build_report([tmp_path / "none"])
 
 
 def test_the_split_is_chosen_among_those_scored(run: Path) -> None:
@@ -286,8 +210,8 @@ def test_runs_are_compared_on_the_articles_that_they_share(run: Path) -> None:
     own = [json.loads(line) for line in (run / "test_articles.jsonl").read_text().splitlines()]
     for name in ROUGE_TYPES["rouge-score"]:  # the second run less the first
         found = compare([article[name] for article in articles], [article[name] for article in own])
-        low, high = (f"{end:+.2f}".replace("-", report.MINUS) for end in (found.low, found.high))
-        difference = f"{found.difference:+.2f}".replace("-", report.MINUS)
+        low, high = (f"{end:+.2f}".replace("-", MINUS) for end in (found.low, found.high))
+        difference = f"{found.difference:+.2f}".replace("-", MINUS)
         assert f"{difference} {low} to {high} {found.p_value:.3f}" in page.text
     charts = {chart["name"]: chart for chart in json.loads(page.scripts["data"])["charts"]}
     assert [series["name"] for series in charts["loss_train_loss"]["series"]] == ["run", "other", "foreign", "trained"]
@@ -304,45 +228,7 @@ def test_runs_of_one_name_are_told_apart_and_none_is_given_twice(run: Path) -> N
         build_report([run, run.parent / "." / run.name])
 
 
-def test_the_command_prints_where_the_report_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(run)])
-    assert capsys.readouterr().out == f"{run / 'report.html'}\n"
-    main([str(run), "--output", str(run / "deep" / "page.html")])
-    assert (run / "deep" / "page.html").exists() and (run / "deep" / "page_figures" / "loss.png").exists()
-    (run / "file").write_text("")
-    with pytest.raises(InputError, match="page.html: cannot be written"):
-        main([str(run), "--output", str(run / "file" / "page.html")])
-
-
-def test_a_finished_run_is_never_broken_by_its_report(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_report(run)
-    assert (run / "report.html").exists() and caplog.records == []
-    (run / "test_scores.json").write_text("{")
-    write_report(run)
-    write_report(run / "none")
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    assert "report.html was not written: InputError" in caplog.text and "test_scores.json: damaged" in caplog.text
-
-
-def test_thinning_keeps_ends_and_extremes() -> None:
-    x, y = list(range(50_000)), [0.0] * 50_000
-    y[12_345], y[40_001] = 9.0, -9.0
-    thin_x, thin_y = thinned(x, y)
-    assert len(thin_x) <= report.MOST_POINTS
-    assert thin_x == sorted(thin_x) and (thin_x[0], thin_x[-1]) == (0, 49_999)
-    assert {(12_345, 9.0), (40_001, -9.0)} <= set(zip(thin_x, thin_y, strict=True))
-
-
-def test_histograms_share_edges_and_count_everything() -> None:
-    first, second = histograms({"a": [1, 2, 2, 500], "b": [7]})
-    assert first.x == second.x and len(first.x) == len(first.y) + 1
-    assert sum(first.y) == 4 and sum(second.y) == 1
-    [single] = histograms({"a": [3, 3]})
-    assert (single.x, single.y) == ([3, 4], [2])
-
-
-def test_a_column_without_values_is_no_curve(run: Path) -> None:
-    assert curve(read_run(run), "val_bleu", "BLEU") == []
+def test_a_log_without_values_has_no_curves(run: Path) -> None:
     (run / "metrics.csv").write_text("step,train_loss\n")
     assert "No learning curves" in page_of(run).text
 

@@ -310,8 +310,8 @@ class Articles {
     if (!this.several) {
       return metrics.map((metric) => ({ ...metric, values: metric.values[0], lesser: !/rouge|bleu/.test(metric.key) }));
     }
-    const { key, digits, values } = metrics[this.metric];
-    const each = runs.map((name, run) => ({ key: `${key}-${run}`, label: name, digits, values: values[run] }));
+    const { key, short: score, digits, values } = metrics[this.metric];
+    const each = runs.map((name, run) => ({ key: `${key}-${run}`, label: `${score}, ${name}`, digits, values: values[run] }));
     const differences = runs.slice(1).map((name, i) => ({
       key: `${key}-difference-${i + 1}`,
       label: runs.length > 2 ? `${name} − ${runs[0]}` : "Difference",
@@ -589,7 +589,7 @@ class ArticleView {
     }
     const cell = (tag, text, attributes = {}) => make(tag, { class: "number", ...attributes }, text);
     const head = make("tr", { role: "row" }, make("th", { scope: "col", role: "columnheader" }, "Run"),
-      ...data.metrics.map(({ label }) => cell("th", label, { scope: "col", role: "columnheader" })));
+      ...data.metrics.map(({ short: label, title }) => cell("th", label, { scope: "col", role: "columnheader", title })));
     const rows = names.map((name, run) => make("tr", { role: "row" }, make("th", { scope: "row", role: "rowheader" }, name),
       ...data.metrics.map(({ short: label, digits, values }) => cell("td", number(values[run][i], digits), { role: "cell", "data-label": label }))));
     const parts = [make("thead", { role: "rowgroup" }, head), make("tbody", { role: "rowgroup" }, ...rows)];

@@ -204,6 +204,19 @@ def test_nothing_is_wider_than_the_window(
     assert sizes[0] <= sizes[1] <= width
 
 
+@pytest.mark.parametrize("width", [400, 800, 920, 1400])
+def test_long_names_of_runs_neither_widen_the_page_nor_stand_letter_under_letter(
+    open_page: Any, tmp_path: Path, width: int
+) -> None:
+    folders = [tmp_path / f"bart_large_cnn_8_gpus_learning_rate_{n}" for n in (1, 2)]
+    for seed, folder in enumerate(folders):
+        write_run(folder, articles=3, seed=seed)
+    page = open_page(build_report(folders), width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    lines = page.eval_on_selector_all("#scores tbody td", "cells => cells.map(cell => cell.clientHeight / 24)")
+    assert max(lines) < 5
+
+
 def test_a_comparison_sorts_by_the_difference(open_page: Any, comparison: Any, run: Any) -> None:
     path, others = comparison
     page = open_page(path)
