@@ -16,6 +16,7 @@ import yaml
 from bart.errors import InputError
 from utils.data.line_files import SPLITS
 from utils.evaluation.text_statistics import NOVEL_ORDERS, length_ratio, text_statistics, words
+from utils.progress import Progress
 
 SCORE_NAMES = {
     "rouge1": "ROUGE-1",
@@ -36,6 +37,7 @@ STATISTICS = {
 }
 # Statistics that relate a summary to its source; a translation has another language's words.
 OF_THE_SOURCE = {"compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
+SOON_DONE = 1000  # articles whose words are counted in about a second
 
 
 @dataclass
@@ -241,6 +243,8 @@ def add_articles(run: Run, split: str) -> None:
     if run.articles and examples is not None and examples != len(run.articles):
         raise InputError(f"{path}: has {len(run.articles)} articles; {split}_scores.json is of {examples!r}")
     translated = is_translation(run, split)
+    count = len(run.articles)
+    progress = Progress("report", count, "articles", shown=count > SOON_DONE)
     for article in run.articles:
         source, reference, summary = (words(article[name]) for name in ("source", "reference", "summary"))
         article["source_words"] = len(source)
@@ -249,6 +253,7 @@ def add_articles(run: Run, split: str) -> None:
         for name in OF_THE_SOURCE if translated else ():
             numbers[name] = None
         run.statistics.append(numbers)
+        progress.advance()
 
 
 def is_translation(run: Run, split: str) -> bool:
