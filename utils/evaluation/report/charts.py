@@ -87,11 +87,13 @@ def curve(run: Run, column: str, name: str) -> list[Series]:
 
 def training_charts(runs: Sequence[Run]) -> list[Chart]:
     """Curves of training: for one run the related ones in one chart, for several a chart for each quantity."""
+    # Without search it is the arg-max under teacher forcing that is scored, far above what the model generates.
+    forced = any(run.arguments.get("eval_beams") == 0 for run in runs)
     groups: list[tuple[str, str, str, bool, dict[str, str]]] = [
         ("loss", "Loss", "nats per target token", False, {"train_loss": "Training", "val_loss": "Validation"}),
         ("learning_rate", "Learning rate", "learning rate", True, {"lr": "Learning rate"}),
         (
-            *("validation_rouge", "Validation ROUGE", "ROUGE F, %", False),
+            *("validation_rouge", "Validation ROUGE" + ", teacher-forced" * forced, "ROUGE F, %", False),
             {f"val_{name}": label for name, label in SCORE_NAMES.items() if name.startswith("rouge")},
         ),
         ("throughput", "Training throughput", "tokens per second", True, {"tokens_per_second": "Tokens per second"}),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.evaluation.report.charts import MOST_POINTS, Chart, Series, curve, draw, histograms, thinned
+from utils.evaluation.report.charts import MOST_POINTS, Chart, Series, curve, draw, histograms, thinned, training_charts
 from utils.evaluation.report.runs import read_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -39,3 +39,9 @@ def test_histograms_share_edges_and_count_everything() -> None:
 
 def test_a_column_without_values_is_no_curve(run: Path) -> None:
     assert curve(read_run(run), "val_bleu", "BLEU") == []
+
+
+@pytest.mark.parametrize(("beams", "title"), [(0, "Validation ROUGE, teacher-forced"), (4, "Validation ROUGE")])
+def test_rouge_under_teacher_forcing_is_called_so(run: Path, beams: int, title: str) -> None:
+    (run / "arguments.yaml").write_text(f"eval_beams: {beams}\n")
+    assert title in [chart.title for chart in training_charts([read_run(run)])]
