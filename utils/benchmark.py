@@ -155,14 +155,12 @@ def training_figures(folder: Path) -> dict[str, float | None]:
     measured = rows[1:]
     if not measured:
         raise ValueError(f"metrics.csv has {len(rows)} intervals")
-    # Intervals are of as many steps each: rates over all of them are harmonic means.
-    samples, tokens = (
-        statistics.harmonic_mean([float(row[f"{what}_per_second"]) for row in measured])
-        for what in ("samples", "tokens")
-    )
+    # Intervals are of as many samples each, whatever their tokens; these are the seconds of one sample in each.
+    seconds = [1 / float(row["samples_per_second"]) for row in measured]
+    tokens = sum(float(row["tokens_per_second"]) * time for row, time in zip(measured, seconds, strict=True))
     return {
-        "throughput": samples,
-        "tokens_per_second": tokens,
+        "throughput": len(seconds) / sum(seconds),
+        "tokens_per_second": tokens / sum(seconds),
         "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
         "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
     }

@@ -94,14 +94,14 @@ def test_tables_show_a_failed_row_with_its_reason() -> None:
 
 
 def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> None:
-    # 40 samples an interval: the first one warms up, the others take 1, 2 and 4 seconds.
+    # 40 samples an interval: the first one warms up, the others take 1, 2 and 4 seconds, for more tokens the later.
     columns = "step,samples_per_second,tokens_per_second,step_time_p50,peak_memory_gb,val_loss"
     seconds = {4: 40.0, 9: 1.0, 14: 2.0, 19: 4.0}
-    lines = [f"{step},{40 / time},{400 / time},{time / 5},{step},\n" for step, time in seconds.items()]
+    lines = [f"{step},{40 / time},{100 * step / time},{time / 5},{step},\n" for step, time in seconds.items()]
     (tmp_path / "metrics.csv").write_text("".join([f"{columns}\n", *lines, "19,,,,,3.0\n"]))
     figures = benchmark.training_figures(tmp_path)
     assert figures["throughput"] == pytest.approx(120 / 7)
-    assert figures["tokens_per_second"] == pytest.approx(1200 / 7)
+    assert figures["tokens_per_second"] == pytest.approx((900 + 1400 + 1900) / 7)
     assert figures["step_milliseconds"] == pytest.approx(400)
     assert figures["peak_memory_gb"] == 19
 
