@@ -213,9 +213,10 @@ def end_group(leader: subprocess.Popen[str]) -> None:
 def reason(lines: Iterable[str]) -> str | None:
     """The line of a failed run's output that says most about why: an error's, or the last; None if there is none."""
     lines = [line for line in lines if line]
-    for wanted in (r"\S*(Error|error): \S", r".*error"):
-        # What torchrun says after its processes' own words names no reason.
-        found = [line for line in lines if re.match(wanted, line) and not re.match("(error_file|traceback) *:", line)]
+    # What follows from the end of another process, and what torchrun says last, names no reason.
+    follows = re.compile(r"(error_file|traceback) *:|.*: error: another process of this run is gone")
+    for wanted in (r"(\[\w+\]: *)?([\w.]+: error|[\w.]*Error): \S", r".*[Ee]rror"):
+        found = [line for line in lines if re.match(wanted, line) and not follows.match(line)]
         if found:
             return found[-1]
     return lines[-1] if lines else None

@@ -173,7 +173,9 @@ def test_the_reason_of_a_failure_is_the_error_not_what_a_launcher_says_after_it(
         "============================================================",
     ]
     assert benchmark.reason(torchrun) == torchrun[0]
-    assert benchmark.reason(["[rank1]: ValueError: a", "run_eval.py: error: --bs is 0", ""]).startswith("run_eval.py")
+    gone = "run_eval.py: error: another process of this run is gone, or cannot be reached (gloo)"
+    assert benchmark.reason(["[rank1]: ValueError: a", gone, *torchrun[1:]]) == "[rank1]: ValueError: a"
+    assert benchmark.reason(["ValueError: caught", "run_eval.py: error: --bs is 0", ""]).startswith("run_eval.py")
     assert benchmark.reason(["begun", "line 12: 4711 Killed"]) == "line 12: 4711 Killed"
     assert benchmark.reason([""]) is None
 
