@@ -53,7 +53,8 @@ if [[ -s $results/train_summary.json ]]; then # written after the export
     phase "training"
     echo "$results/export is trained already"
     phase "scoring"
-    if [[ -s $results/test_scores.json ]]; then
+    # The report is written last; scores without it may be an earlier version's, which lack what is shown below.
+    if [[ -s $results/test_scores.json && $results/report.html -nt $results/test_scores.json ]]; then
         echo "$results/test_scores.json is there already"
     else
         bash scripts/run_eval_summarization.sh "$results/export" 64 0 fp32 "$beams" "$source_length" "$target_length" \

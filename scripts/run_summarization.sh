@@ -9,7 +9,8 @@
 # argument that starts with "--" goes to finetune.py, behind what is fixed here, so that it wins.
 # Read from the environment: SEED (default 42); RESULTS_DIR (default results/bart_pyt_<stamp>), which an interrupted run
 # takes up again with --resume_from_checkpoint last; LAUNCH (default python), the words that start finetune.py, for
-# example "torchrun --nproc_per_node=8 --numa-binding=node". NUM_GPU counts the GPUs of one machine.
+# example "torchrun --nproc_per_node=8 --numa-binding=node"; SCORE (default 1), where 0 leaves off the scoring.
+# NUM_GPU counts the GPUs of one machine.
 set -euo pipefail
 
 positional=()

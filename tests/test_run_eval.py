@@ -415,6 +415,14 @@ def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pyte
     }
 
 
+def test_debug_logs_what_is_ours(trained: Path) -> None:
+    argv = words(trained, trained / "run" / "export", "debug", "--n_obs", 2, "--debug")
+    done = subprocess.run([sys.executable, "run_eval.py", *argv], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "article 1: " in done.stderr
+    assert "findfont" not in done.stderr and done.stderr.count("\n") < 30
+
+
 def test_static_batches_are_timed_as_a_whole(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """9 articles in 3 batches, one of them to warm up; each batch takes 50 ms, and encoding 20 ms of that."""
     encode, generate_many = BartForConditionalGeneration.encode, BartForConditionalGeneration.generate_many

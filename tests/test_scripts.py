@@ -491,3 +491,30 @@ def test_an_interpreter_that_will_not_do_is_named(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"error: no Python 3.10 to 3.13 with the venv module: tried {broken};")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "venv").exists()
+
+
+def test_the_quickstart_scores_again_what_has_no_report_of_its_scores(tmp_path: Path) -> None:
+    contents = {
+        "scripts/run_eval_summarization.sh": "echo scoring again",
+        ".venv/bin/python": "#!/bin/sh\nexit 0\n",
+        **dict.fromkeys(("requirements.txt", ".venv/installed-requirements.txt"), "torch"),
+        **dict.fromkeys(("data/sample/test.target", "data/sample/tokenizer/tokenizer_config.json"), "there"),
+        **dict.fromkeys((f"results/quickstart/{name}" for name in ("train_summary.json", "test_scores.json")), "there"),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / ".venv/bin/python").chmod(0o755)
+    for name in ("quickstart.sh", "setup_env.sh"):
+        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
+
+    def quickstart() -> str:
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "VENV")}
+        command = ["bash", str(tmp_path / "scripts/quickstart.sh")]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert "scoring again" in quickstart()
+    (tmp_path / "results/quickstart/report.html").touch()
+    assert "scoring again" not in quickstart()
+    os.utime(tmp_path / "results/quickstart/report.html", (0, 0))  # of the training alone
+    assert "scoring again" in quickstart()

@@ -19,7 +19,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
@@ -36,6 +37,7 @@ CPU_PRECISIONS = {TRAINING: ("fp32", "bf16"), INFERENCE: ("fp32", "bf16", "int8"
 GPU_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 BASE_PRECISION = "fp32"  # what the speed-up is measured against
 AMPERE = (8, 0)  # compute capability with which GPUs learnt tf32 and bf16
+GRACE_SECONDS = 40  # from SIGTERM to SIGKILL; torchrun takes up to 30 to end its processes
 LOG_EVERY = 5  # optimizer steps; throughput is averaged over such intervals
 # What a table's columns are called, which figure they show, and how.
 SHARED = {
@@ -153,14 +155,12 @@ def training_figures(folder: Path) -> dict[str, float | None]:
     measured = rows[1:]
     if not measured:
         raise ValueError(f"metrics.csv has {len(rows)} intervals")
-    # Intervals are of as many steps each: rates over all of them are harmonic means.
-    samples, tokens = (
-        statistics.harmonic_mean([float(row[f"{what}_per_second"]) for row in measured])
-        for what in ("samples", "tokens")
-    )
+    # Intervals are of as many samples each, whatever their tokens; these are the seconds of one sample in each.
+    seconds = [1 / float(row["samples_per_second"]) for row in measured]
+    tokens = sum(float(row["tokens_per_second"]) * time for row, time in zip(measured, seconds, strict=True))
     return {
-        "throughput": samples,
-        "tokens_per_second": tokens,
+        "throughput": len(seconds) / sum(seconds),
+        "tokens_per_second": tokens / sum(seconds),
         "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
         "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
     }
@@ -195,6 +195,33 @@ COMMANDS: dict[str, Callable[[BenchmarkArguments, Row], list[str]]] = {
 FIGURES = {TRAINING: training_figures, INFERENCE: inference_figures}
 
 
+def end_group(leader: subprocess.Popen[str]) -> None:
+    """End all processes of a process's group, if there are any left.
+
+    SIGTERM comes first, on which torchrun ends the processes that it started: their groups are others.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGTERM)
+        end = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            leader.poll()  # until its status is asked for, it counts as there
+            os.killpg(leader.pid, 0)
+        os.killpg(leader.pid, signal.SIGKILL)
+
+
+def reason(lines: Iterable[str]) -> str | None:
+    """The line of a failed run's output that says most about why: an error's, or the last; None if there is none."""
+    lines = [line for line in lines if line]
+    # What follows from the end of another process, and what torchrun says last, names no reason.
+    follows = re.compile(r"(error_file|traceback) *:|.*: error: another process of this run is gone")
+    for wanted in (r"(\[\w+\]: *)?([\w.]+: error|[\w.]*Error): \S", r".*[Ee]rror"):
+        found = [line for line in lines if re.match(wanted, line) and not follows.match(line)]
+        if found:
+            return found[-1]
+    return lines[-1] if lines else None
+
+
 def run_row(args: BenchmarkArguments, row: Row, extras: Sequence[str], folder: Path) -> bool:
     """Run a configuration, with its output on stderr and in `folder/output.txt`; give its row figures or a failure.
 
@@ -204,7 +231,7 @@ def run_row(args: BenchmarkArguments, row: Row, extras: Sequence[str], folder: P
     folder.mkdir(parents=True)
     environment = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
     command = [*COMMANDS[args.kind](args, row), *extras]
-    tail: deque[str] = deque(maxlen=50)
+    tail: deque[str] = deque(maxlen=200)
     over_time = False
     with (folder / "output.txt").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
@@ -215,7 +242,7 @@ def run_row(args: BenchmarkArguments, row: Row, extras: Sequence[str], folder: P
         def stop() -> None:
             nonlocal over_time
             over_time = True
-            os.killpg(process.pid, signal.SIGKILL)
+            end_group(process)
 
         timer = Timer(args.time_limit, stop)
         timer.start()
@@ -227,17 +254,17 @@ def run_row(args: BenchmarkArguments, row: Row, extras: Sequence[str], folder: P
             status = process.wait()
         finally:
             timer.cancel()
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            end_group(process)
+            process.wait()
     if over_time:
         row.failure = f"it took longer than the time limit of {args.time_limit:g} s"
     elif status:
-        lines = [line for line in tail if line]
-        errors = [line for line in lines if re.search(r"error", line, re.IGNORECASE)]
-        row.failure = (errors or lines or [f"it ended with status {status}"])[-1]
+        row.failure = reason(tail) or f"it ended with status {status}"
     else:
-        row.figures = FIGURES[args.kind](folder)
+        try:
+            row.figures = FIGURES[args.kind](folder)
+        except (OSError, ValueError, KeyError) as error:
+            row.failure = f"it left no figures ({type(error).__name__}: {error})"
     for path in folder.glob("*.ckpt"):  # gigabytes of what nobody asked for
         path.unlink()
     shutil.rmtree(folder / "export", ignore_errors=True)
@@ -339,6 +366,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m utils.benchmark",
     )
     extras = argv[cut + 1 :]
+    # As an exception, so that the row that runs is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows = configurations(args)
     started = time.strftime("%Y-%m-%d %H:%M")
     folder = Path(args.output_dir or f"results/bart_pyt_{args.kind}_benchmark_{time.strftime('%y%m%d_%H%M%S')}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,14 +94,14 @@ def test_tables_show_a_failed_row_with_its_reason() -> None:
 
 
 def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> None:
-    # 40 samples an interval: the first one warms up, the others take 1, 2 and 4 seconds.
+    # 40 samples an interval: the first one warms up, the others take 1, 2 and 4 seconds, for more tokens the later.
     columns = "step,samples_per_second,tokens_per_second,step_time_p50,peak_memory_gb,val_loss"
     seconds = {4: 40.0, 9: 1.0, 14: 2.0, 19: 4.0}
-    lines = [f"{step},{40 / time},{400 / time},{time / 5},{step},\n" for step, time in seconds.items()]
+    lines = [f"{step},{40 / time},{100 * step / time},{time / 5},{step},\n" for step, time in seconds.items()]
     (tmp_path / "metrics.csv").write_text("".join([f"{columns}\n", *lines, "19,,,,,3.0\n"]))
     figures = benchmark.training_figures(tmp_path)
     assert figures["throughput"] == pytest.approx(120 / 7)
-    assert figures["tokens_per_second"] == pytest.approx(1200 / 7)
+    assert figures["tokens_per_second"] == pytest.approx((900 + 1400 + 1900) / 7)
     assert figures["step_milliseconds"] == pytest.approx(400)
     assert figures["peak_memory_gb"] == 19
 
@@ -107,6 +109,21 @@ def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> No
 def canned(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """A shell script in the place of a row's run."""
     monkeypatch.setitem(benchmark.COMMANDS, "training", lambda args, row: ["bash", "-c", script])
+
+
+def launcher_of_a_worker() -> str:
+    """A shell script that does as torchrun: its process is in a session of its own, and SIGTERM ends that."""
+    program = """
+import signal, subprocess, sys
+def end(*_):
+    worker.kill()
+    sys.exit(1)
+worker = subprocess.Popen(["sleep", "40"], start_new_session=True)
+signal.signal(signal.SIGTERM, end)
+print("begun", worker.pid, flush=True)
+worker.wait()
+"""
+    return f"{sys.executable} -c '{program}'; true"
 
 
 def test_a_row_over_the_time_limit_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -117,6 +134,57 @@ def test_a_row_over_the_time_limit_is_killed_with_its_children(monkeypatch: pyte
     assert time.perf_counter() - start < 10
     assert failed.failure == "it took longer than the time limit of 0.5 s"
     assert (tmp_path / "row" / "output.txt").read_text() == "begun\n"
+
+
+def test_a_row_over_the_time_limit_takes_the_processes_of_its_launcher_along(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    canned(monkeypatch, launcher_of_a_worker())
+    failed = row(0, "fp32", None)
+    start = time.perf_counter()
+    benchmark.run_row(arguments(time_limit=2), failed, [], tmp_path / "row")
+    assert time.perf_counter() - start < 15  # the worker, too, has closed its output
+    assert failed.failure == "it took longer than the time limit of 2 s"
+
+
+def test_sigterm_ends_the_row_that_runs(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from utils import benchmark
+benchmark.COMMANDS["training"] = lambda args, row: ["bash", "-c", {launcher_of_a_worker()!r}]
+benchmark.main(["training", "4", "40", "12", "data", "config.json", "--output_dir", {str(tmp_path / "out")!r}])
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    worker = int(next(line for line in process.stderr if "begun" in line).split()[1])
+    process.terminate()
+    assert process.wait(15) == 128 + signal.SIGTERM
+    process.stderr.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def test_the_reason_of_a_failure_is_the_error_not_what_a_launcher_says_after_it() -> None:
+    torchrun = [
+        "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB",
+        "E1121 21:04:12.164000 29981 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "error_file: <N/A>",
+        "traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+        "============================================================",
+    ]
+    assert benchmark.reason(torchrun) == torchrun[0]
+    gone = "run_eval.py: error: another process of this run is gone, or cannot be reached (gloo)"
+    assert benchmark.reason(["[rank1]: ValueError: a", gone, *torchrun[1:]]) == "[rank1]: ValueError: a"
+    assert benchmark.reason(["ValueError: caught", "run_eval.py: error: --bs is 0", ""]).startswith("run_eval.py")
+    assert benchmark.reason(["begun", "line 12: 4711 Killed"]) == "line 12: 4711 Killed"
+    assert benchmark.reason([""]) is None
+
+
+def test_a_row_without_figures_is_a_failed_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    canned(monkeypatch, "true")
+    failed = row(0, "fp32", None)
+    benchmark.run_row(arguments(), failed, [], tmp_path / "row")
+    assert failed.failure.startswith("it left no figures (FileNotFoundError: ")
 
 
 @pytest.mark.usefixtures("gpus")

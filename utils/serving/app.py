@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,7 @@ class Service:
     Attributes:
         draining: whether requests to /summarize are refused, for the service is about to end.
         answering: requests that have been read and not answered.
+        in_pool: what threads do with the texts of requests.
 
     Raises:
         InputError: the model's own decoding options are beyond the limits, or a limit is beyond its positions.
@@ -109,6 +109,8 @@ class Service:
         self.answering = 0
         self._open = 0  # requests to /summarize
         self._reading: set[asyncio.Task[bytes]] = set()
+        self._stopped = asyncio.Event()
+        self.in_pool: set[Future[Any]] = set()
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
 
     def drain(self) -> None:
@@ -116,6 +118,11 @@ class Service:
         self.draining = True
         for task in self._reading:
             task.cancel()
+
+    def stop(self) -> None:
+        """Decode no further, and have all requests answered that are in work."""
+        self._stopped.set()
+        self.engine.stop()
 
     def health(self) -> Response:
         status = "failed" if self.engine.failed else "draining" if self.draining else "ok"
@@ -180,20 +187,26 @@ class Service:
             self._reading.discard(task)
 
     async def _watched(self, request: Request, wanted: SummaryRequest) -> tuple[list[str], int]:
-        """What `_summarize` gives, unless time runs out or the client leaves."""
+        """What `_summarize` gives, unless time runs out, the client leaves or the service ends."""
         self.answering += 1
         work = asyncio.ensure_future(self._summarize(wanted))
         left = asyncio.ensure_future(_left(request))
+        stopped = asyncio.ensure_future(self._stopped.wait())
         try:
-            await asyncio.wait({work, left}, timeout=self.args.request_timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {work, left, stopped}, timeout=self.args.request_timeout, return_when=asyncio.FIRST_COMPLETED
+            )
             if work.done():
                 return work.result()
             if left.done():
                 raise ClientLeft
+            if stopped.done():
+                raise _ending()
             raise Problem(504, f"the summary was not done within {self.args.request_timeout:g} seconds")
         finally:
             work.cancel()
             left.cancel()
+            stopped.cancel()
             self.answering -= 1
 
     async def _summarize(self, wanted: SummaryRequest) -> tuple[list[str], int]:
@@ -237,7 +250,10 @@ class Service:
             self.engine.cancel(job)
 
     async def _in_pool(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(function, *args))
+        future = self._pool.submit(function, *args)
+        self.in_pool.add(future)
+        future.add_done_callback(self.in_pool.discard)
+        return await asyncio.wrap_future(future)
 
 
 async def _parts(request: Request) -> AsyncIterator[bytes]:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import time
+from concurrent.futures import wait
 from types import FrameType
 
 import uvicorn
@@ -101,7 +102,7 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.02)
         if service.answering:
             logger.warning("%d requests were not done in time", service.answering)
-        service.engine.stop()  # which has them answered
+        service.stop()  # which has them answered
         self.should_exit = True
 
 
@@ -139,7 +140,8 @@ def serve(service: Service, bound: socket.socket) -> None:
     service.engine.start()
     Server(service).run(sockets=[bound])
     service.engine.stop()
-    if not service.engine.join(CLOSING_SECONDS):
-        # In the midst of a step: the interpreter cannot end in order below it.
+    texts = wait(service.in_pool, CLOSING_SECONDS)
+    if not service.engine.join(CLOSING_SECONDS) or texts.not_done:
+        # In the midst of a step, or of a text: the interpreter cannot end in order below it.
         logging.shutdown()
         os._exit(0)

@@ -170,6 +170,31 @@ main()
         assert service.stop() == 0
 
 
+def test_a_request_whose_text_is_being_read_is_answered_at_the_end(export: Path) -> None:
+    program = """
+import time
+import utils.serving.app as app
+from utils.serving.__main__ import main
+
+def slow(*args):
+    app.Service.health = lambda service: app.JSONResponse("begun")
+    time.sleep(30)
+
+app.Rounds = slow
+main()
+"""
+    command = [sys.executable, "-c", program]
+    with service_process(export, "--drain_seconds", 0.5, command=command) as service:
+        connection = sent(service, {"text": "A dog ran."})
+        until(lambda: service.ask("/healthz", method="GET")[1] == "begun")
+        start = time.monotonic()
+        service.process.send_signal(signal.SIGTERM)
+        assert answer(connection) == (503, {"error": "the service is shutting down"})
+        assert service.process.wait(20) == 0
+        assert time.monotonic() - start < 10
+        assert "1 requests in work" in "".join(service.log) and "Exception" not in "".join(service.log)
+
+
 def test_a_port_in_use_is_one_line(service: ServiceProcess, export: Path) -> None:
     command = [sys.executable, "-m", "utils.serving", str(export), "--port", str(service.port)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
