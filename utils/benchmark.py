@@ -377,6 +377,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"[{number}/{len(rows)}] {row.name}, batch {row.batch_size}", file=sys.stderr, flush=True)
         is_refused = run_row(args, row, extras, folder / row.name)
         if is_refused and number == 1:  # and so would be all others
+            shutil.rmtree(folder)
             raise InputError(str(row.failure))
         text = write_tables(args, extras, rows[:number], started, folder)
     print(f"{text}\nresults lie in {folder}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import signal
 import sys
 import types
 import typing
@@ -34,6 +35,8 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     except (InputError, RunError) as error:
         print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 class ArgumentParser(argparse.ArgumentParser):

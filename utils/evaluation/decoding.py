@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import torch
+
 from bart.generation import GeneratedArticle
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -100,6 +102,8 @@ def decode_share(
         # All at once: articles join as others leave.
         warmup, timed = ([part] if part else [] for part in (first, rest))
         steps, mine = continuous, len(share)
+    if model.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(model.device)  # the loss of the references may have taken more
     processes = f" (process 1 of {world})" if world > 1 else ""
     progress = Progress("decoding" + processes, mine, "articles")
     for batch in warmup:

@@ -30,7 +30,7 @@ from utils.progress import is_first
 
 logger = logging.getLogger(__name__)
 # For a network that is cut. Where a process dies torchrun ends the others at once; where one is slower, they wait.
-PATIENCE = timedelta(hours=1)
+PATIENCE = timedelta(days=1)
 
 
 def run(args: EvalArguments) -> None:

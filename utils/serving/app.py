@@ -25,6 +25,8 @@ from utils.summarize import LONG_DOCUMENTS, Rounds
 # lets short texts pass a long one.
 TEXT_THREADS = 2
 PATHS = ("/", "/summarize", "/healthz", "/metrics", "/openapi.json")
+SPLITTING = ("join", "resummarize")
+SLACK = 8  # tokens that a window may seem longer in the midst of its text than alone
 CLIENT_LEFT = 499  # what nginx calls a request whose client did not wait for the answer
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
 PAGE_POLICY = (
@@ -213,14 +215,21 @@ class Service:
         """The summaries, and how many articles were decoded for them."""
         most = self.args.max_articles_per_request
         articles = 0
+        long_documents = wanted.long_documents or self.args.long_documents
+        limit = self.args.max_source_length or self.positions
+        # Splitting takes ten times as long as counting: what is far too much is not split.
+        if long_documents in SPLITTING and sum(map(len, wanted.texts)) > most * limit:
+            windows = await self._in_pool(self._fewest_windows, wanted.texts, limit)
+            if windows > most:
+                raise Problem(413, f"the request makes at least {windows} windows; allowed: at most {most}")
         try:
             rounds = await self._in_pool(
                 Rounds,
                 wanted.texts,
                 self.tokenizer,
                 self.positions,
-                wanted.long_documents or self.args.long_documents,
-                self.args.max_source_length,
+                long_documents,
+                limit,
             )
             while rounds.windows:
                 if len(rounds.windows) > most:
@@ -232,6 +241,11 @@ class Service:
         except InputError as error:
             raise Problem(422, str(error)) from None
         return rounds.summaries, articles
+
+    def _fewest_windows(self, texts: list[str], limit: int) -> int:
+        """So many windows of at most `limit` tokens the texts make, or more."""
+        ids = self.tokenizer([" ".join(text.split()) for text in texts])["input_ids"]  # splitting drops white space
+        return sum(-(-len(row) // (limit + SLACK)) for row in ids)
 
     async def _decoded(self, job: Job, limited: bool) -> list[list[int]]:
         try:

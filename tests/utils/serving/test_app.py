@@ -110,11 +110,17 @@ def test_bad_requests_get_one_line(service: ServiceProcess, texts: list[str]) ->
         (422, f"max_length is {POSITIONS + 1}; ", {"text": "a", "max_length": POSITIONS + 1}),
         (422, "long_documents is 'refuse'", {"text": texts[38], "long_documents": "refuse"}),
         (413, "texts has 5 entries; allowed: at most 4", {"texts": ["a"] * 5}),
-        (413, "makes 5 windows; allowed: at most 4", {"texts": [texts[38], texts[39]]}),
+        (413, "makes 5 windows; allowed: at most 4", {"texts": ["a", "a", "a", texts[38]]}),
+        (413, "makes at least 10 windows; allowed: at most 4", {"text": "cat " * 4000}),
     ):
         code, content = service.ask(content=body)
         assert (code, list(content)) == (expected, ["error"])
         assert message in content["error"]
+
+
+def test_white_space_makes_no_windows(service: ServiceProcess, texts: list[str]) -> None:
+    code, content = service.ask(content={"text": f"{texts[0]}{' ' * 15_000}{texts[1]}"})
+    assert (code, content["articles"]) == (200, 2)
 
 
 def test_wrong_paths_and_methods_have_the_same_form(service: ServiceProcess) -> None:
