@@ -111,7 +111,7 @@ def test_bad_requests_get_one_line(service: ServiceProcess, texts: list[str]) ->
         (422, "long_documents is 'refuse'", {"text": texts[38], "long_documents": "refuse"}),
         (413, "texts has 5 entries; allowed: at most 4", {"texts": ["a"] * 5}),
         (413, "makes 5 windows; allowed: at most 4", {"texts": ["a", "a", "a", texts[38]]}),
-        (413, "makes at least 10 windows; allowed: at most 4", {"text": "cat " * 4000}),
+        (413, "makes at least 20 windows; allowed: at most 4", {"text": "cat " * 4000}),
     ):
         code, content = service.ask(content=body)
         assert (code, list(content)) == (expected, ["error"])
