@@ -36,9 +36,9 @@ def benchmark(folder: Path, *options: object) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
-def measured(folder: Path, *options: object) -> tuple[dict[str, Any], list[str]]:
+def measured(folder: Path, *options: object, repeats: int = 1) -> tuple[dict[str, Any], list[str]]:
     """The JSON and the lines of the table of a run that succeeds."""
-    done = benchmark(folder, "--repeats", 2, *options, "--threads", 1, "--output", folder / "out.json")
+    done = benchmark(folder, "--repeats", repeats, *options, "--threads", 1, "--output", folder / "out.json")
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "out.json").read_text()), done.stdout.splitlines()
 
@@ -57,7 +57,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_two_peers_agree_on_random_weights(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     modes = ["transformers_fp32", "ctranslate2_fp32"]
-    report, table = measured(tmp_path, "--shape", "tiny", "--modes", ",".join(modes))
+    report, table = measured(tmp_path, "--shape", "tiny", "--modes", ",".join(modes), repeats=2)
     assert [line.split()[0] for line in table] == ["mode", *modes]
     assert report["versions"].keys() == {"python", "torch", "transformers", "ctranslate2"}
     assert report["versions"]["torch"] == torch.__version__

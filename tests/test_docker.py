@@ -93,7 +93,8 @@ def ignored(path: str) -> bool:
 
 def test_the_image_holds_what_the_readme_names() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    modules = [name.replace(".", "/") + ".py" for name in re.findall(r"python -m (utils[\w.]+)", readme)]
+    names = [name.replace(".", "/") for name in re.findall(r"python -m (utils[\w.]+)", readme)]
+    modules = [f"{name}/__main__.py" if (ROOT / name).is_dir() else f"{name}.py" for name in names]
     named = re.findall(r"\b(?:scripts|configs|tests)/[\w/]+\.(?:sh|sbatch|json|py)|\b(?:finetune|run_eval)\.py", readme)
     sources = [
         str(path.relative_to(ROOT)) for folder in ("bart", "utils") for path in ROOT.glob(f"{folder}/**/*.[pc]*")

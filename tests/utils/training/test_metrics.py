@@ -113,7 +113,8 @@ def test_a_run_ends_with_a_summary_of_one_screen(tmp_path: Path, monkeypatch: py
     assert (summary["last_val_loss"], summary["steps"]) == pytest.approx(validations[-1])
     assert f"_step{summary['best_step']}." in summary["best_checkpoint"]
     assert 0 < summary["training_seconds"] < summary["wall_seconds"]
-    shown = (output / "log.txt").read_text().partition("training is done\n")[2].splitlines()
+    *shown, last = (output / "log.txt").read_text().partition("training is done\n")[2].splitlines()
+    assert last.endswith(f"report: {output / 'report.html'}")
     assert 10 < len(shown) < 24
     assert len({re.match(r" +\S+( \S+)*  +", line).end() for line in shown}) == 1  # columns are aligned
     table = dict(re.split("  +", line.strip(), maxsplit=1) for line in shown)
