@@ -88,12 +88,10 @@ def wait_for_step(step: int, process: subprocess.Popen[str], output: Path) -> No
 
 TORCHRUN = torchrun("--standalone", "--nproc_per_node", "2")
 ITSELF = [sys.executable, str(ROOT / "finetune.py"), "--devices", "2"]
-COMMANDS = pytest.mark.parametrize(
-    "command", [TORCHRUN, ITSELF, [*ITSELF, "--strategy", "fsdp"]], ids=["torchrun", "finetune.py", "fsdp"]
-)
+FSDP = [*ITSELF, "--strategy", "fsdp"]
 
 
-@COMMANDS
+@pytest.mark.parametrize("command", [TORCHRUN, ITSELF, FSDP], ids=["torchrun", "finetune.py", "fsdp"])
 def test_two_processes_give_the_losses_of_one(command: list[str], options: list[str], tmp_path: Path) -> None:
     """22 examples in global batches of 4: the last one of an epoch is smaller."""
     options += ["--dropout", "0", "--attention_dropout", "0", "--freeze_embeds"]
@@ -115,11 +113,15 @@ def test_two_processes_give_the_losses_of_one(command: list[str], options: list[
     assert (tmp_path / "two" / "export" / "model.safetensors").is_file()
 
 
-@COMMANDS
+@pytest.mark.parametrize(
+    "command",
+    [TORCHRUN, ITSELF, pytest.param(FSDP, marks=pytest.mark.slow)],
+    ids=["torchrun", "finetune.py", "fsdp"],
+)
 def test_sigterm_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
     command: list[str], options: list[str], tmp_path: Path
 ) -> None:
-    options += ["--train_batch_size", "2", "--dropout", "0.2", "--max_steps", "60"]
+    options += ["--train_batch_size", "2", "--dropout", "0.2", "--max_steps", "60", "--val_check_interval", "1.0"]
     done = run(command, options, tmp_path / "whole")
     assert done.returncode == 0, done.stderr
     process = running(command, options, tmp_path / "ended")

@@ -183,7 +183,9 @@ def test_charts_answer_the_keyboard(open_page: Any, run: tuple[Path, list[dict[s
     page.keyboard.press("End")
     assert plot.get_attribute("aria-valuetext") == "step 40: Training 1.125 · Validation 2.125"
     page.locator("#chart-latency summary").click()
-    assert page.locator("#chart-latency .values tbody tr").all_inner_texts()[1] == "50 to 100\t70"
+    row = page.locator("#chart-latency .values tbody tr").nth(1)
+    row.wait_for()
+    assert row.inner_text() == "50 to 100\t70"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
