@@ -34,12 +34,12 @@ from rouge_score.tokenizers import Tokenizer
 from bart.errors import InputError
 from utils.cli import ArgumentParser, run_main
 from utils.data.line_files import read_lines
+from utils.evaluation.arguments import ROUGE_MODES
 from utils.evaluation.significance import bootstrap_interval, compare
 from utils.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-ROUGE_MODES = ("rouge-score", "rouge-1.5.5")
 ROUGE_TYPES = {
     "rouge-score": ("rouge1", "rouge2", "rougeL", "rougeLsum"),
     "rouge-1.5.5": ("rouge1", "rouge2", "rougeL"),
