@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import signal
 import sys
 import types
@@ -19,6 +20,8 @@ import yaml
 from bart.errors import InputError
 
 Arguments = TypeVar("Arguments")
+# No space, a quota that is used up, and a file larger than may be.
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class RunError(RuntimeError):
@@ -28,11 +31,24 @@ class RunError(RuntimeError):
     """
 
 
+def unwritable(place: str, error: OSError) -> InputError | RunError:
+    """What to raise where a file cannot be written: the place was the user's choice, but a full disk ends any run."""
+    kind = RunError if error.errno in _FULL_DISK else InputError
+    return kind(f"{place}: cannot be written ({error.strerror})")
+
+
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
-    """Run an entry point: what `InputError` and `RunError` say ends it as one line on stderr, without a traceback."""
+    """Run an entry point: what `InputError` and `RunError` say ends it as one line on stderr, without a traceback.
+
+    So does a disk that is full, wherever that is noticed.
+    """
     try:
         sys.exit(main(None) or 0)
-    except (InputError, RunError) as error:
+    except (InputError, RunError, OSError) as error:
+        if isinstance(error, OSError):
+            if error.errno not in _FULL_DISK:
+                raise
+            error = unwritable(error.filename or "a file", error)
         print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:

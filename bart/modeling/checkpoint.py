@@ -421,6 +421,7 @@ def save_pretrained(
 
     Raises:
         InputError: the directory cannot be made.
+        OSError: a file cannot be written.
     """
     directory = Path(directory)
     try:
@@ -440,7 +441,13 @@ def save_pretrained(
     _write_json(directory / CONFIG_FILE, fields)
     _write_json(directory / GENERATION_FILE, generation)
     with replacing(directory / WEIGHT_FILES[0]) as temporary:
-        safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
+        try:
+            safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
+        except SafetensorError as error:
+            number = re.search(r"os error (\d+)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(directory / WEIGHT_FILES[0])) from error
     if tokenizer is not None:
         tokenizer.save_pretrained(directory)
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from bart.errors import InputError
 from bart.modeling.checkpoint import replacing
+from utils.cli import unwritable
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Journal:
             with replacing(record) as temporary:
                 temporary.write_text(json.dumps(identity))
         except OSError as error:
-            raise InputError(f"save_dir {self.folder.parent}: cannot be written ({error.strerror})") from None
+            raise unwritable(f"save_dir {self.folder.parent}", error) from None
         return done
 
     def open(self, rank: int) -> None:

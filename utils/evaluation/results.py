@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bart.errors import InputError
 from bart.modeling.checkpoint import replacing
+from utils.cli import unwritable
 
 
 def writable_folder(path: str | os.PathLike[str]) -> Path:
@@ -25,7 +25,7 @@ def writable_folder(path: str | os.PathLike[str]) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise InputError(f"save_dir {folder}: cannot be written ({error.strerror})") from None
+        raise unwritable(f"save_dir {folder}", error) from None
     return folder
 
 

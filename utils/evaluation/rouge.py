@@ -32,7 +32,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import Tokenizer
 
 from bart.errors import InputError
-from utils.cli import ArgumentParser, run_main
+from utils.cli import ArgumentParser, run_main, unwritable
 from utils.data.line_files import read_lines
 from utils.evaluation.arguments import ROUGE_MODES
 from utils.evaluation.significance import bootstrap_interval, compare
@@ -329,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             Path(args.per_article).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         except OSError as error:
-            raise InputError(f"--per_article {args.per_article}: cannot be written ({error.strerror})") from None
+            raise unwritable(f"--per_article {args.per_article}", error) from None
     print(json.dumps(report, indent=2))
 
 

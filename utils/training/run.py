@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 import signal
 import sys
 import warnings
@@ -23,10 +24,11 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.modeling.checkpoint import replacing
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import LAST, TrainArguments
-from utils.cli import RunError
+from utils.cli import RunError, unwritable
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.line_files import Pairs, read_pairs
 from utils.distributed import is_lost_peer
@@ -134,7 +136,7 @@ def start_log(output_dir: Path) -> None:
         if first:
             handlers.append(logging.FileHandler(output_dir / "log.txt", encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"output directory {output_dir}: cannot be written ({error.strerror})") from None
+        raise unwritable(f"output directory {output_dir}", error) from None
     if sys.stderr.isatty():
         terminal.addFilter(lambda record: record.name != progress.name)
     logging.basicConfig(
@@ -194,6 +196,10 @@ def train(
     if checkpoint is not None:
         check_identity(checkpoint, identity)
         logger.info("going on from %s", checkpoint)
+        if args.resume_from_checkpoint == LAST and checkpoint.name != LAST_FILE and rank_zero_only.rank == 0:
+            # Killed between a best checkpoint and the last one, which is not written again if no step is left.
+            with replacing(output_dir / LAST_FILE) as temporary:
+                shutil.copy2(checkpoint, temporary)
     batches = data.train_batches()
     per_epoch = len(batches)
     total_steps = steps_of(args, per_epoch)

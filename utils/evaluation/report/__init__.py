@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.modeling.checkpoint import replacing
+from utils.cli import unwritable
 from utils.evaluation.report.charts import draw
 from utils.evaluation.report.page import page_of
 from utils.evaluation.report.runs import add_articles, read_run, scored_splits
@@ -63,7 +64,7 @@ def build_report(
         with replacing(output) as temporary:
             temporary.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror})") from None
+        raise unwritable(f"{output}", error) from None
     return output
 
 
