@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from bart.errors import InputError
+from bart.modeling.checkpoint import replacing
+from utils.cli import unwritable
 
 SPLITS = ("train", "val", "test")
 Pairs = tuple[list[str], list[str]]  # sources and targets, line by line
+_LINE_BREAKS = re.compile(r"[^\S\n\r]*[\n\r]\s*")
 
 
 def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
@@ -65,3 +72,74 @@ def read_pairs(data_dir: str | os.PathLike[str], split: str, limit: int = -1) ->
             f"{files[0]} has {len(sources)} lines, {files[1]} has {len(targets)}; they must be equally many"
         )
     return (sources, targets) if limit < 0 else (sources[:limit], targets[:limit])
+
+
+def one_line(text: str) -> str:
+    """A text as one line of a line file.
+
+    Each line break, with the white space around it, becomes a space; white space and byte order marks at the ends go.
+    All else stays, such as U+2028 or several spaces within a line.
+    """
+    return _LINE_BREAKS.sub(" ", text.strip().strip("\ufeff").strip())
+
+
+class PairWriter:
+    """Adds examples to a split's files, and keeps a list of those that cannot be examples.
+
+    Made by `writing_pairs`.
+
+    Attributes:
+        count: examples written so far.
+        dropped: those that were not: {"split", "example" (what was given as its name), "reason"}.
+    """
+
+    def __init__(self, split: str, source: BinaryIO, target: BinaryIO) -> None:
+        self.split = split
+        self.count = 0
+        self.dropped: list[dict[str, str]] = []
+        self._files = {"source": source, "target": target}
+
+    def add(self, source: str, target: str, name: str) -> bool:
+        """Write a pair, its texts made one line each, unless a side is empty or no Unicode text.
+
+        Args:
+            name: by which a person finds the example where it came from.
+
+        Returns:
+            Whether it was written.
+        """
+        lines = {}
+        for side, text in (("source", source), ("target", target)):
+            try:
+                lines[side] = one_line(text).encode()
+            except UnicodeEncodeError:
+                return self.drop(name, f"unpaired surrogate in the {side}")
+            if not lines[side]:
+                return self.drop(name, f"empty {side}")
+        for side, line in lines.items():
+            self._files[side].write(line + b"\n")
+        self.count += 1
+        return True
+
+    def drop(self, name: str, reason: str) -> bool:
+        """List an example that is left out."""
+        self.dropped.append({"split": self.split, "example": name, "reason": reason})
+        return False
+
+
+@contextmanager
+def writing_pairs(folder: str | os.PathLike[str], split: str) -> Iterator[PairWriter]:
+    """Yields what writes `split.source` and `split.target`, which are in place, whole, only once all went well.
+
+    Raises:
+        InputError: the folder cannot be made.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(str(folder), error) from None
+    with ExitStack() as renamed:
+        paths = [renamed.enter_context(replacing(folder / f"{split}.{side}")) for side in ("source", "target")]
+        with paths[0].open("wb") as source, paths[1].open("wb") as target:
+            yield PairWriter(split, source, target)
