@@ -154,8 +154,8 @@ def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:
     import torch
 
     from bart.generation import GenerationConfig
-    from utils.data.dataset import TokenizedTexts
     from utils.data.line_files import read_pairs
+    from utils.data.tokenized import TokenizedTexts
 
     torch.manual_seed(0)
     model, tokenizer = _model(args)
@@ -175,7 +175,8 @@ def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:
         if decoding.eos_token_ids != [config.eos_token_id]:
             raise InputError(f"--model {args.model}: its eos_token_id is {decoding.eos_token_id}; allowed: one id")
         decoding = decoding.merged(eos_token_id=config.eos_token_id, num_return_sequences=1)
-        texts = TokenizedTexts(read_pairs(str(args.data_dir), args.split, args.limit)[0], tokenizer, positions)
+        sources, _ = read_pairs(str(args.data_dir), args.split, args.limit)
+        texts = TokenizedTexts.from_texts(sources, tokenizer, positions)
         articles, batch_size = [texts[i].tolist() for i in range(len(texts))], args.batch_size
         limits = {"max_length": decoding.longest(positions), "min_length": decoding.shortest}
         decoding = decoding.merged(**limits, max_new_tokens=None, min_new_tokens=None)

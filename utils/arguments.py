@@ -73,6 +73,12 @@ class TrainArguments:
     )
 
     data_dir: str = option("data/cnn_dm", section=DATA, help="directory with {train,val,test}.{source,target}")
+    cache_dir: str | None = option(
+        None,
+        section=DATA,
+        help="folder for the token ids of training and validation texts, which are made once; by default .cache in the "
+        "data directory or, where that cannot be written, ~/.cache/bart-pytorch",
+    )
     max_source_length: int = option(1024, section=DATA, least=3, help="tokens a source is cut to")
     max_target_length: int = option(142, section=DATA, least=3, help="tokens a training target is cut to")
     val_max_target_length: int = option(142, section=DATA, least=3, help="tokens a validation target is cut to")

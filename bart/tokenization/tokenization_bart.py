@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from bart.hub import resolve
 _LEADING_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _SPECIAL_TOKENS = (*_LEADING_TOKENS, "<mask>")
 _BYTES = 256
+_WORD_END = re.compile(r"(?<=\w) (?=[^\W\d_])")
+_CHARACTERS_PER_TOKEN = 4.6  # of English; only time depends on it
 _FILES = ["tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"]
 _CLEAN_UP = (
     *((f" {mark}", mark) for mark in ".?!,"),
@@ -98,6 +101,11 @@ class BartTokenizer:
         self.add_prefix_space: bool = pre_tokenizer.add_prefix_space
         backend.post_processor = processors.RobertaProcessing(
             ("</s>", self.eos_token_id), ("<s>", self.bos_token_id), add_prefix_space=self.add_prefix_space
+        )
+        # Else no token spans the place between a word and a space before another.
+        self._tokens_span_words = not pre_tokenizer.use_regex or any(
+            token.rstrip or any(map(str.isspace, token.content))
+            for token in backend.get_added_tokens_decoder().values()
         )
         self.vocab_size = len(vocabulary)
         self.model_max_length = model_max_length
@@ -292,6 +300,41 @@ class BartTokenizer:
         if isinstance(texts, str):
             return Encoded(input_ids=rows[0], attention_mask=mask[0])
         return Encoded(input_ids=rows, attention_mask=mask)
+
+    def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """The `input_ids` that `tokenizer(texts, max_length=max_length, truncation=True)` gives, sooner.
+
+        Of a text that is longer than `max_length` little more than what is kept is looked at: it is encoded in parts,
+        cut where no token can span the cut.
+
+        Args:
+            texts: B texts.
+            max_length: tokens to keep of a text, special tokens included, at least 3.
+
+        Raises:
+            InputError: as for a call.
+        """
+        _check_integer("max_length", max_length, 3)
+        room = max_length - 2
+        rows: list[list[int]] = [[] for _ in texts]
+        starts = [0] * len(texts)
+        todo, size = range(len(texts)), round(room * _CHARACTERS_PER_TOKEN)
+        while todo or not texts:  # no texts are an error of _encode's
+            ends = [self._cut(texts[i], starts[i] + size) for i in todo]
+            parts = self._encode([texts[i][starts[i] : end] for i, end in zip(todo, ends, strict=True)], None)
+            for i, end, part in zip(todo, ends, parts, strict=True):
+                rows[i] += part
+                starts[i] = end
+            todo = [i for i in todo if starts[i] < len(texts[i]) and len(rows[i]) < room]
+            size = room  # most of what is missing is little
+        return [[self.bos_token_id, *row[:room], self.eos_token_id] for row in rows]
+
+    def _cut(self, text: str, least: int) -> int:
+        """The first place from `least` on at which a text may be cut: before a space and a letter, after a word."""
+        if least >= len(text) or self._tokens_span_words:
+            return len(text)
+        found = _WORD_END.search(text, least)
+        return found.start() if found else len(text)
 
     def decode(
         self, ids: int | Ids, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None

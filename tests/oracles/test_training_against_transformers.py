@@ -21,7 +21,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
-from utils.data.line_files import read_pairs
+from utils.data.tokenized import check_pairs
 
 # 24 examples in batches of 3 and windows of 3 batches: steps of 9, 9 and 6 examples, 7 epochs.
 STEPS, ACCUMULATION, CLIP = 21, 3, 0.5
@@ -69,8 +69,8 @@ def test_twenty_steps_give_the_losses_of_a_plain_transformers_loop(
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
     optimizer = OPTIMIZERS[name](groups, rate)
     schedule = get_scheduler(theirs, optimizer, 5, STEPS)
-    pairs = {split: read_pairs(tmp_path / "data", split) for split in ("train", "val")}
-    data = SummarizationDataModule(parse_train_arguments(argv), tokenizer, pairs)
+    files = {split: check_pairs(tmp_path / "data", split) for split in ("train", "val")}
+    data = SummarizationDataModule(parse_train_arguments(argv), tokenizer, files)
     order = data.train_batches()
     expected: list[float] = []
     norms: list[float] = []

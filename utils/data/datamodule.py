@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import TrainArguments
 from utils.data.dataset import Collate, PairDataset, TrainBatches, evaluation_batches
-from utils.data.line_files import Pairs
+from utils.data.tokenized import PairFiles
 
 
 def outlive_sigterm(worker: int) -> None:
@@ -38,20 +38,27 @@ def outlive_sigterm(worker: int) -> None:
 class SummarizationDataModule(pl.LightningDataModule):
     """Training and validation loaders over the line files of `--data_dir`.
 
-    Texts are tokenised when the object is made.
+    Texts are tokenised when the object is made, if they never were.
 
     Args:
-        pairs: sources and targets by split, "train" and "val" among them.
+        files: sources and targets by split, "train" and "val" among them.
+
+    Attributes:
+        references: the validation targets, by their line.
     """
 
-    def __init__(self, args: TrainArguments, tokenizer: BartTokenizer, pairs: Mapping[str, Pairs]) -> None:
+    def __init__(self, args: TrainArguments, tokenizer: BartTokenizer, files: Mapping[str, PairFiles]) -> None:
         super().__init__()
         self.args = args
         self.collate = Collate(tokenizer.pad_token_id)
         self.train_set, self.val_set = (
-            PairDataset(*pairs[split], tokenizer, args.max_source_length, target_length)
+            PairDataset(
+                files[split][0].tokenized(tokenizer, args.max_source_length),
+                files[split][1].tokenized(tokenizer, target_length),
+            )
             for split, target_length in (("train", args.max_target_length), ("val", args.val_max_target_length))
         )
+        self.references = files["val"][1].read()
 
     def train_batches(self) -> TrainBatches:
         """This process's batches; before the trainer is attached, those of rank 0 from the start."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,36 +14,7 @@ from torch.utils.data import Dataset, Sampler
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.padding import padded_length
-from utils.progress import Progress
-
-# Texts handed to the tokenizer at once: enough to keep its threads busy, few enough to bound its memory.
-_TOKENIZE_CHUNK = 4096
-
-
-class TokenizedTexts:
-    """Token ids of many texts in one flat array, an eighth of the memory of lists of Python integers."""
-
-    def __init__(self, texts: Sequence[str], tokenizer: BartTokenizer, max_length: int) -> None:
-        began = time.perf_counter()
-        pieces, lengths = [], []
-        progress = Progress("tokenising", len(texts), "texts", shown=len(texts) > _TOKENIZE_CHUNK)
-        for start in range(0, len(texts), _TOKENIZE_CHUNK):
-            chunk = list(texts[start : start + _TOKENIZE_CHUNK])
-            ids = tokenizer(chunk, max_length=max_length, truncation=True)["input_ids"]
-            pieces.append(np.concatenate([np.asarray(row, dtype=np.int32) for row in ids]))
-            lengths.extend(len(row) for row in ids)
-            progress.advance(len(chunk))
-        self.lengths = np.asarray(lengths, dtype=np.int64)  # (N,) tokens of each text
-        self._flat = np.concatenate(pieces)
-        self._ends = np.cumsum(self.lengths)
-        self.seconds = time.perf_counter() - began  # it took to make them
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        end = self._ends[index]
-        return self._flat[end - self.lengths[index] : end]
+from utils.data.tokenized import TokenizedTexts
 
 
 @dataclass
@@ -55,39 +25,45 @@ class Example:
 
 
 class PairDataset(Dataset[Example]):
-    """Sources and targets as token ids, cut to their maximum lengths with `</s>` kept last.
+    """Sources and targets as token ids.
 
     The index `~i` gives example i with no target that counts.
     """
 
-    def __init__(
-        self,
+    def __init__(self, sources: TokenizedTexts, targets: TokenizedTexts) -> None:
+        self.sources = sources
+        self.targets = targets
+
+    @classmethod
+    def from_texts(
+        cls,
         sources: Sequence[str],
         targets: Sequence[str],
         tokenizer: BartTokenizer,
         max_source_length: int,
         max_target_length: int,
-    ) -> None:
-        self.sources = TokenizedTexts(sources, tokenizer, max_source_length)
-        self.targets = TokenizedTexts(targets, tokenizer, max_target_length)
-        self.references = list(targets)
+    ) -> PairDataset:
+        return cls(
+            TokenizedTexts.from_texts(sources, tokenizer, max_source_length),
+            TokenizedTexts.from_texts(targets, tokenizer, max_target_length),
+        )
 
     def __len__(self) -> int:
         return len(self.sources)
 
     def __getitem__(self, index: int) -> Example:
         if index < 0:
-            return Example(~index, self.sources[~index], np.full_like(self.targets[~index], IGNORE_INDEX))
+            return Example(~index, self.sources[~index], np.full(len(self.targets[~index]), IGNORE_INDEX))
         return Example(index, self.sources[index], self.targets[index])
 
 
 def pad(rows: Sequence[np.ndarray], value: int) -> Tensor:
     """Rows of ids -> (B, L) with L the longest row's length, rounded up to a multiple of 8."""
     width = padded_length(max(len(row) for row in rows))
-    batch = torch.full((len(rows), width), value, dtype=torch.long)
+    batch = np.full((len(rows), width), value, dtype=np.int64)
     for target, row in zip(batch, rows, strict=True):
-        target[: len(row)] = torch.from_numpy(row)
-    return batch
+        target[: len(row)] = row
+    return torch.from_numpy(batch)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ Pairs = tuple[list[str], list[str]]  # sources and targets, line by line
 _LINE_BREAKS = re.compile(r"[^\S\n\r]*[\n\r]\s*")
 
 
-def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
-    """Read one example a line.
+def iterate_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
+    """One example a line, as they are read.
 
     Lines end at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
     A "\\r" before the "\\n" belongs to the line's end. The last line may lack its "\\n".
@@ -32,45 +33,62 @@ def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
             file and line.
     """
     path = Path(path)
+    number = 0
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                text = line.decode().removesuffix("\n").removesuffix("\r")
+                if not (blank or text.strip()):
+                    raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
+                yield text
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    try:
-        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x})") from None
-    if not text:
+        raise InputError(f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+    if number == 0:
         raise InputError(f"{path}: the file is empty; one example a line is expected")
-    lines = text.removesuffix("\n").split("\n")
-    lines = [line.removesuffix("\r") for line in lines]
-    for number, line in enumerate(lines, 1):
-        if not (blank or line.strip()):
-            raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
-    return lines
+
+
+def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
+    """All that `iterate_lines` gives."""
+    return list(iterate_lines(path, blank))
+
+
+def pair_paths(data_dir: str | os.PathLike[str], split: str) -> tuple[Path, Path]:
+    """A split's files of sources and targets.
+
+    Raises:
+        InputError: the directory or a file is missing.
+    """
+    folder = Path(data_dir)
+    if not folder.is_dir():
+        raise InputError(f"data directory {folder}: no such directory")
+    source, target = (folder / f"{split}.{side}" for side in ("source", "target"))
+    for file in (source, target):
+        if not file.is_file():
+            raise InputError(f"{file}: no such file; a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}")
+    return source, target
+
+
+def check_counts(paths: tuple[Path, Path], sources: int, targets: int) -> None:
+    """Raise InputError where a split's files have not equally many lines."""
+    if sources != targets:
+        raise InputError(f"{paths[0]} has {sources} lines, {paths[1]} has {targets}; they must be equally many")
 
 
 def read_pairs(data_dir: str | os.PathLike[str], split: str, limit: int = -1) -> Pairs:
     """Read a split's sources and targets, the first `limit` of them where limit is not negative.
 
     Raises:
-        InputError: the directory or a file is missing, or the counts differ.
+        InputError: the directory or a file is missing or malformed, or the counts differ.
     """
-    folder = Path(data_dir)
-    if not folder.is_dir():
-        raise InputError(f"data directory {folder}: no such directory")
-    files = [folder / f"{split}.{side}" for side in ("source", "target")]
-    for file in files:
-        if not file.is_file():
-            raise InputError(f"{file}: no such file; a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}")
-    sources, targets = (read_lines(file) for file in files)
-    if len(sources) != len(targets):
-        raise InputError(
-            f"{files[0]} has {len(sources)} lines, {files[1]} has {len(targets)}; they must be equally many"
-        )
+    paths = pair_paths(data_dir, split)
+    sources, targets = map(read_lines, paths)
+    check_counts(paths, len(sources), len(targets))
     return (sources, targets) if limit < 0 else (sources[:limit], targets[:limit])
 
 

@@ -12,7 +12,7 @@ import torch
 from bart.generation import GeneratedArticle
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.data.dataset import TokenizedTexts
+from utils.data.tokenized import TokenizedTexts
 from utils.distributed import rank_and_world
 from utils.evaluation.journal import Decoded, Journal
 from utils.evaluation.speed import ProcessSpeed, Timings

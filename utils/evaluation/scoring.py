@@ -14,8 +14,9 @@ import torch
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.data.dataset import PairDataset, TokenizedTexts
+from utils.data.dataset import PairDataset
 from utils.data.line_files import Pairs
+from utils.data.tokenized import TokenizedTexts
 from utils.distributed import at_first, from_first, rank_and_world
 from utils.evaluation.decoding import decode_share
 from utils.evaluation.journal import Decoded, Journal, model_identity
@@ -84,7 +85,7 @@ def score_split(
     """
     sources, references = pairs
     rank, _ = rank_and_world()
-    dataset = PairDataset(
+    dataset = PairDataset.from_texts(
         [settings.prefix + source for source in sources],
         references,
         tokenizer,

@@ -31,6 +31,7 @@ from utils.arguments import LAST, TrainArguments
 from utils.cli import RunError, unwritable
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.line_files import Pairs, read_pairs
+from utils.data.tokenized import PairFiles, check_pairs
 from utils.distributed import is_lost_peer
 from utils.evaluation.report import write_report
 from utils.evaluation.results import format_scores
@@ -89,8 +90,8 @@ def run(args: TrainArguments) -> None:
         check_layers(config, args.kept_layers, args.do_encoder, args.do_decoder)
     # All of it before anything else: better refused now than after a download, or after hours of training.
     limits = {"train": args.n_train, "val": args.n_val} if args.do_train else {}
-    limits |= {"test": args.n_test} if args.do_predict else {}
-    pairs = {split: read_pairs(args.data_dir, split, limit) for split, limit in limits.items()}
+    files = {split: check_pairs(args.data_dir, split, limit, args.cache_dir) for split, limit in limits.items()}
+    test = read_pairs(args.data_dir, "test", args.n_test) if args.do_predict else None
     start_log(output_dir)
     if args.tf32:
         torch.set_float32_matmul_precision("high")
@@ -107,12 +108,12 @@ def run(args: TrainArguments) -> None:
     if args.do_train:
         if rank_zero_only.rank == 0:
             write_records(args, output_dir)
-        train(args, model, tokenizer, pairs, checkpoint)
+        train(args, model, tokenizer, files, checkpoint)
         del model
-    if args.do_predict:
+    if test is not None:
         if args.do_train:
             model, tokenizer = load_for_evaluation(output_dir / EXPORT, args.config_path)
-        predict(args, model, tokenizer, pairs["test"])
+        predict(args, model, tokenizer, test)
     if rank_zero_only.rank == 0:
         write_report(output_dir)
 
@@ -183,7 +184,7 @@ def train(
     args: TrainArguments,
     model: BartForConditionalGeneration,
     tokenizer: BartTokenizer,
-    pairs: Mapping[str, Pairs],
+    files: Mapping[str, PairFiles],
     checkpoint: Path | None,
 ) -> None:
     """Train, keep the best and the last checkpoint, and export the best one in Hub format.
@@ -191,7 +192,7 @@ def train(
     With a checkpoint, go on from there.
     """
     output_dir = Path(args.output_dir)
-    data = SummarizationDataModule(args, tokenizer, pairs)
+    data = SummarizationDataModule(args, tokenizer, files)
     identity = identity_of(args, data.train_set.sources.lengths)
     if checkpoint is not None:
         check_identity(checkpoint, identity)
@@ -212,7 +213,7 @@ def train(
         )
     if len(data.val_set) < args.processes:
         raise InputError(f"{len(data.val_set)} validation examples cannot be shared by {args.processes} processes")
-    module = SummarizationModule(model, tokenizer, args, data.val_set.references, total_steps, identity)
+    module = SummarizationModule(model, tokenizer, args, data.references, total_steps, identity)
     checkpoints, callbacks = build_callbacks(args)
     # LayerDrop leaves layers without gradients, for which plain DDP would wait.
     drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0

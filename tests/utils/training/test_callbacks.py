@@ -25,7 +25,7 @@ from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.cli import RunError, run_main
 from utils.data.datamodule import SummarizationDataModule
-from utils.data.line_files import read_pairs
+from utils.data.tokenized import check_pairs
 from utils.training import callbacks
 from utils.training import run as run_module
 from utils.training.module import SummarizationModule
@@ -64,8 +64,8 @@ def spoil_loss(monkeypatch: pytest.MonkeyPatch) -> Spoil:
 def batches_of(argv: list[str]) -> list[list[int]]:
     """The first epoch's batches, as lines of train.source from 1."""
     args = parse_train_arguments(argv)
-    pairs = {split: read_pairs(args.data_dir, split) for split in ("train", "val")}
-    data = SummarizationDataModule(args, BartTokenizer.from_pretrained(args.tokenizer), pairs)
+    files = {split: check_pairs(args.data_dir, split) for split in ("train", "val")}
+    data = SummarizationDataModule(args, BartTokenizer.from_pretrained(args.tokenizer), files)
     return [sorted(index + 1 for index in batch) for batch in data.train_batches().batches(0)]
 
 

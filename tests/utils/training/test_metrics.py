@@ -19,7 +19,7 @@ from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.dataset import Collate
-from utils.data.line_files import read_pairs
+from utils.data.tokenized import check_pairs
 from utils.training import metrics, module
 
 ROOT = Path(__file__).parents[3]
@@ -35,8 +35,8 @@ def rows(output: Path) -> list[dict[str, str]]:
 def tokens_of_batches(argv: list[str], epochs: int) -> list[int]:
     """Source and target tokens of every batch, in the order of training."""
     args = parse_train_arguments(argv)
-    pairs = {split: read_pairs(args.data_dir, split) for split in ("train", "val")}
-    data = SummarizationDataModule(args, BartTokenizer.from_pretrained(args.tokenizer), pairs)
+    files = {split: check_pairs(args.data_dir, split) for split in ("train", "val")}
+    data = SummarizationDataModule(args, BartTokenizer.from_pretrained(args.tokenizer), files)
     lengths = data.train_set.sources.lengths + data.train_set.targets.lengths
     order = data.train_batches()
     return [int(lengths[batch].sum()) for epoch in range(epochs) for batch in order.batches(epoch)]

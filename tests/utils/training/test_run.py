@@ -328,7 +328,7 @@ def test_clipping_acts_on_the_gradient_of_the_whole_step(tiny: Path, fraction: f
     tokenizer = BartTokenizer.from_pretrained(tiny / "tokenizer")
     model = BartForConditionalGeneration(config).eval()
     model.save_pretrained(tiny / "initial", tokenizer)
-    data = PairDataset(*read_pairs(tiny / "data", "train", 12), tokenizer, 40, 40)
+    data = PairDataset.from_texts(*read_pairs(tiny / "data", "train", 12), tokenizer, 40, 40)
     for example in data:
         batch = Collate(tokenizer.pad_token_id)([example])
         logits = model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"]).logits
@@ -405,7 +405,7 @@ def test_half_precision_sums_losses_in_full(tiny: Path) -> None:
     summary = json.loads((output / "train_summary.json").read_text())
     model = BartForConditionalGeneration.from_pretrained(output / "last.ckpt").to(torch.bfloat16)
     tokenizer = BartTokenizer.from_pretrained(output / "last.ckpt")
-    data = PairDataset(*read_pairs(tiny / "data", "val"), tokenizer, 40, 40)
+    data = PairDataset.from_texts(*read_pairs(tiny / "data", "val"), tokenizer, 40, 40)
     with torch.no_grad():
         batches = [Collate(tokenizer.pad_token_id)([example]) for example in data]
         sums = [smoothed_loss(teacher_forced(model, batch).logits, batch["labels"]) for batch in batches]

@@ -22,7 +22,7 @@ def test_the_command_prints_where_the_report_is(run: Path, capsys: pytest.Captur
 
 def test_a_finished_run_is_never_broken_by_its_report(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_report(run)
-    assert (run / "report.html").exists() and caplog.records == []
+    assert (run / "report.html").exists() and not [r for r in caplog.records if r.levelno > logging.INFO]
     (run / "test_scores.json").write_text("{")
     write_report(run)
     write_report(run / "none")

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bart.errors import InputError
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.cli import RunError
+from utils.data import tokenized
+from utils.data.sample_corpus import write_sample_corpus
+from utils.data.tokenized import TokenizedTexts, check_pairs
+
+TEXTS = 1300  # more than two chunks
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    write_sample_corpus(folder, n_train=TEXTS, n_val=20, n_test=1)
+    return folder
+
+
+@pytest.fixture
+def data(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "data"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(made: Path) -> BartTokenizer:
+    return BartTokenizer.train((made / "train.source").read_text().split("\n"), 600)
+
+
+@pytest.fixture
+def only_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("texts are tokenised again")
+
+    monkeypatch.setattr(BartTokenizer, "encode_many", refuse)
+
+
+def rows(texts: TokenizedTexts) -> list[list[int]]:
+    return [texts[i].tolist() for i in range(len(texts))]
+
+
+def sources(data: Path, limit: int = -1, cache_dir: str | None = None) -> tokenized.TextFile:
+    return check_pairs(data, "train", limit, cache_dir)[0]
+
+
+def caches(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.arrow"))
+
+
+def test_what_is_mapped_is_what_the_tokenizer_gives(data: Path, tokenizer: BartTokenizer) -> None:
+    lines = (data / "train.source").read_text().split("\n")[:-1]
+    expected = tokenizer(lines, max_length=24, truncation=True)["input_ids"]
+    texts = sources(data).tokenized(tokenizer, 24)
+    assert rows(texts) == rows(TokenizedTexts.from_texts(lines, tokenizer, 24)) == expected
+    assert texts.lengths.tolist() == [len(row) for row in expected]
+    assert texts[0].dtype == np.uint16 and not texts[0].flags.owndata
+
+
+def test_a_large_vocabulary_takes_larger_numbers(
+    data: Path, tokenizer: BartTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = rows(sources(data, 30).tokenized(tokenizer, 24))
+    monkeypatch.setattr(BartTokenizer, "__len__", lambda self: 1 << 17)
+    texts = sources(data, 31).tokenized(tokenizer, 24)
+    assert texts[0].dtype == np.int32 and rows(texts)[:30] == expected
+
+
+def test_texts_are_tokenised_once(data: Path, tokenizer: BartTokenizer, request: pytest.FixtureRequest) -> None:
+    first = rows(sources(data).tokenized(tokenizer, 24))
+    os.utime(data / "train.source", (1, 1))  # the content counts, not the time
+    request.getfixturevalue("only_maps")
+    assert rows(sources(data).tokenized(tokenizer, 24)) == first
+
+
+def test_other_content_vocabulary_length_or_number_of_examples_is_tokenised_anew(
+    data: Path, tokenizer: BartTokenizer
+) -> None:
+    first = rows(sources(data).tokenized(tokenizer, 24))
+    assert rows(sources(data).tokenized(tokenizer, 12)) == [[*row[:11], row[-1]][:12] for row in first]
+    assert rows(sources(data, 7).tokenized(tokenizer, 24)) == first[:7]
+    assert rows(sources(data, TEXTS + 5).tokenized(tokenizer, 24)) == first
+    other = BartTokenizer.train(["abc"], 300)
+    assert rows(sources(data).tokenized(other, 24)) != first
+    assert len(caches(data / ".cache")) == 4
+    stat, text = (data / "train.source").stat(), (data / "train.source").read_text()
+    (data / "train.source").write_text("X" + text[1:])
+    os.utime(data / "train.source", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # same size, same time
+    changed = rows(sources(data).tokenized(tokenizer, 24))
+    assert changed[0] != first[0] and changed[1:] == first[1:]
+
+
+@pytest.mark.parametrize("damage", [b"", b"rubbish", None])
+def test_a_damaged_cache_is_made_anew(
+    damage: bytes | None, data: Path, tokenizer: BartTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = rows(sources(data).tokenized(tokenizer, 24))
+    (name,) = caches(data / ".cache")
+    path = data / ".cache" / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if damage is None else damage)
+    assert rows(sources(data).tokenized(tokenizer, 24)) == first
+    assert [name in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True] * 2
+
+
+def test_where_the_cache_lies(
+    data: Path, tokenizer: BartTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    sources(data, cache_dir=str(tmp_path / "given")).tokenized(tokenizer, 24)
+    (given,) = (tmp_path / "given").iterdir()
+    assert given.name.startswith("data-") and len(caches(given)) == 1 and not (data / ".cache").exists()
+    (data / ".cache").write_text("a folder that cannot be written, so to speak")
+    sources(data).tokenized(tokenizer, 24)
+    (own,) = (tmp_path / "home" / "bart-pytorch").iterdir()
+    assert own.name == given.name and len(caches(own)) == 1
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"--cache_dir .*file/data-.*: cannot be written \(Not a directory\)"):
+        sources(data, cache_dir=str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("limit", [-1, 3])
+def test_malformed_files_are_refused_each_time(limit: int, data: Path) -> None:
+    with (data / "train.target").open("a") as file:
+        file.write("one more\n")
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"train.source has {TEXTS} lines, .*train.target has {TEXTS + 1}"):
+            check_pairs(data, "train", limit)
+    with (data / "train.source").open("a") as file:
+        file.write(" \n")
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"train.source, line {TEXTS + 1}: blank line"):
+            check_pairs(data, "train", limit)
+
+
+def test_a_file_that_changes_while_it_is_read(data: Path, tokenizer: BartTokenizer) -> None:
+    file = sources(data)
+    (data / "train.source").write_text("other\n" * TEXTS)
+    with pytest.raises(RunError, match="train.source: it changed while it was read; start again"):
+        file.tokenized(tokenizer, 24)
+    assert caches(data / ".cache") == []
+
+
+def tokenise(data: Path, vocabulary: str, log: Path) -> None:
+    tokenise_many = BartTokenizer.encode_many
+
+    def slowly(self: BartTokenizer, texts: list[str], max_length: int) -> list[list[int]]:
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(0.3)
+        return tokenise_many(self, texts, max_length)
+
+    BartTokenizer.encode_many = slowly  # type: ignore[method-assign]
+    sources(data).tokenized(BartTokenizer.from_pretrained(vocabulary), 24)
+
+
+def test_of_several_processes_one_tokenises_and_another_takes_over_from_one_that_dies(
+    data: Path, tokenizer: BartTokenizer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    vocabulary, log = str(tmp_path / "vocabulary"), tmp_path / "log"
+    tokenizer.save_pretrained(vocabulary)
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=tokenise, args=(data, vocabulary, log)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    while not log.exists() or not log.read_text().endswith("\n"):
+        assert any(process.is_alive() for process in processes)
+        time.sleep(0.01)
+    first = int(log.read_text().split()[0])
+    os.kill(first, signal.SIGKILL)
+    for process in processes:
+        process.join(30)
+    assert sorted(process.exitcode for process in processes) == [-9, 0, 0]
+    others = log.read_text().split()[1:]
+    chunks = -(-TEXTS // tokenized._CHUNK)
+    assert len([pid for pid in others if int(pid) != first]) == chunks and len(set(others) - {str(first)}) == 1
+    request.getfixturevalue("only_maps")
+    assert len(sources(data).tokenized(tokenizer, 24)) == TEXTS
