@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
 
 from bart.tokenization.tokenization_bart import BartTokenizer
 
@@ -166,6 +167,43 @@ def test_any_text(pair: Pair, texts: list[str]) -> None:
     for text, row in zip(texts, ids, strict=True):
         if not any(token in text for token in SPECIAL):
             assert pair.ours.decode(row, skip_special_tokens=True) == text
+
+
+words = st.sampled_from(
+    "the don't 3rd x_y naïve ключ 中文 a. (b) -- <mask> </s> <s> _ 's é e\u0301 \u200b \u180e \x1c".split(" ")
+)
+gaps = st.sampled_from([" ", " ", " ", "  ", "\n", "\t", "\u2028", "\xa0", " \n ", ""])
+
+
+@both
+@settings(max_examples=150, deadline=None, database=None)
+@given(
+    texts=st.lists(st.lists(st.tuples(words, gaps).map("".join), max_size=60).map("".join), min_size=1, max_size=6),
+    max_length=st.integers(3, 40),
+)
+def test_long_texts_in_parts(pair: Pair, texts: list[str], max_length: int) -> None:
+    assert (
+        pair.ours.encode_many(texts, max_length) == pair.theirs(texts, max_length=max_length, truncation=True).input_ids
+    )
+
+
+@both
+def test_hostile_texts_in_parts(pair: Pair) -> None:
+    for length in (3, 4, 16, 64):
+        theirs = pair.theirs(HOSTILE, max_length=length, truncation=True).input_ids
+        assert pair.ours.encode_many(HOSTILE, length) == theirs
+
+
+@both
+def test_texts_whose_tokens_span_words_are_not_cut(pair: Pair) -> None:
+    for token in (AddedToken("the cat", special=False), AddedToken("word", rstrip=True, special=False)):
+        backend = Tokenizer.from_str(pair.ours.to_json())
+        backend.add_tokens([token])
+        ours = BartTokenizer.from_json(backend.to_str())
+        text = "a word the cat sat " * 30
+        for length in range(3, 60):
+            expected = ours([text], max_length=length, truncation=True)["input_ids"]
+            assert ours.encode_many([text], length) == expected
 
 
 @both

@@ -146,7 +146,7 @@ def score_split(
     if settings.info is not None:
         scores["info"] = settings.info
     report = speed_report([part for _, _, part in shares], settings.batching, model.device, len(earlier))
-    write_results(Path(save_dir), settings.split, _articles(sources, dataset, summaries, each), scores, report)
+    write_results(Path(save_dir), settings.split, _articles(pairs, dataset, summaries, each), scores, report)
     journal.remove()
     return scores, report
 
@@ -168,14 +168,15 @@ def _mean_loss(losses: Mapping[int, tuple[float, int]]) -> float:
 
 
 def _articles(
-    sources: Sequence[str], dataset: PairDataset, summaries: Sequence[Decoded], each: Mapping[str, Sequence[float]]
+    pairs: Pairs, dataset: PairDataset, summaries: Sequence[Decoded], each: Mapping[str, Sequence[float]]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `<split>_articles.jsonl`."""
+    sources, references = pairs
     for index, entry in enumerate(summaries):
         row: dict[str, Any] = {
             "index": index,
             "source": sources[index],
-            "reference": dataset.references[index],
+            "reference": references[index],
             "summary": entry.texts[0],
         }
         if len(entry.texts) > 1:

@@ -30,6 +30,7 @@ from utils.arguments import TrainArguments, parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.dataset import Collate, PairDataset
 from utils.data.line_files import read_pairs
+from utils.data.tokenized import check_pairs
 from utils.training import run as run_module
 from utils.training.loss import smoothed_loss, teacher_forced
 from utils.training.precision import precision_of
@@ -74,8 +75,8 @@ def validations(output: Path) -> list[dict[str, float]]:
 
 
 def data_of(folder: Path, args: TrainArguments) -> SummarizationDataModule:
-    pairs = {split: read_pairs(folder / "data", split) for split in ("train", "val")}
-    return SummarizationDataModule(args, BartTokenizer.from_pretrained(folder / "tokenizer"), pairs)
+    files = {split: check_pairs(folder / "data", split) for split in ("train", "val")}
+    return SummarizationDataModule(args, BartTokenizer.from_pretrained(folder / "tokenizer"), files)
 
 
 def test_a_run_leaves_everything_the_design_names(tiny: Path) -> None:
