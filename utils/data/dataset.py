@@ -119,13 +119,14 @@ class TrainBatches(Sampler[list[int]]):
         max_tokens: if given, micro-batches are those of `batches_of_tokens`, whatever batch_size is: the same in every
             epoch, in another order. Some are halved where steps would not come out even.
         accumulation: micro-batches per rank and optimizer step.
-        group_by_length: sort by length within windows of 50 steps, so that batches of batch_size examples hold examples
-            of like length and little padding; else steps are drawn at random.
+        group_by_length: sort by length within windows of 100 steps, so that batches of batch_size examples hold
+            examples of like length and little padding; else steps are drawn at random.
         position: asked at the start of each iteration for the epoch and the number of its batches that an
             interrupted run has already seen, which are left out.
     """
 
-    WINDOW = 50
+    WINDOW = 100  # steps; more would leave less to chance which examples come together
+    GROUP = 4  # steps; more would save padding of targets and cost more of sources
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class TrainBatches(Sampler[list[int]]):
         group_by_length: bool = True,
         position: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
-        self.lengths = sources
+        self.lengths, self.target_lengths = sources, targets
         self.seed = seed
         self.accumulation = accumulation
         self.rank = rank
@@ -182,16 +183,24 @@ class TrainBatches(Sampler[list[int]]):
         if self.group_by_length:
             for start in range(0, len(steps), self.WINDOW):
                 window = steps[start : start + self.WINDOW]
-                window[:] = self._longest_first(window.ravel()).reshape(window.shape)
+                window[:] = self._like_lengths(window.ravel()).reshape(window.shape)
             # Within a window lengths fall; shuffled steps keep that out of the training signal.
             steps = generator.permutation(steps)
         last = [order[len(order) - rest :]] if rest else []
         # Sorted, so that what the ranks take at once is of like length.
-        steps_sorted = (self._longest_first(step) for step in [*steps, *last])
+        steps_sorted = (self._longest_first(step, self.lengths) for step in [*steps, *last])
         return [share for step in steps_sorted for share in np.array_split(step, self.shares_per_step)]
 
-    def _longest_first(self, indices: np.ndarray) -> np.ndarray:
-        return indices[np.argsort(-self.lengths[indices], kind="stable")]
+    def _like_lengths(self, indices: np.ndarray) -> np.ndarray:
+        """Examples by the lengths of their sources, and among few of like sources by those of their targets."""
+        indices = self._longest_first(indices, self.lengths)
+        size = self.GROUP * self.step
+        groups = np.split(indices, range(size, len(indices), size))
+        return np.concatenate([self._longest_first(group, self.target_lengths) for group in groups])
+
+    @staticmethod
+    def _longest_first(indices: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return indices[np.argsort(-lengths[indices], kind="stable")]
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, seen = self.position()
