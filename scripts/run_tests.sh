@@ -9,4 +9,5 @@ python -m ruff check .
 python -m ruff format --check .
 shellcheck --external-sources .ci/run scripts/*.sh scripts/*/*.sh scripts/*/*.sbatch
 hadolint Dockerfile Dockerfile.cpu
-python -m pytest -q --durations=10 "$@"
+# Some tests need gigabytes, so no more than four at once.
+python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist worksteal "$@"
