@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -65,8 +65,8 @@ def open_split(place: str, split: str, source_field: str | None = None, target_f
         raise InputError(f"{place}: the {split} split cannot be opened ({_reason(error)})") from error
     fields = fields_of(columns, source_field, target_field, f"the {split} split of {place}")
     for field in fields:
-        kind = None if dataset.features is None else dataset.features[field]
-        if getattr(kind, "dtype", "string") not in ("string", "large_string"):
+        kind = datasets.Value("string") if dataset.features is None else dataset.features[field]
+        if not (isinstance(kind, datasets.Value) and "string" in kind.dtype):
             raise InputError(f"{place}: the field {field!r} holds {kind}; texts are expected")
     return Table(dataset.select_columns(list(fields)), fields, name)
 
@@ -93,16 +93,16 @@ def _hub_splits(place: str) -> tuple[datasets.IterableDatasetDict, str]:
 
 def _parquet(place: str, split: str) -> tuple[datasets.IterableDataset, str]:
     from datasets import load_dataset
+    from datasets.data_files import DataFilesList
 
+    tried = []
     for known in _ALSO_CALLED[split]:
         files = place.replace(SPLIT, known)
-        files = files if "://" in files else str(Path(files).expanduser())
-        try:
-            return load_dataset("parquet", data_files={split: files}, split=split, streaming=True), place
-        except FileNotFoundError:
-            continue
-    tried = ", ".join(place.replace(SPLIT, known) for known in _ALSO_CALLED[split])
-    raise InputError(f"{place}: no files of the {split} split; tried {tried}")
+        tried.append(files if "://" in files else str(Path(files).expanduser()))
+        with suppress(FileNotFoundError):
+            if DataFilesList.from_patterns([tried[-1]]):
+                return load_dataset("parquet", data_files={split: tried[-1]}, split=split, streaming=True), place
+    raise InputError(f"{place}: no files of the {split} split can be found or reached; tried {', '.join(tried)}")
 
 
 def _reason(error: BaseException) -> str:
