@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
@@ -16,10 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.data import DataLoader, IterableDataset
 
 from bart.errors import InputError
 from utils.cli import RunError
-from utils.data.tables import Reader, open_split, read_split
+from utils.data.tables import Reader, Table, open_split, read_split
 
 ROOT = Path(__file__).parents[3]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -81,6 +83,14 @@ def server(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     yield server
     server.shutdown()
     server.server_close()
+
+
+@dataclass
+class Examples(IterableDataset[tuple[str, str]]):
+    table: Table
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(Reader(self.table))
 
 
 def write(path: Path, sources: list[object], targets: list[object], names: tuple[str, str] = ("article", "highlights")):
@@ -157,8 +167,11 @@ def test_files_behind_a_url(place: str, server: ThreadingHTTPServer) -> None:
     url = f"http://127.0.0.1:{server.server_port}/{{split}}-0.parquet"
     assert read_split(url, "val") == (["a b", "d", "e"], ["1", "5", "6"])
     table = open_split(url, "train")
-    assert [target for _, target in Reader(table)] == [str(i) for i in range(10)]
+    expected = [str(i) for i in range(10)]
+    assert [target for _, target in Reader(table)] == expected
     assert server.ranges > 2  # parts, not whole files
+    # A loader process is a fork of one that has read from there already.
+    assert [target for _, target in DataLoader(Examples(table), batch_size=None, num_workers=1)] == expected
     server.up = False
     with pytest.raises(RunError, match="split}-0.parquet: cannot be read after 0 examples"):
         list(Reader(table))
