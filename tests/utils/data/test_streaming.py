@@ -181,6 +181,8 @@ def test_the_order_depends_on_seed_and_epoch_and_so_does_that_of_files() -> None
     assert orders[0] != orders[2] and orders[0] != orders[3]
     firsts = {frozenset(int(example) // 15 for example in order[:15]) for order in orders}
     assert len(firsts) > 1  # not always from the first file
+    drawn = [set((batch["index"] % (5 * WINDOW)).tolist()) for batch in batches_of(place, train_batch_size=5)]
+    assert len(drawn) == 4 * WINDOW and drawn[:WINDOW] != drawn[WINDOW : 2 * WINDOW]
 
 
 def test_n_train_takes_the_same_examples_in_every_epoch() -> None:

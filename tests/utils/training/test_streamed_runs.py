@@ -21,6 +21,7 @@ import run_eval
 from bart.errors import InputError
 from tests.tiny_run import write_tiny_run
 from utils.cli import RunError
+from utils.data import streaming
 from utils.data.dataset import TrainBatches
 from utils.training import run as run_module
 
@@ -75,9 +76,13 @@ def test_an_interrupted_run_ends_as_the_uninterrupted_one(
                     raise Killed
                 os.kill(os.getpid(), signal.SIGTERM)
 
+    begun: list[object] = []  # where the readers of training data began
+    reader = streaming.Reader
+    monkeypatch.setattr(streaming, "Reader", lambda *given: begun.append(given[2]) or reader(*given))
     expected = train(options, tmp_path / "whole")
+    assert begun == [None] * 3
     build = run_module.build_callbacks
-    for batch, how, workers in ((4, "killed", 0), (13, "killed", 0), (21, "killed", 1), (18, "asked to end", 1)):
+    for batch, how, workers in ((4, "killed", 0), (13, "killed", 1), (21, "killed", 0), (18, "asked to end", 1)):
         output = tmp_path / f"run{batch}"
 
         def interrupting(args: object, batch: int = batch, how: str = how) -> tuple[object, list[pl.Callback]]:
@@ -88,10 +93,12 @@ def test_an_interrupted_run_ends_as_the_uninterrupted_one(
             patch.setattr(run_module, "build_callbacks", interrupting)
             with pytest.raises(Killed if how == "killed" else SystemExit):
                 train(options, output, "--num_workers", workers)
-        steps = torch.load(output / "last.ckpt", weights_only=True)["global_step"]
-        assert 0 < steps <= batch // 2
+        checkpoint = torch.load(output / "last.ckpt", weights_only=True)
+        assert 0 < checkpoint["global_step"] <= batch // 2
+        begun.clear()
         again = train(options, output, "--num_workers", workers, "--resume_from_checkpoint", "last")
         assert equal(again, expected), (batch, how)
+        assert workers or begun[0] == checkpoint["SummarizationDataModule"]["cursor"]["position"]
 
 
 def test_two_processes_train_as_one(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
