@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass
 from utils.data.padding import padded_length
+from utils.data.places import PLACES, check_fields, is_place
 
 MODEL, DATA, TRAINING, REGULARISATION = "model", "data", "training", "regularisation"
 EVALUATION, HARDWARE, RUN = "evaluation", "hardware and precision", "run"
@@ -72,13 +73,21 @@ class TrainArguments:
         False, section=MODEL, help="recompute activations in the backward pass: less memory, a third more time"
     )
 
-    data_dir: str = option("data/cnn_dm", section=DATA, help="directory with {train,val,test}.{source,target}")
+    data_dir: str = option(
+        "data/cnn_dm",
+        section=DATA,
+        help=f"directory with {{train,val,test}}.{{source,target}}; or a set to stream: {PLACES}",
+    )
     cache_dir: str | None = option(
         None,
         section=DATA,
         help="folder for the token ids of training and validation texts, which are made once; by default .cache in the "
         "data directory or, where that cannot be written, ~/.cache/bart-pytorch",
     )
+    source_field: str | None = option(
+        None, section=DATA, help="column of the documents in a set that is streamed; by default as published sets do it"
+    )
+    target_field: str | None = option(None, section=DATA, help="column of the summaries in a set that is streamed")
     max_source_length: int = option(1024, section=DATA, least=3, help="tokens a source is cut to")
     max_target_length: int = option(142, section=DATA, least=3, help="tokens a training target is cut to")
     val_max_target_length: int = option(142, section=DATA, least=3, help="tokens a validation target is cut to")
@@ -239,6 +248,9 @@ class TrainArguments:
                     f"--max_tokens_per_batch is {self.max_tokens_per_batch}; allowed: at least {longest}, one example "
                     "of --max_source_length and --max_target_length, each padded to a multiple of 8"
                 )
+        check_fields(self.data_dir, source_field=self.source_field, target_field=self.target_field)
+        if self.streams and self.do_train:
+            self._check_stream()
         if not (self.do_train or self.do_predict):
             raise InputError("nothing to do: give --do_train, --do_predict or both")
         if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
@@ -262,6 +274,24 @@ class TrainArguments:
         for name, value in resolved.items():
             object.__setattr__(self, name, value)
 
+    def _check_stream(self) -> None:
+        """Refuse what needs the length of an epoch, or of all examples."""
+        stream = f"--data_dir {self.data_dir} is streamed, and nobody knows the length of its epochs"
+        if self.max_steps < 0 or self.max_epochs is not None:
+            raise InputError(f"{stream}: give --max_steps, and no --max_epochs, which is {self.max_epochs}")
+        if self.val_check_interval <= 1:
+            raise InputError(
+                f"{stream}: --val_check_interval is {self.val_check_interval:g}, a part of an epoch; allowed: training "
+                "samples, above 1"
+            )
+        if self.min_epochs > 1:
+            raise InputError(f"{stream}: --min_epochs is {self.min_epochs}; allowed: 0 or 1, which both mean none")
+        if self.max_tokens_per_batch is not None:
+            raise InputError(
+                f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {self.data_dir} is streamed and "
+                "takes --train_batch_size"
+            )
+
     def _check_distillation(self) -> None:
         if self.distill is None:
             for name in ("layers", "do_encoder", "do_decoder"):
@@ -284,6 +314,11 @@ class TrainArguments:
         except ValueError:
             raise InputError(f"--layers is {self.layers!r}; allowed: rising numbers such as 0-6-11") from None
         return layers
+
+    @property
+    def streams(self) -> bool:
+        """Whether training data are streamed, not read from line files."""
+        return is_place(self.data_dir)
 
     @property
     def selection_metric(self) -> str:

@@ -21,6 +21,9 @@ ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --
 --resume_from_checkpoint --config --model_name_or_path --tokenizer""".split()
 
 
+STREAM = ("--data_dir", "data/{split}.parquet", "--max_steps", "5", "--val_check_interval", "9")
+
+
 def test_help_names_every_flag_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         parse_train_arguments(["--help"])
@@ -116,6 +119,16 @@ def test_bad_options_end_with_one_line_and_status_2(
         (["--do_train", "--n_val", "0"], "--n_val is 0"),
         (["--do_train", "--strategy", "fsdp", "--optimizer", "lamb"], "--strategy fsdp and --optimizer lamb exclude"),
         (["--do_train", "--val_check_interval", "80.5"], "--val_check_interval is 80.5"),
+        (
+            ["--do_train", "--data_dir", "hub:a/b", "--val_check_interval", "9"],
+            "--data_dir hub:a/b is streamed.* the length of its epochs: give --max_steps, and no --max_epochs",
+        ),
+        (["--do_train", *STREAM, "--max_epochs", "2"], "give --max_steps, and no --max_epochs, which is 2"),
+        (["--do_train", *STREAM, "--val_check_interval", "0.5"], "--val_check_interval is 0.5, a part of an epoch"),
+        (["--do_train", *STREAM, "--min_epochs", "2"], "--min_epochs is 2"),
+        (["--do_train", *STREAM, "--max_tokens_per_batch", "4000"], "--max_tokens_per_batch needs the lengths of all"),
+        (["--do_train", "--source_field", "text"], "--source_field is text, .* the data directory is data/cnn_dm"),
+        (["--do_train", "--data_dir", "hub:"], "'hub:' names no set on the Hub; allowed: hub:NAME"),
         ([], "--do_train"),
     ],
 )

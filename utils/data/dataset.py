@@ -166,9 +166,13 @@ class TrainBatches(Sampler[list[int]]):
         """Examples of an optimizer step on all ranks; with max_tokens, their mean."""
         return self.step if self.made is None else len(self.lengths) / self.steps
 
-    def batches(self, epoch: int) -> list[list[int]]:
-        """All of an epoch's batches for this rank, as indices of examples."""
-        generator = np.random.default_rng((self.seed, epoch))
+    def batches(self, *number: int) -> list[list[int]]:
+        """All of an epoch's batches for this rank, as indices of examples.
+
+        Args:
+            number: the epoch; where these are the examples of a stream's window, the epoch and the window.
+        """
+        generator = np.random.default_rng((self.seed, *number))
         if self.made is None:
             shares = self._cut(generator)
         else:

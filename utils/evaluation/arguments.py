@@ -14,6 +14,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.arguments import PRECISIONS
 from utils.cli import option, parse_dataclass, with_underscores
+from utils.data.places import PLACES, check_fields
 
 DATA, DECODING, SCORING = "data", "decoding", "scoring"
 GENERATION, HARDWARE, OUTPUT = "options of generate", "hardware and precision", "output"
@@ -93,11 +94,18 @@ class ScoringArguments:
 
     model: str = option(help="checkpoint file, Hub-format directory or Hub name")
     config_path: str = option(help="JSON with the decoding options, and the architecture if the checkpoint has none")
-    data_dir: str | None = option(help="directory with {train,val,test}.{source,target}; --interactive needs none")
+    data_dir: str | None = option(
+        help=f"directory with {{train,val,test}}.{{source,target}}, or {PLACES}; --interactive needs none"
+    )
     save_dir: str | None = option(help="where results are written; --interactive needs none")
     tokenizer: str | None = option(None, section=DATA, help="vocabulary; by default the one that lies with the weights")
     type_path: str = option("test", section=DATA, choices=("train", "val", "test"), help="split to score")
     n_obs: int = option(-1, section=DATA, least=-1, help="examples to use; -1 for all")
+    source_field: str | None = option(
+        None, section=DATA, help="column of the documents where data_dir is no directory; by default as published sets "
+        "do it"
+    )  # fmt: skip
+    target_field: str | None = option(None, section=DATA, help="column of the summaries where data_dir is no directory")
     prefix: str = option("", section=DATA, help="put before each source text, as some models want it")
     max_source_length: int | None = option(
         None, section=DATA, least=3, help="tokens a source is cut to; by default the model's positions"
@@ -195,6 +203,7 @@ class EvalArguments(GenerationArguments, ScoringArguments):
             raise InputError(f"--precision int8 runs on the CPU and --gpus is {self.gpus}; GPUs take fp16 or bf16")
         if self.n_obs == 0:
             raise InputError("--n_obs is 0; allowed: -1, or at least 1")
+        check_fields(self.data_dir, source_field=self.source_field, target_field=self.target_field)
         if self.rouge_mode == "rouge-1.5.5" and self.task == "translation":
             raise InputError("--rouge_mode is rouge-1.5.5 and --task is translation, which is scored by BLEU")
         if self.wordnet_exceptions is not None and self.rouge_mode != "rouge-1.5.5":

@@ -18,7 +18,7 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import RunError
-from utils.data.line_files import read_pairs
+from utils.data.tables import read_split
 from utils.distributed import is_lost_peer
 from utils.evaluation.arguments import EvalArguments
 from utils.evaluation.interactive import answer
@@ -65,7 +65,7 @@ def _run(args: EvalArguments) -> None:
         model, tokenizer = load(args)
         answer(args, for_inference(model.to(device_of(args)), args.precision), tokenizer)
         return
-    pairs = read_pairs(args.data_dir, args.type_path, args.n_obs)
+    pairs = read_split(args.data_dir, args.type_path, args.n_obs, args.source_field, args.target_field)
     save_dir = writable_folder(args.save_dir)
     if args.json_summary is not None and not (
         Path(args.json_summary).absolute().parent.is_dir() and not Path(args.json_summary).is_dir()

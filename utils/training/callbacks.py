@@ -163,9 +163,11 @@ class StopOnNonFinite(Callback):
             parts: list[list[int]] = [[] for _ in range(trainer.world_size)]
             torch.distributed.all_gather_object(parts, lines)
             lines = [line for part in parts for line in part]
+        streams = trainer.lightning_module.args.streams
+        named = "examples of the stream, as this epoch read them," if streams else "lines of train.source"
         _end_run(
             trainer,
-            f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; lines of train.source in its "
+            f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; {named} in its "
             f"batch: {', '.join(map(str, sorted(lines)))}",
         )
 

@@ -26,6 +26,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import LAST, TrainArguments
 from utils.cli import RunError
+from utils.data.tables import Table
 from utils.loading import fit_vocabulary
 from utils.training.precision import keeps_master_weights
 
@@ -174,15 +175,18 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def identity_of(args: TrainArguments, lengths: np.ndarray) -> dict[str, Any]:
+def identity_of(args: TrainArguments, data: np.ndarray | Table) -> dict[str, Any]:
     """What a run that goes on from a checkpoint must share with the one that wrote it.
 
-    That are LASTING_OPTIONS and the source lengths (N,) of its training data.
+    That are LASTING_OPTIONS and its training data: the source lengths (N,), or where they are streamed from.
     """
-    digest = hashlib.sha256(np.ascontiguousarray(lengths, dtype=np.int64).tobytes()).hexdigest()
     options = {name: getattr(args, name) for name in LASTING_OPTIONS}
     options["amp_level O2"] = keeps_master_weights(args)
-    return {**options, "processes": args.processes, "examples": len(lengths), "lengths": digest}
+    options["processes"] = args.processes
+    if isinstance(data, Table):
+        return {**options, "data": data.name, "fields": " and ".join(data.fields), "n_train": args.n_train}
+    digest = hashlib.sha256(np.ascontiguousarray(data, dtype=np.int64).tobytes()).hexdigest()
+    return {**options, "examples": len(data), "lengths": digest}
 
 
 def load_for_resuming(path: Path, config: BartConfig) -> tuple[BartForConditionalGeneration, BartTokenizer]:
@@ -210,7 +214,8 @@ def check_identity(path: Path, identity: dict[str, Any]) -> None:
     """Raise InputError when a checkpoint's position in the data or its optimizer's state means nothing in this run."""
     stored = read_file(path)["identity"]
     for name, value in identity.items():
-        if stored[name] != value:
+        found = stored.get(name)
+        if found != value:
             if name == "lengths":
                 raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data of the same size")
-            raise InputError(f"--resume_from_checkpoint {path}: its {name} is {stored[name]}, this run's is {value}")
+            raise InputError(f"--resume_from_checkpoint {path}: its {name} is {found}, this run's is {value}")

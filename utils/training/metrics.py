@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from datetime import timedelta
@@ -157,7 +158,9 @@ def run_summary(trainer: pl.Trainer, checkpoints: ModelCheckpoint, best: Path) -
     return {
         "steps": trainer.global_step,
         "steps_since_start": len(measured.step_times),
-        "epochs": trainer.global_step / -(-trainer.num_training_batches // trainer.accumulate_grad_batches),
+        "epochs": None  # of a stream, whose length is not known
+        if trainer.num_training_batches == math.inf
+        else trainer.global_step / -(-trainer.num_training_batches // trainer.accumulate_grad_batches),
         "wall_seconds": time.perf_counter() - measured.started_at,
         "training_seconds": measured.run_seconds,
         "samples_per_second": measured.run_samples / measured.run_seconds if trained else None,
@@ -184,7 +187,9 @@ def format_summary(summary: dict[str, Any], metric: str, export: Path) -> str:
     def number(name: str, form: str = ".4g") -> str:
         return "not measured" if summary[name] is None else format(summary[name], form)
 
-    steps = f"{summary['steps']} ({summary['epochs']:.2f} epochs)"
+    steps = str(summary["steps"])
+    if summary["epochs"] is not None:
+        steps += f" ({summary['epochs']:.2f} epochs)"
     if summary["steps_since_start"] < summary["steps"]:
         steps += f", {summary['steps_since_start']} of them since it was resumed"
     wall, training = (timedelta(seconds=round(summary[f"{name}_seconds"])) for name in ("wall", "training"))

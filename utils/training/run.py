@@ -30,7 +30,8 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import LAST, TrainArguments
 from utils.cli import RunError, unwritable
 from utils.data.datamodule import SummarizationDataModule
-from utils.data.line_files import Pairs, read_pairs
+from utils.data.line_files import Pairs
+from utils.data.tables import Table, open_split, read_split
 from utils.data.tokenized import PairFiles, check_pairs
 from utils.distributed import is_lost_peer
 from utils.evaluation.report import write_report
@@ -89,9 +90,15 @@ def run(args: TrainArguments) -> None:
     if args.distill is not None:
         check_layers(config, args.kept_layers, args.do_encoder, args.do_decoder)
     # All of it before anything else: better refused now than after a download, or after hours of training.
-    limits = {"train": args.n_train, "val": args.n_val} if args.do_train else {}
-    files = {split: check_pairs(args.data_dir, split, limit, args.cache_dir) for split, limit in limits.items()}
-    test = read_pairs(args.data_dir, "test", args.n_test) if args.do_predict else None
+    fields = args.source_field, args.target_field
+    splits: dict[str, PairFiles | Pairs | Table] = {}
+    if args.do_train and args.streams:
+        splits["train"] = open_split(args.data_dir, "train", *fields)
+        splits["val"] = read_split(args.data_dir, "val", args.n_val, *fields)
+    elif args.do_train:
+        for split, limit in (("train", args.n_train), ("val", args.n_val)):
+            splits[split] = check_pairs(args.data_dir, split, limit, args.cache_dir)
+    test = read_split(args.data_dir, "test", args.n_test, *fields) if args.do_predict else None
     start_log(output_dir)
     if args.tf32:
         torch.set_float32_matmul_precision("high")
@@ -108,7 +115,7 @@ def run(args: TrainArguments) -> None:
     if args.do_train:
         if rank_zero_only.rank == 0:
             write_records(args, output_dir)
-        train(args, model, tokenizer, files, checkpoint)
+        train(args, model, tokenizer, splits, checkpoint)
         del model
     if test is not None:
         if args.do_train:
@@ -160,8 +167,12 @@ def start_log(output_dir: Path) -> None:
         warnings.filterwarnings("ignore", message=f".*{harmless}")
 
 
-def steps_of(args: TrainArguments, batches_per_epoch: int) -> int:
-    """Optimizer steps of the whole run: --max_steps or --max_epochs, whichever ends it first."""
+def steps_of(args: TrainArguments, batches_per_epoch: int | None) -> int:
+    """Optimizer steps of the whole run: --max_steps or --max_epochs, whichever ends it first.
+
+    Args:
+        batches_per_epoch: None for a stream, which goes by --max_steps alone.
+    """
     epochs = args.max_epochs if args.max_epochs is not None else (1 if args.max_steps < 0 else None)
     steps = [args.max_steps] if args.max_steps > 0 else []
     if epochs is not None:
@@ -169,8 +180,14 @@ def steps_of(args: TrainArguments, batches_per_epoch: int) -> int:
     return min(steps)
 
 
-def validation_schedule(args: TrainArguments, batches_per_epoch: int, examples_per_step: float) -> dict[str, Any]:
-    """Lightning's Trainer arguments for --val_check_interval, in batches: those of whole optimizer steps."""
+def validation_schedule(
+    args: TrainArguments, batches_per_epoch: int | None, examples_per_step: float
+) -> dict[str, Any]:
+    """Lightning's Trainer arguments for --val_check_interval, in batches: those of whole optimizer steps.
+
+    Args:
+        batches_per_epoch: None for a stream, which goes by samples alone.
+    """
     accumulated = args.gradient_accumulation_steps
     if args.val_check_interval <= 1:
         steps = max(1, int(args.val_check_interval * batches_per_epoch) // accumulated)
@@ -184,7 +201,7 @@ def train(
     args: TrainArguments,
     model: BartForConditionalGeneration,
     tokenizer: BartTokenizer,
-    files: Mapping[str, PairFiles],
+    splits: Mapping[str, PairFiles | Pairs | Table],
     checkpoint: Path | None,
 ) -> None:
     """Train, keep the best and the last checkpoint, and export the best one in Hub format.
@@ -192,8 +209,8 @@ def train(
     With a checkpoint, go on from there.
     """
     output_dir = Path(args.output_dir)
-    data = SummarizationDataModule(args, tokenizer, files)
-    identity = identity_of(args, data.train_set.sources.lengths)
+    data = SummarizationDataModule(args, tokenizer, splits)
+    identity = identity_of(args, data.table or data.train_set.sources.lengths)
     if checkpoint is not None:
         check_identity(checkpoint, identity)
         logger.info("going on from %s", checkpoint)
@@ -202,7 +219,7 @@ def train(
             with replacing(output_dir / LAST_FILE) as temporary:
                 shutil.copy2(checkpoint, temporary)
     batches = data.train_batches()
-    per_epoch = len(batches)
+    per_epoch = None if args.streams else len(batches)
     total_steps = steps_of(args, per_epoch)
     if args.warmup_steps >= total_steps and args.lr_scheduler != "constant":
         raise InputError(f"--warmup_steps is {args.warmup_steps}; allowed: fewer than the run's {total_steps} steps")
@@ -239,7 +256,7 @@ def train(
         strategy=strategy if args.processes > 1 else "auto",
         max_steps=total_steps,
         max_epochs=args.max_epochs if args.max_epochs is not None else -1,
-        min_epochs=args.min_epochs,
+        min_epochs=0 if args.streams else args.min_epochs,
         accumulate_grad_batches=args.gradient_accumulation_steps,
         gradient_clip_val=args.gradient_clip_val or None,
         num_sanity_val_steps=args.num_sanity_val_steps,
@@ -260,10 +277,10 @@ def train(
         most = args.max_tokens_per_batch * args.processes * args.gradient_accumulation_steps
         step_size = f"about {step_size} and at most {most} tokens"
     logger.info(
-        "training %.1f M of %.1f M parameters on %d examples for %d steps of %s",
+        "training %.1f M of %.1f M parameters on %s for %d steps of %s",
         trainable / 1e6,
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
-        len(data.train_set),
+        f"the stream {data.table.name}" if data.table else f"{len(data.train_set)} examples",
         total_steps,
         step_size,
     )
