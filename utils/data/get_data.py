@@ -127,7 +127,7 @@ class Job:
         expected = SETS[self.name].sizes[split]
         if found != expected and not self.args.allow_other_sizes:
             raise InputError(
-                f"{self.name} {split}: {found} {what}, {expected} are published; --allow_other_sizes takes a set as it is"
+                f"{self.name} {split}: {found} {what}, {expected} are published; --allow_other_sizes takes it as it is"
             )
 
     def text(self, article: str) -> str:
@@ -329,8 +329,8 @@ def build_set(
     """Write a set's files into `building` from the first source that gives it; returns the provenance."""
     failures: dict[str, InputError | RunError] = {}
     for source in request["sources"]:
-        for failed, error in failures.items():
-            logger.warning("%s: %s fails: %s", name, failed, error)
+        if failures:
+            logger.warning("%s: %s fails: %s", name, *list(failures.items())[-1])
         try:
             shutil.rmtree(building, ignore_errors=True)
             for path in (building, downloads):
@@ -343,7 +343,7 @@ def build_set(
         except (InputError, RunError) as error:
             failures[source] = error
     if len(failures) == 1:
-        raise error
+        raise next(iter(failures.values()))
     kind = RunError if any(isinstance(error, RunError) for error in failures.values()) else InputError
     raise kind("; ".join([f"{name}: no source gives it", *(f"{key}: {error}" for key, error in failures.items())]))
 
@@ -397,13 +397,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = ArgumentParser(
         prog="get_data.sh",
         usage="%(prog)s [folder] [cnn_dm] [xsum] [sample] [--option value ...]",
-        description="Write CNN-DM, XSum and the sample corpus as line files, FOLDER/SET/{train,val,test}.{source,target}."
-        "\nThe folder is data/ unless named, the sets cnn_dm and xsum.",
+        description="Write CNN-DM, XSum and the sample corpus to FOLDER/SET/{train,val,test}.{source,target}.\n"
+        "The folder is data/ unless named, the sets cnn_dm and xsum.",
     )
     parser.add_argument(
         "--sources", default=",".join(SOURCES),
-        help="where to look for a set, in this order: hub (its Parquet files), stories (the archives of stories; CNN-DM "
-        "alone) (default: %(default)s)",
+        help="where to look for a set, in this order: hub (its Parquet files), stories (CNN-DM's archives of stories) "
+        "(default: %(default)s)",
     )  # fmt: skip
     for option in ARCHIVES:
         parser.add_argument(

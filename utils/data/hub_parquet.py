@@ -62,9 +62,8 @@ def list_parquet(repository: str, folders: Sequence[str], patience: Patience) ->
                     )
             if all(splits.values()):
                 return info.sha, splits
-    raise InputError(
-        f"{repository} on the Hub: no Parquet files of train, validation and test in {' or '.join(folders) or 'its top'}"
-    )
+    places = " or ".join(repr(folder) for folder in folders)
+    raise InputError(f"{repository} on the Hub: no Parquet files of train, validation and test under {places}")
 
 
 def hub_headers() -> dict[str, str]:
