@@ -39,7 +39,7 @@ _AGENCY = (
     r"Real Simple|Southern Living|T(?:ime|IME)|W(?:ired|IRED)"
 )
 _DASH = r"(?: ?(?:--+|[\u2013\u2014]) ?| - )"
-_DATELINE = re.compile(rf"(?:{_PLACE})?(?:\((?:{_AGENCY})\){_DASH}|\(CNN\) ?)(?=\S)")
+_DATELINE = re.compile(rf"(?:{_PLACE})?(?:\((?:{_AGENCY})\){_DASH}|\(CNN\) ?)(?=[^\s\u2013\u2014-])")
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,11 @@ def read_archive(path: Path) -> Iterator[tuple[str, bytes | str]]:
                         yield name, archive.extractfile(member).read()
                 if (read := raw.tell() // _MB) > progress.done:
                     progress.advance(read - progress.done)
-            while stream.read(1 << 20):  # only the end of the gzip stream tells whether all of it was right
-                pass
+            # A damaged header looks to tarfile like the end, and only the end of the gzip stream tells whether all of it
+            # was right.
+            while rest := stream.read(1 << 20):
+                if any(rest):
+                    raise tarfile.ReadError("something follows its last member")
             if progress.done < progress.total:
                 progress.advance(progress.total - progress.done)
     except FileNotFoundError:
