@@ -29,7 +29,7 @@ class FlakyServer(ThreadingHTTPServer):
         repositories: data set on the Hub -> revision -> path -> bytes.
         faults: what goes wrong with the next requests, one after the other; "" nothing. See `Handler.fail`.
         requests: (path, Range or "") of each so far.
-        tokens: (Host, Authorization or "") of each so far.
+        tokens: Authorization or "" of each so far.
         honour_if_range: whether a range of another file than the client has is refused.
         seconds_per_block: wait before every block of 32 KiB.
     """
@@ -43,7 +43,7 @@ class FlakyServer(ThreadingHTTPServer):
         self.repositories: dict[str, dict[str, dict[str, bytes]]] = {}
         self.faults: list[str] = []
         self.requests: list[tuple[str, str]] = []
-        self.tokens: list[tuple[str, str]] = []
+        self.tokens: list[str] = []
         self.honour_if_range = True
         self.seconds_per_block = 0.0
         self.closing = threading.Event()
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(self.path.split("?")[0])
         self.server.requests.append((path, self.headers.get("Range", "")))
-        self.server.tokens.append((self.headers["Host"], self.headers.get("Authorization", "")))
+        self.server.tokens.append(self.headers.get("Authorization", ""))
         fault = self.server.faults.pop(0) if self.server.faults else ""
         if found := re.fullmatch(r"/api/datasets/(\w+/\w+)/revision/(.+)", path):
             self.list_repository(found[1], found[2], fault)
@@ -96,7 +96,12 @@ class Handler(BaseHTTPRequestHandler):
             missing = "RepoNotFound" if revisions is None else "RevisionNotFound"
             return self.answer(404, headers={"X-Error-Code": missing})
         siblings = [
-            {"rfilename": name, "size": len(data), "blobId": "0", "lfs": {"size": len(data), "sha256": sha256(data)}}
+            {
+                "rfilename": name,
+                "size": len(data),
+                "blobId": "0",
+                "lfs": {"size": len(data), "sha256": sha256(data), "pointerSize": 134},
+            }
             for name, data in revisions[revision].items()
         ]
         listing = {"id": repository, "sha": commit_of(revision), "siblings": siblings}
@@ -192,4 +197,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def commit_of(revision: str) -> str:
-    return COMMIT if revision in ("main", COMMIT) else hashlib.sha1(revision.encode()).hexdigest()
+    if re.fullmatch(r"[0-9a-f]{40}", revision):
+        return revision
+    return COMMIT if revision == "main" else hashlib.sha1(revision.encode()).hexdigest()

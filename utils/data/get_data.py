@@ -464,7 +464,7 @@ def _folder_and_sets(words: Sequence[str]) -> tuple[Path, list[str]]:
             sets.append(word)
             continue
         near = get_close_matches(word.lower().replace("-", "_"), SETS, n=1)
-        if near and not Path(word).is_dir():
+        if near and "/" not in word and not Path(word).is_dir():
             raise InputError(f"{word!r} is no set (did you mean {near[0]}?); write ./{word} for a folder of that name")
         folders.append(word)
     if len(folders) > 1:

@@ -103,8 +103,8 @@ def _info(repository: str, revision: str, patience: Patience) -> DatasetInfo | N
         raise InputError(f"{repository}: {message}") from None
     except HTTPError as error:
         raise PassingFailure(f"the Hub cannot be reached ({str(error) or type(error).__name__})") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise PassingFailure("the Hub's answer makes no sense") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PassingFailure(f"the Hub's answer makes no sense ({type(error).__name__}: {error})") from None
     if not info.sha:
         raise PassingFailure("the Hub's answer names no commit")
     return info

@@ -159,8 +159,7 @@ def read_archive(path: Path) -> Iterator[tuple[str, bytes | str]]:
                         yield name, archive.extractfile(member).read()
                 if (read := raw.tell() // _MB) > progress.done:
                     progress.advance(read - progress.done)
-            # A damaged header looks to tarfile like the end, and only the end of the gzip stream tells whether all of it
-            # was right.
+            # To tarfile a damaged header looks like the end. A gzip stream's own end tells whether it was right.
             while rest := stream.read(1 << 20):
                 if any(rest):
                     raise tarfile.ReadError("something follows its last member")

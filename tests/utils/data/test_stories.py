@@ -245,10 +245,10 @@ NAME = story_name("http://example.org/a")
 
 
 def test_stories_are_named_by_the_sha_1_of_their_url() -> None:
-    """The first example of the Hub's test split has this id."""
+    """As the Hub has it: this is the first example of its test split."""
     url = (
-        "http://web.archive.org/web/20150401123500id_/http://www.cnn.com/2015/04/01/middleeast/"
-        "palestinians-icc-membership/"
+        "http://web.archive.org/web/20150724132829id_/http://www.dailymail.co.uk/travel/travel_news/article-3042141/"
+        "Passengers-safety-risk-shrinking-plane-seats-decreasing-cabin-space.html"
     )
     assert story_name(url) == "92c514c913c0bdfe25341af9fd72b29db544099b.story"
 
