@@ -32,6 +32,7 @@ class FlakyServer(ThreadingHTTPServer):
         tokens: Authorization or "" of each so far.
         honour_if_range: whether a range of another file than the client has is refused.
         seconds_per_block: wait before every block of 32 KiB.
+        blocks: how many of those were sent so far.
     """
 
     daemon_threads = True
@@ -46,6 +47,7 @@ class FlakyServer(ThreadingHTTPServer):
         self.tokens: list[str] = []
         self.honour_if_range = True
         self.seconds_per_block = 0.0
+        self.blocks = 0
         self.closing = threading.Event()
 
     @property
@@ -171,6 +173,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.closing.wait(self.server.seconds_per_block)
             block = body[place : place + (1 << 15)]
             self.wfile.write(b"%x\r\n%s\r\n" % (len(block), block) if "chunked" in fault else block)
+            self.server.blocks += 1
         if fault == "chunked":
             self.wfile.write(b"0\r\n\r\n")
         if fault == "stall":

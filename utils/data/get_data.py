@@ -377,10 +377,10 @@ def _build_from(source: str, job: Job) -> dict[str, Any]:
 def install(folder: Path, provenance: Mapping[str, Any]) -> None:
     """Move the files of a set that was built into place, and say last that they are there."""
     try:
+        write_json(folder / BUILDING / PROVENANCE, provenance)
         (folder / PROVENANCE).unlink(missing_ok=True)
-        for name in provenance["files"]:
+        for name in (*provenance["files"], PROVENANCE):
             os.replace(folder / BUILDING / name, folder / name)
-        write_json(folder / PROVENANCE, provenance)
     except OSError as error:
         raise unwritable(str(folder), error) from None
 

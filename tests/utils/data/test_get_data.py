@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pyarrow
@@ -84,6 +86,7 @@ def tgz(files: Sequence[tuple[str, bytes]]) -> bytes:
     return data.getvalue()
 
 
+@cache  # a gzip header has the time in it
 def archives() -> dict[str, bytes]:
     """The stories, dealt to the two archives, in another order than the lists have them."""
     files = [
@@ -136,7 +139,7 @@ def stories(server: FlakyServer) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.glob("*/*.*"))}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.glob("*/*.*")) if path.is_file()}
 
 
 def check_written(folder: Path, provenance: dict[str, object]) -> None:
@@ -455,23 +458,34 @@ def test_other_options_build_anew(server: FlakyServer, tmp_path: Path) -> None:
     assert run(tmp_path, *words)["cnn_dm"] == kept
 
 
+@pytest.mark.parametrize("moves", [0, 3, len(get_data.PAIR_FILES) + 1])
 def test_a_run_killed_while_files_move_is_taken_up(
-    server: FlakyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FlakyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
 ) -> None:
-    """Also where the next run fails first."""
-    run(tmp_path, "xsum")
-    before = contents(tmp_path)
-    (tmp_path / "xsum/provenance.json").unlink()
-    (tmp_path / "xsum/train.source").write_text("of another build\n")
-    (tmp_path / "xsum/.building").mkdir()
-    (tmp_path / "xsum/.building/.train.source.123.tmp").touch()
-    server.faults = ["404"] * 9
-    with pytest.raises(InputError):
-        run(tmp_path, "xsum")
-    server.faults = []
-    run(tmp_path, "xsum")
-    assert contents(tmp_path) == before
-    assert not (tmp_path / "xsum/.building").exists()
+    """Over an older build, and also where the next run fails first."""
+    run(tmp_path / "calm", *stories(server))
+    run(tmp_path / "killed", *stories(server), "--datelines", "strip")
+
+    def killed(*paths: Path) -> None:
+        nonlocal moves
+        moves -= 1
+        if moves < 0:
+            raise KeyboardInterrupt
+        move(*paths)
+
+    move = os.replace
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("utils.data.get_data.os", type("Os", (), {"replace": staticmethod(killed)}))
+        run(tmp_path / "killed", *stories(server))
+    assert not (tmp_path / "killed/cnn_dm/provenance.json").exists()
+    server.files = {}
+    shutil.rmtree(tmp_path / "killed/downloads")
+    with pytest.raises(InputError, match="404"):
+        run(tmp_path / "killed", *stories(server))
+    serve_everything(server)
+    run(tmp_path / "killed", *stories(server))
+    assert contents(tmp_path / "killed") == contents(tmp_path / "calm")
+    assert not (tmp_path / "killed/cnn_dm/.building").exists()
 
 
 def test_downloads_are_kept_on_demand(server: FlakyServer, tmp_path: Path) -> None:
@@ -602,9 +616,9 @@ def test_the_script_is_killed_at_random_and_finishes(tmp_path: Path) -> None:
     with flaky_server() as server:
         serve_everything(server)
         noise = rng.randbytes(300_000)  # makes the downloads long enough for kills to hit them
-        for files in (server.repositories["abisee/cnn_dailymail"]["main"],):
-            rows = [(f"{number} {noise[number::50].hex()}", "Sum") for number in range(50)]
-            files["3.0.0/test-00000-of-00001.parquet"] = table(rows, ("article", "highlights"))
+        rows = [(f"{number} {noise[number::50].hex()}", "Sum") for number in range(50)]
+        files = server.repositories["abisee/cnn_dailymail"]["main"]
+        files["3.0.0/test-00000-of-00001.parquet"] = table(rows, ("article", "highlights"))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment |= {"HF_ENDPOINT": server.url, "NO_PROXY": "*", "PATH": path, "HF_HOME": str(tmp_path / "hf")}
@@ -616,34 +630,35 @@ def test_the_script_is_killed_at_random_and_finishes(tmp_path: Path) -> None:
             )
 
         calm = start(tmp_path / "calm")
-        started = time.monotonic()
         said = calm.communicate()[0]
-        usual = time.monotonic() - started
         assert calm.returncode == 0, said
         expected = contents(tmp_path / "calm")
-        assert sorted(expected) == sorted(
+        assert set(expected) == {
             f"cnn_dm/{name}" for name in (*get_data.PAIR_FILES, "dropped.jsonl", "provenance.json")
-        )
+        }
 
-        server.seconds_per_block = 0.02
-        kills = 0
-        for attempt in range(12):
+        # Killed twice while it downloads, then at any time after it began to ask.
+        server.seconds_per_block = 0.05
+        unfinished = 0
+        for attempt in range(6):
+            blocks, requests = server.blocks + rng.randint(2, 5), len(server.requests)
             script = start(tmp_path / "killed")
-            if attempt < 8:
-                try:
-                    script.wait(rng.uniform(0.3, 1.1) * usual)
-                except subprocess.TimeoutExpired:
-                    script.send_signal(signal.SIGKILL)
-                    kills += 1
+            while script.poll() is None and (
+                server.blocks < blocks if attempt < 2 else len(server.requests) == requests
+            ):
+                time.sleep(0.005)
+            if attempt >= 2:
+                time.sleep(rng.uniform(0, 0.6))
+            if attempt < 5:
+                script.send_signal(signal.SIGKILL)
             said = script.communicate()[0]
-            there = contents(tmp_path / "killed")
-            assert there.items() <= expected.items()  # whatever has its final name has its final bytes
+            unfinished += bool(list((tmp_path / "killed").glob("downloads/*/*.part")))
+            assert contents(tmp_path / "killed").items() <= expected.items()  # a final name means final bytes
             if script.returncode == 0:
                 break
             assert script.returncode == -signal.SIGKILL, said
         assert script.returncode == 0, said
-        assert kills >= 2
+        assert unfinished >= 2
         assert contents(tmp_path / "killed") == expected
-        assert sorted(path.name for path in (tmp_path / "killed").rglob("*") if path.is_file()) == sorted(
-            [".get_data.lock", *(Path(name).name for name in expected)]
-        )
+        left = {path.name for path in (tmp_path / "killed").rglob("*") if path.is_file()}
+        assert left == {".get_data.lock", *(Path(name).name for name in expected)}
