@@ -96,6 +96,12 @@ def test_processes_that_compute_rouge_start_without_torch() -> None:
     assert loaded & {"torch", "transformers", "pytorch_lightning", "sacrebleu"} == set()
 
 
+def test_data_is_fetched_without_torch() -> None:
+    loaded = loaded_by("import utils.data.get_data")
+    assert "httpx" in loaded
+    assert loaded & {"torch", "transformers", "safetensors"} == set()
+
+
 def test_matplotlib_is_loaded_only_to_draw_a_report() -> None:
     loaded = loaded_by("import utils.evaluation.report")
     assert "numpy" in loaded

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.files import replacing
 from bart.generation import GenerationConfig
 from bart.hub import resolve
 
@@ -455,14 +456,3 @@ def save_pretrained(
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """Yields a temporary name beside `target` that takes its place on success and is removed on failure."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)

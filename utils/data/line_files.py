@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bart.errors import InputError
-from bart.modeling.checkpoint import replacing
+from bart.files import replacing
 from utils.cli import unwritable
 
 SPLITS = ("train", "val", "test")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from bart.modeling.checkpoint import replacing
+from bart.files import replacing
 from utils.cli import unwritable
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bart.modeling.checkpoint import replacing
+from bart.files import replacing
 from utils.cli import unwritable
 
 

@@ -21,7 +21,8 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.modeling.checkpoint import read_file, replacing
+from bart.files import replacing
+from bart.modeling.checkpoint import read_file
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import LAST, TrainArguments

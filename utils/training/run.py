@@ -24,7 +24,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.modeling.checkpoint import replacing
+from bart.files import replacing
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import LAST, TrainArguments

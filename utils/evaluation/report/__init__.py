@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bart.errors import InputError
-from bart.modeling.checkpoint import replacing
+from bart.files import replacing
 from utils.cli import unwritable
 from utils.evaluation.report.charts import draw
 from utils.evaluation.report.page import page_of

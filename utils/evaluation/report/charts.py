@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bart.modeling.checkpoint import replacing
+from bart.files import replacing
 from utils.evaluation.report.runs import SCORE_NAMES, Run
 
 MOST_POINTS = 2000
