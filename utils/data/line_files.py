@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +16,37 @@ from utils.cli import unwritable
 SPLITS = ("train", "val", "test")
 Pairs = tuple[list[str], list[str]]  # sources and targets, line by line
 _LINE_BREAKS = re.compile(r"[^\S\n\r]*[\n\r]\s*")
+
+
+def decoded_lines(file: Iterable[bytes], path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
+    """Lines of an open file, one at a time, by the rules of `read_lines`; the errors call it `path`."""
+    number = 0
+    for number, data in enumerate(file, 1):
+        try:
+            line = data.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+        # What a byte order mark alone leaves is no line, and an empty file has none.
+        if not line:
+            number = 0
+            continue
+        line = line.removesuffix("\n").removesuffix("\r")
+        if not (blank or line.strip()):
+            raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
+        yield line
+    if not number:
+        raise InputError(f"{path}: the file is empty; one example a line is expected")
+
+
+def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
+    """What `read_lines` returns, one at a time, so that a file may be larger than memory."""
+    try:
+        with Path(path).open("rb") as file:
+            yield from decoded_lines(file, path, blank)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
@@ -31,26 +62,7 @@ def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
         InputError: the file is missing or empty, a line is blank that must not be, or bytes are not UTF-8; it names
             file and line.
     """
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x})") from None
-    if not text:
-        raise InputError(f"{path}: the file is empty; one example a line is expected")
-    lines = text.removesuffix("\n").split("\n")
-    lines = [line.removesuffix("\r") for line in lines]
-    for number, line in enumerate(lines, 1):
-        if not (blank or line.strip()):
-            raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
-    return lines
+    return list(iter_lines(path, blank))
 
 
 def read_pairs(data_dir: str | os.PathLike[str], split: str, limit: int = -1) -> Pairs:
