@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from utils.cli import ArgumentParser, run_main, unwritable
 from utils.data.line_files import SPLITS, PairWriter, one_line, writing_pairs
 from utils.data.records import Input, inputs_of
 from utils.evaluation.results import write_json, write_whole
-from utils.progress import Progress
+from utils.progress import Progress, start_log
 
 DEFAULT_RATIO = "0.9,0.05,0.05"
 _PROVENANCE, _DROPPED = "provenance.json", "dropped.jsonl"
@@ -259,8 +258,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="take the first N rows only, of each split that stays")
     parser.add_argument("--overwrite", action="store_true", help="replace the data that the folder holds")
     args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request to the Hub otherwise
+    start_log()
     counts = prepare(
         args.input,
         args.output,

@@ -334,14 +334,14 @@ def _load(name: str, place: str, config: str | None, revision: str | None) -> tu
     """The splits of a dataset, downloaded into the Hub cache if need be, and the commit that they are of."""
     # Seconds to load, which other inputs need not wait for.
     import datasets
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     try:
         builder = datasets.load_dataset_builder(place, config, revision=revision)
         builder.download_and_prepare()
         # Of a folder it is no commit but a hash of the files' names and times.
         return dict(builder.as_dataset()), None if Path(place).is_dir() else builder.hash
-    except datasets.exceptions.DatasetNotFoundError as error:
+    except (datasets.exceptions.DatasetNotFoundError, RepositoryNotFoundError) as error:
         raise InputError(
             f"--input {name}: no such file or folder here, and no such dataset on the Hub, or one that is closed to "
             f"this user: set HF_TOKEN ({_short(error)})"

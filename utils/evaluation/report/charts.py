@@ -6,11 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bart.modeling.checkpoint import replacing
 from utils.evaluation.report.runs import SCORE_NAMES, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_POINTS = 2000
 BINS = 30
@@ -158,15 +162,21 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
 
 
-def draw(chart: Chart, path: Path) -> None:
-    """A chart as a PNG."""
+def draw(path: Path, *charts: Chart) -> None:
+    """One chart as a PNG, or several, side by side."""
     # Loaded here alone: nothing but these pictures needs it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(7 if len(charts) == 1 else 5.5 * len(charts), 4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    for place, chart in enumerate(charts, 1):
+        _panel(figure.add_subplot(1, len(charts), place), chart)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def _panel(axes: Axes, chart: Chart) -> None:
     # Okabe and Ito's colours, which most colour-blind readers tell apart, and dashes for the others.
     colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
     dashes = ("solid", "dashed", "dashdot", "dotted")
@@ -188,5 +198,3 @@ def draw(chart: Chart, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if len(chart.series) > 1:
         axes.legend(frameon=False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png")
