@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -63,6 +64,22 @@ def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
             file and line.
     """
     return list(iter_lines(path, blank))
+
+
+def paired(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], sources: Iterator[str], targets: Iterator[str]
+) -> Iterator[tuple[str, str]]:
+    """Lines of two files side by side.
+
+    Raises:
+        InputError: one file, called `source` and `target`, has more lines than the other.
+    """
+    for number, (line, other) in enumerate(zip_longest(sources, targets), 1):
+        if line is None or other is None:
+            longer = number + sum(1 for _ in (sources if other is None else targets))
+            counts = (longer, number - 1) if other is None else (number - 1, longer)
+            raise InputError(f"{source} has {counts[0]} lines, {target} has {counts[1]}; they must be equally many")
+        yield line, other
 
 
 def read_pairs(data_dir: str | os.PathLike[str], split: str, limit: int = -1) -> Pairs:

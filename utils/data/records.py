@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bart.errors import InputError
 from utils.data.fields import fields_of
-from utils.data.line_files import SPLITS, decoded_lines
+from utils.data.line_files import SPLITS, decoded_lines, paired
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -157,12 +157,8 @@ def _file(path: Path, **more: str) -> dict[str, Any]:
 
 def _text_records(source: Path, target: Path) -> Iterator[Record]:
     with _opened(source) as (source_file, read), _opened(target) as (target_file, _):
-        lines = zip_longest(decoded_lines(source_file, source), decoded_lines(target_file, target))
+        lines = paired(source, target, decoded_lines(source_file, source), decoded_lines(target_file, target))
         for number, (document, summary) in enumerate(lines, 1):
-            if document is None or summary is None:
-                rest = 1 + sum(1 for _ in lines)
-                counts = (number - 1 + rest, number - 1) if summary is None else (number - 1, number - 1 + rest)
-                raise InputError(f"{source} has {counts[0]} lines, {target} has {counts[1]}; they must be equally many")
             yield Record(f"{source}:{number}", read(), document, summary)
 
 

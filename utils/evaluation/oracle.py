@@ -14,7 +14,7 @@ _TINY = 1e-12  # differences of rounding
 def oracle_sentences(sentences: Sequence[str], reference: str) -> list[int]:
     """Sentences chosen greedily (Nallapati et al., 2017, section 2.2).
 
-    Next comes the one that raises the mean of ROUGE-1 and ROUGE-2 F the most, the first of equals, until none raises it.
+    Next comes the one that raises the mean of ROUGE-1 and ROUGE-2 F the most, the first of equals, until none does.
     What is scored is the text that the chosen ones make in the document's order, with the n-grams over their borders.
 
     Returns:

@@ -186,10 +186,13 @@ def _panel(axes: Axes, chart: Chart) -> None:
             axes.stairs(series.y, series.x, fill=len(chart.series) == 1, linewidth=1.5, **look)
         else:
             axes.plot(series.x, series.y, marker="o" if len(series.x) <= 12 else None, markersize=4, **look)
-    for label, x in chart.marks:
+    for i, (label, x) in enumerate(chart.marks):
         axes.axvline(x, color="#444444", linewidth=0.8)
-        axes.annotate(label, (x, 1), xycoords=("data", "axes fraction"), xytext=(2, -10), textcoords="offset points",
-                      fontsize=8)  # fmt: skip
+        # Each a line lower, so that those of near marks stay apart.
+        axes.annotate(label, (x, 1), xycoords=("data", "axes fraction"), xytext=(2, -10 * (i + 1)),
+                      textcoords="offset points", fontsize=8)  # fmt: skip
+    if chart.kind == "histogram" and all(float(x).is_integer() for x in chart.series[0].x):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.from_zero:
         axes.set_ylim(bottom=0)
