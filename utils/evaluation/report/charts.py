@@ -163,7 +163,7 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
 
 
 def draw(path: Path, *charts: Chart) -> None:
-    """One chart as a PNG, or several, side by side."""
+    """A chart as a PNG, or several of the same series side by side, with one legend."""
     # Loaded here alone: nothing but these pictures needs it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -171,7 +171,13 @@ def draw(path: Path, *charts: Chart) -> None:
     figure = Figure(figsize=(7 if len(charts) == 1 else 5.5 * len(charts), 4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     for place, chart in enumerate(charts, 1):
-        _panel(figure.add_subplot(1, len(charts), place), chart)
+        axes = figure.add_subplot(1, len(charts), place)
+        _panel(axes, chart)
+    if len(charts[0].series) > 1:
+        if len(charts) == 1:
+            axes.legend(frameon=False)
+        else:
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
 
@@ -199,5 +205,3 @@ def _panel(axes: Axes, chart: Chart) -> None:
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if len(chart.series) > 1:
-        axes.legend(frameon=False)
