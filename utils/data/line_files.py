@@ -109,7 +109,9 @@ def one_line(text: str) -> str:
     Each line break, with the white space around it, becomes a space; white space and byte order marks at the ends go.
     All else stays, such as U+2028 or several spaces within a line.
     """
-    return _LINE_BREAKS.sub(" ", text.strip().strip("\ufeff").strip())
+    text = text.strip().strip("\ufeff").strip()
+    # The pattern tries every space of a text; most texts have no line break.
+    return _LINE_BREAKS.sub(" ", text) if "\n" in text or "\r" in text else text
 
 
 class PairWriter:
