@@ -315,22 +315,23 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
         parts.append(f"{shared}\n* letters and digits; case, punctuation and spacing make no difference")
     sample, copied = facts["sample"], facts["copying"]
     total = splits[sample["split"]]["examples"]
-    which = f"all {total:,}" if sample["examples"] == total else f"{sample['examples']:,} of {total:,}"
-    drawn_by = "" if sample["examples"] == total else f", drawn with seed {sample['seed']}"
+    if sample["examples"] == total:
+        scored = f"all {total:,} {sample['split']} examples"
+    else:
+        scored = f"{sample['examples']:,} of {total:,} {sample['split']} examples, drawn with seed {sample['seed']}"
+    scores = f"ROUGE F in percent ({sample['rouge_mode']}) without training, on {scored}"
+    novelty = "Targets of these against their sources: " + ", ".join(
+        f"{copied[name]:.1f} {label}" if copied[name] is not None else f"no {label}"
+        for name, label in (
+            ("words", "words"),
+            ("compression", "times shorter"),
+            ("novel1", "% of distinct words new"),
+            ("novel2", "% of distinct 2-grams new"),
+        )
+    )
     parts += [
-        f"ROUGE F in percent ({sample['rouge_mode']}) without training, on {which} {sample['split']} examples{drawn_by}"
-        + "\n"
-        + rouge_table(facts["rouge"], ROUGE_TYPES[sample["rouge_mode"]]),
-        "Targets of these against their sources: "
-        + ", ".join(
-            f"{copied[name]:.1f} {label}" if copied[name] is not None else f"no {label}"
-            for name, label in (
-                ("words", "words"),
-                ("compression", "times shorter"),
-                ("novel1", "% of words new"),
-                ("novel2", "% of 2-grams new"),
-            )
-        ),
+        textwrap.fill(scores, WIDTH) + "\n" + rouge_table(facts["rouge"], ROUGE_TYPES[sample["rouge_mode"]]),
+        textwrap.fill(novelty, WIDTH),
         *(
             "\n".join(
                 [
