@@ -318,7 +318,7 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
     if sample["examples"] == total:
         scored = f"all {total:,} {sample['split']} examples"
     else:
-        scored = f"{sample['examples']:,} of {total:,} {sample['split']} examples, drawn with seed {sample['seed']}"
+        scored = f"{sample['examples']:,} of {total:,} {sample['split']} examples (seed {sample['seed']})"
     scores = f"ROUGE F in percent ({sample['rouge_mode']}) without training, on {scored}"
     novelty = "Targets of these against their sources: " + ", ".join(
         f"{copied[name]:.1f} {label}" if copied[name] is not None else f"no {label}"

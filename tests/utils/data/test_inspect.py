@@ -141,7 +141,7 @@ def test_command(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     over = facts["splits"]["train"]["source"]["over"]["40"]
     [cut] = [line for line in lines if line.startswith("sources at 40")]
     assert f" {over['examples']:,} ({over['percent']:.1f} %)" in cut
-    assert "on 30 of 60 test examples, drawn with seed 5" in text
+    assert "on 30 of 60 test examples (seed 5)" in text
     assert f"{facts['rouge']['first 3 sentences']['rouge2']:.2f}" in text
     assert [line for line in lines if line.startswith("Example ")] == [
         f"Example {number}, train, line {example['line']:,}" for number, example in enumerate(facts["examples"], 1)

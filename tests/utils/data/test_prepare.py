@@ -254,6 +254,16 @@ def test_a_split_depends_on_seed_and_source_alone() -> None:
     assert ratios_of("0.7, 0.2,0.1") == [0.7, 0.2, 0.1]
 
 
+def test_sources_that_are_one_line_are_one_source(tmp_path: Path) -> None:
+    rows = [{"source": text.format(i), "target": "t"} for i in range(60) for text in ("a\nb {}", " a \r\n b {}")]
+    file = write_jsonl(tmp_path / "a.jsonl", rows)
+    main(["--input", str(file), "--output", str(tmp_path), *ALWAYS])
+    for pairs in prepared(tmp_path).values():
+        assert set(Counter(source for source, _ in pairs).values()) == {2}
+    repeated = json.loads((tmp_path / "provenance.json").read_text())["counts"]["repeated"]
+    assert sum(count["pairs"] for count in repeated.values()) == 60
+
+
 TEXTS = st.text(st.sampled_from("ab \n\r\u2028\ufeff\ud800"), max_size=4)
 VALUES = st.one_of(TEXTS, TEXTS, st.none(), st.integers(), st.lists(st.integers(), max_size=1))
 ROWS = st.lists(st.dictionaries(st.sampled_from(["source", "target", "more"]), VALUES), max_size=30)
