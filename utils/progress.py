@@ -17,6 +17,14 @@ def is_first() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
+def start_log(debug: bool = False) -> None:
+    """Send the first process's log to the terminal; the others only warn."""
+    level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
+    for chatty in ("httpx", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
 class Progress:
     """Says how many of some things are done, to begin with, while it goes on, and at the end.
 

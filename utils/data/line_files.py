@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +19,27 @@ Pairs = tuple[list[str], list[str]]  # sources and targets, line by line
 _LINE_BREAKS = re.compile(r"[^\S\n\r]*[\n\r]\s*")
 
 
-def iterate_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
+def decoded_lines(file: Iterable[bytes], path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
+    """Lines of an open file, one at a time, by the rules of `iter_lines`; the errors call it `path`."""
+    number = 0
+    for number, data in enumerate(file, 1):
+        try:
+            line = data.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+        # What a byte order mark alone leaves is no line, and an empty file has none.
+        if not line:
+            number = 0
+            continue
+        line = line.removesuffix("\n").removesuffix("\r")
+        if not (blank or line.strip()):
+            raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
+        yield line
+    if not number:
+        raise InputError(f"{path}: the file is empty; one example a line is expected")
+
+
+def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
     """One example a line, as they are read.
 
     Lines end at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
@@ -32,30 +52,34 @@ def iterate_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator
         InputError: the file is missing or empty, a line is blank that must not be, or bytes are not UTF-8; it names
             file and line.
     """
-    path = Path(path)
-    number = 0
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if number == 1:
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                text = line.decode().removesuffix("\n").removesuffix("\r")
-                if not (blank or text.strip()):
-                    raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
-                yield text
+        with Path(path).open("rb") as file:
+            yield from decoded_lines(file, path, blank)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
-    if number == 0:
-        raise InputError(f"{path}: the file is empty; one example a line is expected")
 
 
 def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
-    """All that `iterate_lines` gives."""
-    return list(iterate_lines(path, blank))
+    """All that `iter_lines` gives."""
+    return list(iter_lines(path, blank))
+
+
+def paired(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], sources: Iterator[str], targets: Iterator[str]
+) -> Iterator[tuple[str, str]]:
+    """Lines of two files side by side.
+
+    Raises:
+        InputError: one file, called `source` and `target`, has more lines than the other.
+    """
+    for number, (line, other) in enumerate(zip_longest(sources, targets), 1):
+        if line is None or other is None:
+            longer = number + sum(1 for _ in (sources if other is None else targets))
+            counts = (longer, number - 1) if other is None else (number - 1, longer)
+            raise InputError(f"{source} has {counts[0]} lines, {target} has {counts[1]}; they must be equally many")
+        yield line, other
 
 
 def pair_paths(data_dir: str | os.PathLike[str], split: str) -> tuple[Path, Path]:
@@ -98,7 +122,9 @@ def one_line(text: str) -> str:
     Each line break, with the white space around it, becomes a space; white space and byte order marks at the ends go.
     All else stays, such as U+2028 or several spaces within a line.
     """
-    return _LINE_BREAKS.sub(" ", text.strip().strip("\ufeff").strip())
+    text = text.strip().strip("\ufeff").strip()
+    # The pattern tries every space of a text; most texts have no line break.
+    return _LINE_BREAKS.sub(" ", text) if "\n" in text or "\r" in text else text
 
 
 class PairWriter:

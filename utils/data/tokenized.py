@@ -17,10 +17,10 @@ import xxhash
 from filelock import FileLock, Timeout
 
 from bart.errors import InputError
-from bart.modeling.checkpoint import replacing
+from bart.files import replacing
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import RunError, unwritable
-from utils.data.line_files import check_counts, iterate_lines, pair_paths
+from utils.data.line_files import check_counts, iter_lines, pair_paths
 from utils.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class TextFile:
         return list(self._texts())
 
     def _texts(self) -> Iterator[str]:
-        return islice(iterate_lines(self.path), len(self))
+        return islice(iter_lines(self.path), len(self))
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
         """The file's texts as ids, mapped from an Arrow file, which is made if it is not there.
@@ -177,7 +177,7 @@ def _checked(path: Path, cache: Path) -> tuple[str, int]:
     try:
         return digest, int(stamp.read_text())
     except (OSError, ValueError):  # never looked at, or a stamp that somebody damaged
-        lines = sum(1 for _ in iterate_lines(path))
+        lines = sum(1 for _ in iter_lines(path))
     with replacing(stamp) as temporary:
         temporary.write_text(f"{lines}\n")
     return digest, lines

@@ -84,6 +84,11 @@ class _Tokenizer(Tokenizer):
         return [self.stem(word) if len(word) > 3 else word for word in re.findall("[a-z0-9]+", text.lower())]
 
 
+def rouge_words(text: str) -> list[str]:
+    """The stemmed words that mode rouge-score counts."""
+    return _Tokenizer(_porter(PorterStemmer.NLTK_EXTENSIONS)).tokenize(text)
+
+
 def wordnet_exceptions(folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
     """WordNet's irregular forms and what they are forms of, such as "went" of "go", for mode rouge-1.5.5.
 

@@ -26,7 +26,7 @@ from utils.evaluation.report import write_report
 from utils.evaluation.results import format_scores, writable_folder, write_json, write_whole
 from utils.evaluation.scoring import Settings, score_split
 from utils.loading import check_gpus, check_lengths, for_inference, load_for_evaluation
-from utils.progress import is_first
+from utils.progress import start_log
 
 logger = logging.getLogger(__name__)
 # For a network that is cut. Where a process dies torchrun ends the others at once; where one is slower, they wait.
@@ -48,14 +48,6 @@ def run(args: EvalArguments) -> None:
     except InputError:
         logger.debug("where the error comes from", exc_info=True)
         raise
-
-
-def start_log(debug: bool) -> None:
-    """Send the first process's log to the terminal; the others only warn."""
-    level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
-    for chatty in ("httpx", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def _run(args: EvalArguments) -> None:

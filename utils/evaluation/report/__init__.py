@@ -60,7 +60,7 @@ def build_report(
     try:
         pictures.mkdir(parents=True, exist_ok=True)
         for chart in charts:
-            draw(chart, pictures / f"{chart.name}.png")
+            draw(pictures / f"{chart.name}.png", chart)
         with replacing(output) as temporary:
             temporary.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:

@@ -6,11 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bart.files import replacing
 from utils.evaluation.report.runs import SCORE_NAMES, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_POINTS = 2000
 BINS = 30
@@ -158,15 +162,27 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
 
 
-def draw(chart: Chart, path: Path) -> None:
-    """A chart as a PNG."""
+def draw(path: Path, *charts: Chart) -> None:
+    """A chart as a PNG, or several of the same series side by side, with one legend."""
     # Loaded here alone: nothing but these pictures needs it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(7 if len(charts) == 1 else 5.5 * len(charts), 4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    for place, chart in enumerate(charts, 1):
+        axes = figure.add_subplot(1, len(charts), place)
+        _panel(axes, chart)
+    if len(charts[0].series) > 1:
+        if len(charts) == 1:
+            axes.legend(frameon=False)
+        else:
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def _panel(axes: Axes, chart: Chart) -> None:
     # Okabe and Ito's colours, which most colour-blind readers tell apart, and dashes for the others.
     colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
     dashes = ("solid", "dashed", "dashdot", "dotted")
@@ -176,17 +192,16 @@ def draw(chart: Chart, path: Path) -> None:
             axes.stairs(series.y, series.x, fill=len(chart.series) == 1, linewidth=1.5, **look)
         else:
             axes.plot(series.x, series.y, marker="o" if len(series.x) <= 12 else None, markersize=4, **look)
-    for label, x in chart.marks:
+    for i, (label, x) in enumerate(chart.marks):
         axes.axvline(x, color="#444444", linewidth=0.8)
-        axes.annotate(label, (x, 1), xycoords=("data", "axes fraction"), xytext=(2, -10), textcoords="offset points",
-                      fontsize=8)  # fmt: skip
+        # Each a line lower, so that those of near marks stay apart.
+        axes.annotate(label, (x, 1), xycoords=("data", "axes fraction"), xytext=(2, -10 * (i + 1)),
+                      textcoords="offset points", fontsize=8)  # fmt: skip
+    if chart.kind == "histogram" and all(float(x).is_integer() for x in chart.series[0].x):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.from_zero:
         axes.set_ylim(bottom=0)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if len(chart.series) > 1:
-        axes.legend(frameon=False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png")

@@ -15,7 +15,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def test_charts_are_drawn_as_png(tmp_path: Path, kind: str, several: bool) -> None:
     names = ("one", "two") if several else ("one",)
     series = [Series(name, [1, 2, 3][: 3 if kind == "histogram" else 2], [4, 5]) for name in names]
-    draw(Chart("name", "Title", "x", "y", series, kind, True, [("p50", 1.5)]), tmp_path / "name.png")
+    draw(tmp_path / "name.png", Chart("name", "Title", "x", "y", series, kind, True, [("p50", 1.5)]))
     [picture] = tmp_path.iterdir()
     assert picture.read_bytes().startswith(PNG)
 
