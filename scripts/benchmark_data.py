@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from utils.cli import option, parse_dataclass, run_main
-from utils.data.line_files import read_lines, writing_pairs
+from utils.data.line_files import iter_lines, read_lines, writing_pairs
 from utils.data.sample_corpus import write_sample_corpus
 from utils.data.tokenized import check_pairs
 from utils.training.environment import ROOT, processor
@@ -90,7 +91,7 @@ def tokenising(args: Arguments, folder: Path) -> dict[str, Any]:
     from bart.tokenization.tokenization_bart import BartTokenizer
 
     datasets.disable_progress_bars()
-    lines = read_lines(folder / "train.source")[: args.compare]
+    lines = list(islice(iter_lines(folder / "train.source"), args.compare))
     texts = datasets.Dataset.from_dict({"text": lines})
     ours = BartTokenizer.from_pretrained(args.tokenizer)
     ours.save_pretrained(folder / "tokenizer")
