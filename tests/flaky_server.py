@@ -104,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
                 "blobId": "0",
                 "lfs": {"size": len(data), "sha256": sha256(data), "pointerSize": 134},
             }
-            for name, data in revisions[revision].items()
+            for name, data in sorted(revisions[revision].items(), reverse=True)  # no order is promised
         ]
         listing = {"id": repository, "sha": commit_of(revision), "siblings": siblings}
         self.answer(200, json.dumps(listing).encode(), {"Content-Type": "application/json"})
