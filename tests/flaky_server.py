@@ -125,8 +125,8 @@ class Handler(BaseHTTPRequestHandler):
         "503", "404", ...: that status; "429+": with Retry-After. "silent": no answer. "loop": a redirect to itself.
         "drop": reset in mid-body. "short": the end comes early. "stall": nothing more comes in mid-body.
         "cut": half the file, and headers that fit it. "wrong": other bytes. "unranged": Range is ignored.
-        "shifted": another range than asked for. "chunked", "endless": no Content-Length, with and without chunks;
-        "chunked short": without the last chunk. "untagged", "weak": no ETag, a weak one.
+        "shifted": another range than asked for, "less": the first half of it. "chunked", "endless": no Content-Length, with and without chunks;
+        "chunked short", "endless short": half of that. "untagged", "weak": no ETag, a weak one.
         """
         data = self.server.files.get(path)
         if fault.rstrip("+").isdigit():
@@ -151,9 +151,14 @@ class Handler(BaseHTTPRequestHandler):
             start = int(wanted[1])
             if start >= len(data):
                 return self.answer(416, headers={"Content-Range": f"bytes */{len(data)}"})
-            start -= fault == "shifted"
+            end = len(data)
+            if fault == "shifted":
+                start, end = start - 1, end - 1
+            if fault == "less":
+                end = (start + end) // 2
             status = 206
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
+            data = data[:end]
         if fault in ("untagged", "untagged short"):
             del headers["ETag"]
         if fault in ("weak", "weak short"):
@@ -161,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
         body = data[start:]
         if "chunked" in fault:
             headers["Transfer-Encoding"] = "chunked"
-        elif fault == "endless":
+        elif "endless" in fault:
             self.close_connection = True
         else:
             headers["Content-Length"] = str(len(body))

@@ -48,6 +48,7 @@ def ranges(server: FlakyServer) -> list[str]:
         ["drop", "drop", "drop"],
         ["drop", "unranged"],
         ["short", "shifted"],
+        ["short", "less"],
         ["short", "503", "stall"],
         ["chunked"],
         ["chunked short"],
@@ -144,6 +145,7 @@ def test_a_file_that_changes_between_tries_is_not_mixed(server: FlakyServer, tmp
         get(server, tmp_path, known=known, patience=Patience(tries=1))
     server.files["/big.bin"] = DATA
     assert get(server, tmp_path, known=known) == sha256(DATA)
+    assert ranges(server) == ["", "bytes=150000-", *[""] * known]  # If-Range spares a request
 
 
 def test_a_changed_file_is_noticed_where_the_server_ignores_if_range(server: FlakyServer, tmp_path: Path) -> None:
@@ -155,6 +157,18 @@ def test_a_changed_file_is_noticed_where_the_server_ignores_if_range(server: Fla
     server.honour_if_range = False
     assert get(server, tmp_path, known=False) == sha256(DATA)
     assert ranges(server) == ["", "bytes=150000-", ""]
+
+
+def test_a_weak_tag_does_not_promise_the_same_bytes(server: FlakyServer, tmp_path: Path) -> None:
+    server.faults = ["weak short", "weak"]
+    assert get(server, tmp_path, known=False) == sha256(DATA)
+    assert ranges(server) == ["", ""]
+
+
+def test_a_size_alone_is_checked_too(server: FlakyServer, tmp_path: Path) -> None:
+    (tmp_path / "big.bin").write_bytes(DATA[:-1])
+    server.faults = ["endless short", "cut"]
+    assert fetch(f"{server.url}/big.bin", tmp_path / "big.bin", PATIENCE, len(DATA)) == sha256(DATA)
 
 
 @pytest.mark.parametrize("known", [True, False])
