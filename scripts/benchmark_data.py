@@ -112,6 +112,7 @@ def tokenising(args: Arguments, folder: Path) -> dict[str, Any]:
             ("datasets.map, 1 process", lambda: peer(1)),
             (f"datasets.map, {cores} processes", lambda: peer(cores)),
         ):
+            os.environ["TOKENIZERS_PARALLELISM"] = "true"  # datasets leaves it off where it started processes
             began = time.perf_counter()
             result = work()
             seconds.setdefault(mode, []).append(time.perf_counter() - began)
@@ -126,6 +127,7 @@ def tokenising(args: Arguments, folder: Path) -> dict[str, Any]:
 
 def opening(args: Arguments, folder: Path) -> dict[str, Any]:
     """Seconds and memory of a process that opens the set, when it was tokenised already."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
     command = [sys.executable, "-c", OPEN, folder, args.tokenizer, str(SOURCE_LENGTH), str(TARGET_LENGTH)]
     runs = [
         json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
