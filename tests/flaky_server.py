@@ -125,8 +125,9 @@ class Handler(BaseHTTPRequestHandler):
         "503", "404", ...: that status; "429+": with Retry-After. "silent": no answer. "loop": a redirect to itself.
         "drop": reset in mid-body. "short": the end comes early. "stall": nothing more comes in mid-body.
         "cut": half the file, and headers that fit it. "wrong": other bytes. "unranged": Range is ignored.
-        "shifted": another range than asked for, "less": the first half of it. "chunked", "endless": no Content-Length, with and without chunks;
-        "chunked short", "endless short": half of that. "untagged", "weak": no ETag, a weak one.
+        "shifted": another range than asked for, "less": the first half of it.
+        "chunked", "endless": no Content-Length, with and without chunks; with " short", half of that.
+        "untagged", "weak": no ETag, a weak one.
         """
         data = self.server.files.get(path)
         if fault.rstrip("+").isdigit():

@@ -58,7 +58,7 @@ def ranges(server: FlakyServer) -> list[str]:
 )
 def test_a_failing_server_only_delays(server: FlakyServer, tmp_path: Path, faults: list[str], known: bool) -> None:
     tries = len(faults) + 1
-    server.faults = faults
+    server.faults = list(faults)
     assert get(server, tmp_path, known=known) == sha256(DATA)
     assert (tmp_path / "big.bin").read_bytes() == DATA
     assert [path.name for path in tmp_path.iterdir()] == ["big.bin"]
@@ -70,7 +70,7 @@ def test_a_failing_server_only_delays(server: FlakyServer, tmp_path: Path, fault
 
 @pytest.mark.parametrize("faults", [["wrong"], ["cut"], ["short", "wrong"], ["cut", "wrong"]])
 def test_wrong_bytes_are_not_kept(server: FlakyServer, tmp_path: Path, faults: list[str]) -> None:
-    server.faults = faults
+    server.faults = list(faults)
     assert get(server, tmp_path) == sha256(DATA)
     assert (tmp_path / "big.bin").read_bytes() == DATA
 
