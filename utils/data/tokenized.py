@@ -25,7 +25,8 @@ from utils.progress import Progress
 
 logger = logging.getLogger(__name__)
 # Texts handed to the tokenizer at once: enough to keep its threads busy, few enough to bound its memory.
-_CHUNK = 512
+_AT_ONCE = 512
+_CHUNK = 16 * _AT_ONCE  # texts of a record batch; of each a mapped file has some pages in memory
 _FORMAT = "1"  # of the cache's files, and of what is in them; another number makes them anew
 Chunk = tuple[np.ndarray, np.ndarray]  # ids of _CHUNK texts (the last has fewer), one after another; lengths
 
@@ -64,13 +65,20 @@ class TokenizedTexts:
 
 def _tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[Chunk]:
     kind = np.uint16 if len(tokenizer) <= 1 << 16 else np.int32
-    progress = Progress("tokenising", total, "texts", shown=total > _CHUNK)
+    progress = Progress("tokenising", total, "texts", shown=total > _AT_ONCE)
     texts = iter(texts)
-    while chunk := list(islice(texts, _CHUNK)):
-        rows = tokenizer.encode_many(chunk, max_length)
-        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
-        yield np.fromiter(chain.from_iterable(rows), kind, lengths.sum()), lengths
-        progress.advance(len(chunk))
+    flat: list[np.ndarray] = []
+    lengths: list[int] = []
+    while some := list(islice(texts, _AT_ONCE)):
+        rows = tokenizer.encode_many(some, max_length)
+        flat.append(np.fromiter(chain.from_iterable(rows), kind))
+        lengths += map(len, rows)
+        if len(lengths) == _CHUNK:
+            yield np.concatenate(flat), np.array(lengths)
+            flat, lengths = [], []
+        progress.advance(len(some))
+    if lengths:
+        yield np.concatenate(flat), np.array(lengths)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,14 @@ from utils.data import tokenized
 from utils.data.sample_corpus import write_sample_corpus
 from utils.data.tokenized import TokenizedTexts, check_pairs
 
-TEXTS = 1300  # more than two chunks
+TEXTS = 1300
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two whole ones and a part."""
+    monkeypatch.setattr(tokenized, "_AT_ONCE", 256)
+    monkeypatch.setattr(tokenized, "_CHUNK", 512)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +188,7 @@ def test_of_several_processes_one_tokenises_and_another_takes_over_from_one_that
         process.join(30)
     assert sorted(process.exitcode for process in processes) == [-9, 0, 0]
     others = log.read_text().split()[1:]
-    chunks = -(-TEXTS // tokenized._CHUNK)
-    assert len([pid for pid in others if int(pid) != first]) == chunks and len(set(others) - {str(first)}) == 1
+    calls = -(-TEXTS // tokenized._AT_ONCE)
+    assert len([pid for pid in others if int(pid) != first]) == calls and len(set(others) - {str(first)}) == 1
     request.getfixturevalue("only_maps")
     assert len(sources(data).tokenized(tokenizer, 24)) == TEXTS
