@@ -278,7 +278,8 @@ class TrainArguments:
         """Refuse what needs the length of an epoch, or of all examples."""
         stream = f"--data_dir {self.data_dir} is streamed, and nobody knows the length of its epochs"
         if self.max_steps < 0 or self.max_epochs is not None:
-            raise InputError(f"{stream}: give --max_steps, and no --max_epochs, which is {self.max_epochs}")
+            given = "" if self.max_epochs is None else f", and not --max_epochs, which is {self.max_epochs}"
+            raise InputError(f"{stream}: give --max_steps{given}")
         if self.val_check_interval <= 1:
             raise InputError(
                 f"{stream}: --val_check_interval is {self.val_check_interval:g}, a part of an epoch; allowed: training "

@@ -121,9 +121,9 @@ def test_bad_options_end_with_one_line_and_status_2(
         (["--do_train", "--val_check_interval", "80.5"], "--val_check_interval is 80.5"),
         (
             ["--do_train", "--data_dir", "hub:a/b", "--val_check_interval", "9"],
-            "--data_dir hub:a/b is streamed.* the length of its epochs: give --max_steps, and no --max_epochs",
+            "--data_dir hub:a/b is streamed.* the length of its epochs: give --max_steps$",
         ),
-        (["--do_train", *STREAM, "--max_epochs", "2"], "give --max_steps, and no --max_epochs, which is 2"),
+        (["--do_train", *STREAM, "--max_epochs", "2"], "give --max_steps, and not --max_epochs, which is 2"),
         (["--do_train", *STREAM, "--val_check_interval", "0.5"], "--val_check_interval is 0.5, a part of an epoch"),
         (["--do_train", *STREAM, "--min_epochs", "2"], "--min_epochs is 2"),
         (["--do_train", *STREAM, "--max_tokens_per_batch", "4000"], "--max_tokens_per_batch needs the lengths of all"),
