@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import errno
+import os
 import signal
 import sys
 import types
@@ -34,7 +35,9 @@ class RunError(RuntimeError):
 def unwritable(place: str, error: OSError) -> InputError | RunError:
     """What to raise where a file cannot be written: the place was the user's choice, but a full disk ends any run."""
     kind = RunError if error.errno in _FULL_DISK else InputError
-    return kind(f"{place}: cannot be written ({error.strerror})")
+    # Libraries word their own texts around the system's.
+    reason = os.strerror(error.errno) if error.errno else error
+    return kind(f"{place}: cannot be written ({reason})")
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
