@@ -6,7 +6,6 @@ its name only when it is whole and, where they are known beforehand, its size an
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ import httpx
 
 from bart.errors import InputError
 from utils.cli import RunError, unwritable
+from utils.data.provenance import sha256_of
 from utils.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -83,15 +83,6 @@ class Patience:
                 wait = min(wait, _LONGEST_WAIT)
                 logger.warning("%s: %s; trying again in %.0f s", what, failure, wait)
                 time.sleep(wait)
-
-
-def sha256_of(path: Path) -> str:
-    """A file's SHA-256 as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def passing_status(status: int) -> bool:

@@ -244,6 +244,18 @@ def test_data_are_replaced_only_on_request_and_only_once_all_went_well(tmp_path:
     assert all(source.startswith("other") for pairs in prepared(out).values() for source, _ in pairs)
 
 
+def test_files_that_cannot_be_put_in_place_are_one_line_and_no_provenance(tmp_path: Path) -> None:
+    file, out = (
+        write_jsonl(tmp_path / "a.jsonl", [{"source": f"s{i}", "target": "t"} for i in range(90)]),
+        tmp_path / "out",
+    )
+    (out / "test.source").mkdir(parents=True)
+    (out / "provenance.json").write_text("{}")
+    with pytest.raises(InputError, match=r"--output .*out: cannot be written \(Is a directory\)"):
+        main(["--input", str(file), "--output", str(out), *ALWAYS, "--overwrite"])
+    assert not (out / "provenance.json").exists() and not list(out.glob(".*"))
+
+
 def test_a_split_depends_on_seed_and_source_alone() -> None:
     shares = [0.8, 0.1, 0.1]
     sources = [f"source {i}" for i in range(20_000)]
