@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import re
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from bart.errors import InputError
 from utils.data.fields import fields_of
 from utils.data.line_files import SPLITS, decoded_lines, paired
+from utils.data.places import HUB_NAME, SPLIT_NAMES
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+logger = logging.getLogger(__name__)
 
 KINDS = {".jsonl": "JSON Lines", ".json": "JSON Lines", ".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet"}
 TEXT = "text"
 # Rows that may come before the first one with all fields.
 _FIRST_ROWS = 100
 _PARQUET_BATCH = 1000
-_HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^@]+))?(@(?P<revision>.+))?")
-_HUB_SPLITS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "dev": "val", "test": "test"}
 
 
 @dataclass
@@ -107,7 +108,7 @@ def inputs_of(
 
 def _means_dataset(name: str) -> bool:
     suffixes = {*KINDS, ".gz", ".txt", ".source", ".target"}
-    return _HUB_NAME.fullmatch(name) is not None and Path(name).suffix.lower() not in suffixes
+    return HUB_NAME.fullmatch(name) is not None and Path(name).suffix.lower() not in suffixes
 
 
 # ---- Files
@@ -294,12 +295,12 @@ def _short(error: Exception) -> str:
 def _dataset_inputs(
     name: str, folder: Path, source_field: str | None, target_field: str | None, keep_splits: bool
 ) -> list[Input]:
-    found = _HUB_NAME.fullmatch(name)
+    found = HUB_NAME.fullmatch(name)
     place, config, revision = (
         (str(folder), None, None) if folder.is_dir() or found is None else found.group("name", "config", "revision")
     )
     splits, commit = _load(name, place, config, revision)
-    kept = {_HUB_SPLITS[split]: split for split in splits if split in _HUB_SPLITS}
+    kept = {split: name for split, names in SPLIT_NAMES.items() for name in reversed(names) if name in splits}
     named = ", ".join(splits)
     if keep_splits and set(kept) == set(SPLITS):
         chosen = {kept[split]: split for split in SPLITS}
@@ -310,6 +311,8 @@ def _dataset_inputs(
         )
     else:
         chosen = dict.fromkeys(splits)
+    if unused := [split for split in splits if split not in chosen]:
+        logger.warning("%s: not used are the splits %s", name, ", ".join(unused))
     inputs = []
     for split, kept_as in chosen.items():
         rows = splits[split]

@@ -356,6 +356,19 @@ def test_a_dataset_keeps_its_splits_unless_told_otherwise(
     assert sum(map(len, prepared(tmp_path / "d").values())) == 41
 
 
+def test_splits_of_a_dataset_that_are_not_used_are_named(
+    dataset: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_jsonl(dataset / "extra.jsonl", [{"document": "more", "summary": "m"}])
+    files = "".join(
+        f"  - split: {split}\n    path: {split}.jsonl\n" for split in ("train", "validation", "test", "extra")
+    )
+    (dataset / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}---\n")
+    main(["--input", str(dataset), "--output", str(tmp_path / "a")])
+    assert sum(map(len, prepared(tmp_path / "a").values())) == 123
+    assert f"{dataset}: not used are the splits extra" in caplog.messages
+
+
 COMMIT = "a" * 40
 PUBLISHED = {
     f"{split}.jsonl": b"".join(b'{"article": "%s %d", "highlights": "h"}\n' % (split.encode(), i) for i in range(3))
