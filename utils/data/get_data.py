@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from bart.errors import InputError
 from utils.cli import ArgumentParser, RunError, run_main, unwritable, with_underscores
-from utils.data.download import Patience, fetch
+from utils.data.download import RetryPolicy, fetch
 from utils.data.hub_parquet import count_rows, hub_headers, list_parquet, read_rows
 from utils.data.line_files import SPLITS, PairWriter, read_pairs, writing_pairs
 from utils.data.provenance import DROPPED, PAIR_FILES, PROVENANCE, sha256_of, size_and_digest, write_dropped
@@ -103,9 +103,9 @@ class Job:
     dropped: list[dict[str, str]] = field(default_factory=list)
 
     @property
-    def patience(self) -> Patience:
+    def retries(self) -> RetryPolicy:
         """How long to go on with a server that fails."""
-        return Patience(self.args.tries, self.args.timeout)
+        return RetryPolicy(self.args.tries, self.args.timeout)
 
     def download(
         self, url: str, size: int | None, sha256: str | None, headers: Mapping[str, str] | None = None
@@ -114,7 +114,7 @@ class Job:
         name = url.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
         # Two URLs may end alike.
         path = self.downloads / f"{sha1(url.encode()).hexdigest()[:12]}-{name}"
-        digest = fetch(url, path, self.patience, size, sha256, headers)
+        digest = fetch(url, path, self.retries, size, sha256, headers)
         return path, {"from": url, "bytes": path.stat().st_size, "sha256": digest}
 
     def check_size(self, split: str, found: int, what: str) -> None:
@@ -137,7 +137,7 @@ class Job:
 def from_hub(job: Job, writers: Mapping[str, PairWriter]) -> dict[str, Any]:
     """Write a set from its Parquet files on the Hub; returns what the provenance says of it."""
     published = SETS[job.name]
-    commit, splits = list_parquet(published.repository, published.folders, job.patience)
+    commit, splits = list_parquet(published.repository, published.folders, job.retries)
     headers = hub_headers()
     files = {
         split: [job.download(file.url, file.size, file.sha256, headers) for file in splits[split]] for split in SPLITS

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bart.errors import InputError
-from utils.data.download import PassingFailure, Patience, passing_status
+from utils.data.download import RetryPolicy, TransientError, is_transient
 from utils.data.fields import fields_of
 from utils.data.line_files import SPLITS
 
@@ -32,7 +32,7 @@ class HubFile:
     sha256: str | None
 
 
-def list_parquet(repository: str, folders: Sequence[str], patience: Patience) -> tuple[str, dict[str, list[HubFile]]]:
+def list_parquet(repository: str, folders: Sequence[str], retries: RetryPolicy) -> tuple[str, dict[str, list[HubFile]]]:
     """Find a set's files: those in the first of the folders that has each split, in the first of `REVISIONS`.
 
     Args:
@@ -48,7 +48,7 @@ def list_parquet(repository: str, folders: Sequence[str], patience: Patience) ->
     from huggingface_hub import hf_hub_url
 
     for revision in REVISIONS:
-        info = patience.persist(f"{repository} on the Hub", lambda name=revision: _info(repository, name, patience))
+        info = retries.call(f"{repository} on the Hub", lambda name=revision: _info(repository, name, retries))
         if info is None:
             continue
         for folder in folders:
@@ -73,7 +73,7 @@ def hub_headers() -> dict[str, str]:
     return build_hf_headers()
 
 
-def _info(repository: str, revision: str, patience: Patience) -> DatasetInfo | None:
+def _info(repository: str, revision: str, retries: RetryPolicy) -> DatasetInfo | None:
     """What the Hub says of a revision, None where it is missing."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
@@ -86,7 +86,7 @@ def _info(repository: str, revision: str, patience: Patience) -> DatasetInfo | N
     )
 
     try:
-        info = HfApi().dataset_info(repository, revision=revision, files_metadata=True, timeout=patience.timeout)
+        info = HfApi().dataset_info(repository, revision=revision, files_metadata=True, timeout=retries.timeout)
     except RevisionNotFoundError:
         return None
     except (GatedRepoError, RepositoryNotFoundError):
@@ -98,15 +98,15 @@ def _info(repository: str, revision: str, patience: Patience) -> DatasetInfo | N
     except HfHubHTTPError as error:
         status = error.response.status_code
         message = f"the Hub answers {status} {error.response.reason_phrase}"
-        if passing_status(status):
-            raise PassingFailure(message) from None
+        if is_transient(status):
+            raise TransientError(message) from None
         raise InputError(f"{repository}: {message}") from None
     except HTTPError as error:
-        raise PassingFailure(f"the Hub cannot be reached ({str(error) or type(error).__name__})") from None
+        raise TransientError(f"the Hub cannot be reached ({str(error) or type(error).__name__})") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PassingFailure(f"the Hub's answer makes no sense ({type(error).__name__}: {error})") from None
+        raise TransientError(f"the Hub's answer makes no sense ({type(error).__name__}: {error})") from None
     if not info.sha:
-        raise PassingFailure("the Hub's answer names no commit")
+        raise TransientError("the Hub's answer names no commit")
     return info
 
 
