@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bart.errors import InputError
 from utils.data.line_files import SPLITS
 from utils.evaluation.results import write_whole
 
@@ -16,11 +17,18 @@ PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
 
 
 def sha256_of(path: Path) -> str:
-    """A file's SHA-256 as hexadecimal digits."""
+    """A file's SHA-256 as hexadecimal digits.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     return digest.hexdigest()
 
 

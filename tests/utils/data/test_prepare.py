@@ -211,6 +211,7 @@ def test_text_files_that_do_not_match(tmp_path: Path) -> None:
         (["--input", "{good}", "{csv}"], "--input takes files of one kind"),
         (["--source_field", "sauce"], "--source_field is 'sauce'.*did you mean 'source'"),
         (["--output", "{good}"], "cannot be written"),
+        (["--input", "/proc/self/mem", "/proc/self/mem"], "/proc/self/mem: cannot be read"),
         (["--limit", "2"], "--input has too few examples: none for"),
     ],
 )
