@@ -83,6 +83,8 @@ def _hub_splits(place: str) -> tuple[datasets.IterableDatasetDict, str]:
     from huggingface_hub import HfApi
 
     named = HUB_NAME.fullmatch(place.removeprefix(HUB))
+    if Path(named["name"]).is_dir():
+        raise InputError(f"{place}: a folder here is called {named['name']} too, and would be read")
     # A branch moves; a run that goes on later must find what it left.
     commit = HfApi().dataset_info(named["name"], revision=named["revision"]).sha
     splits = load_dataset(named["name"], named["config"], revision=commit, streaming=True)

@@ -179,6 +179,13 @@ def test_files_behind_a_url(place: str, server: ThreadingHTTPServer) -> None:
         open_split(url, "train")
 
 
+def test_a_folder_is_not_taken_for_a_set_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="hub:org/name: a folder here is called org/name too"):
+        open_split("hub:org/name", "train")
+
+
 def test_a_set_on_the_hub(tmp_path: Path, place: str, server: ThreadingHTTPServer) -> None:
     script = """if True:
         from utils.data.tables import *
