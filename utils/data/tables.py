@@ -83,11 +83,10 @@ def _hub_splits(place: str) -> tuple[datasets.IterableDatasetDict, str]:
     from huggingface_hub import HfApi
 
     named = HUB_NAME.fullmatch(place.removeprefix(HUB))
-    if Path(named["name"]).is_dir():
-        raise InputError(f"{place}: a folder here is called {named['name']} too, and would be read")
     # A branch moves; a run that goes on later must find what it left.
     commit = HfApi().dataset_info(named["name"], revision=named["revision"]).sha
-    splits = load_dataset(named["name"], named["config"], revision=commit, streaming=True)
+    # A bare name would also be that of a folder here.
+    splits = load_dataset(f"hf://datasets/{named['name']}", named["config"], revision=commit, streaming=True)
     return splits, f"{place.partition('@')[0]}@{commit}"
 
 

@@ -179,13 +179,6 @@ def test_files_behind_a_url(place: str, server: ThreadingHTTPServer) -> None:
         open_split(url, "train")
 
 
-def test_a_folder_is_not_taken_for_a_set_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "org" / "name").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="hub:org/name: a folder here is called org/name too"):
-        open_split("hub:org/name", "train")
-
-
 def test_a_set_on_the_hub(tmp_path: Path, place: str, server: ThreadingHTTPServer) -> None:
     script = """if True:
         from utils.data.tables import *
@@ -201,8 +194,11 @@ def test_a_set_on_the_hub(tmp_path: Path, place: str, server: ThreadingHTTPServe
     """
     # The Hub's client reads the address when it is loaded.
     address = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")}
+    environment = {**os.environ, **address, "PYTHONPATH": str(ROOT)}
+    (tmp_path / "org" / "name").mkdir(parents=True)  # is not the set
+    (tmp_path / "org" / "name" / "train.csv").write_text("article,highlights\na,b\n")
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env={**os.environ, **address}, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == f"hub:org/name@{COMMIT} {[str(i) for i in range(30)]}"
