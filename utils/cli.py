@@ -40,6 +40,11 @@ def unwritable(place: str, error: OSError) -> InputError | RunError:
     return kind(f"{place}: cannot be written ({reason})")
 
 
+def brief(error: BaseException) -> str:
+    """What a library says is wrong, as part of a line."""
+    return " ".join(str(error).split())[:300]
+
+
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     """Run an entry point: what `InputError` and `RunError` say ends it as one line on stderr, without a traceback.
 
@@ -212,7 +217,7 @@ def _read_yaml(path: Path, converters: dict[str, Callable[[Any], Any]], defaults
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"--config {path}: cannot be read as YAML ({' '.join(str(error).split())})") from None
+        raise InputError(f"--config {path}: cannot be read as YAML ({brief(error)})") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path}: a mapping of option names to values is expected")
     for name, value in values.items():

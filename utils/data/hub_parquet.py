@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bart.errors import InputError
+from utils.cli import brief
 from utils.data.download import RetryPolicy, TransientError, is_transient
-from utils.data.fields import fields_of
+from utils.data.fields import KNOWN_FIELDS
 from utils.data.line_files import SPLITS
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def count_rows(files: Sequence[Path]) -> int:
         try:
             rows += read_metadata(file).num_rows
         except pyarrow.ArrowException as error:
-            raise InputError(f"{file}: not a Parquet file ({' '.join(str(error).split())[:200]})") from None
+            raise InputError(f"{file}: not a Parquet file ({brief(error)})") from None
     return rows
 
 
@@ -142,13 +143,20 @@ def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
     from pyarrow import types
     from pyarrow.parquet import read_schema
 
-    schema = read_schema(files[0])
-    source, target = fields_of(schema.names, None, None, files[0].name)
-    for field in (source, target):
-        kind = schema.field(field).type
-        if not (types.is_string(kind) or types.is_large_string(kind)):
-            raise InputError(f"{files[0].name}: column {field} holds {kind}; strings are expected")
-    wanted = [source, target, *(["id"] if "id" in schema.names else [])]
+    schemas = [read_schema(file) for file in files]
+    common = set(schemas[0].names).intersection(*(schema.names for schema in schemas))
+    found = [fields for fields in KNOWN_FIELDS if common.issuperset(fields)]
+    if not found:
+        raise InputError(
+            f"{files[0].name}: no known columns of documents and summaries among {', '.join(sorted(common))}"
+        )
+    source, target = found[0]
+    for file, schema in zip(files, schemas, strict=True):
+        for field in (source, target):
+            kind = schema.field(field).type
+            if not (types.is_string(kind) or types.is_large_string(kind)):
+                raise InputError(f"{file.name}: column {field} holds {kind}; strings are expected")
+    wanted = [source, target, *(["id"] if "id" in common else [])]
     rows = IterableDataset.from_parquet([str(file) for file in files], columns=wanted)
     for number, row in enumerate(rows, 1):
         yield str(row.get("id") or number), row[source] or "", row[target] or ""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bart.errors import InputError
+from utils.cli import brief
 from utils.data.fields import fields_of
 from utils.data.line_files import SPLITS, decoded_lines, paired
 from utils.data.places import HUB_NAME, SPLIT_NAMES
@@ -217,7 +218,7 @@ def _parquet_columns(path: Path) -> list[str]:
     try:
         return read_schema(path).names
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not Parquet ({_short(error)})") from None
+        raise InputError(f"{path}: not Parquet ({brief(error)})") from None
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -233,7 +234,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                     number += 1
                     yield number, row, size * number // file.metadata.num_rows
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}, after row {number}: cannot be read ({_short(error)})") from None
+        raise InputError(f"{path}, after row {number}: cannot be read ({brief(error)})") from None
 
 
 def _table_inputs(kind: str, paths: Sequence[Path], source: str | None, target: str | None) -> list[Input]:
@@ -283,10 +284,6 @@ def _called(value: object) -> str:
     kinds = {str: "a text", bool: "true or false", int: "a number", float: "a number", list: "a list"}
     kinds |= {dict: "an object", type(None): "null"}
     return kinds.get(type(value), f"of type {type(value).__name__}")
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 # ---- Datasets of the Hub
@@ -343,7 +340,7 @@ def _load(name: str, place: str, config: str | None, revision: str | None) -> tu
     except (datasets.exceptions.DatasetNotFoundError, RepositoryNotFoundError) as error:
         raise InputError(
             f"--input {name}: no such file or folder here, and no such dataset on the Hub, or one that is closed to "
-            f"this user: set HF_TOKEN ({_short(error)})"
+            f"this user: set HF_TOKEN ({brief(error)})"
         ) from None
     except ConnectionError as error:
         raise InputError(
@@ -351,4 +348,4 @@ def _load(name: str, place: str, config: str | None, revision: str | None) -> tu
         ) from None
     except (datasets.exceptions.DatasetsError, HfHubHTTPError, ValueError, RuntimeError, OSError) as error:
         # ValueError: a configuration that it lacks; RuntimeError: a dataset that is a script.
-        raise InputError(f"--input {name}: {_short(error.__cause__ or error)}") from None
+        raise InputError(f"--input {name}: {brief(error.__cause__ or error)}") from None

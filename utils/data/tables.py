@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
-from utils.cli import RunError
+from utils.cli import RunError, brief
 from utils.data.fields import fields_of
 from utils.data.line_files import Pairs, one_line, read_pairs
 from utils.data.places import HUB, HUB_NAME, SPLIT, SPLIT_NAMES, is_place
@@ -105,8 +105,8 @@ def _parquet(place: str, split: str) -> tuple[datasets.IterableDataset, str]:
 
 
 def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    text = brief(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class Reader:
