@@ -97,7 +97,10 @@ class TrainArguments:
     n_test: int = option(-1, section=DATA, least=-1, help="test examples to use; -1 for all")
     sortish_sampler: bool = option(False, section=DATA, help="group training examples of like length: less padding")
     num_workers: int = option(
-        2, section=DATA, least=0, help="loader processes per GPU; 0 loads in the training process"
+        2,
+        section=DATA,
+        least=0,
+        help="loader processes per GPU, one at most for a stream; 0 loads in the training process",
     )
 
     train_batch_size: int = option(8, section=TRAINING, least=1, help="examples per process and micro-batch")
@@ -275,7 +278,7 @@ class TrainArguments:
             object.__setattr__(self, name, value)
 
     def _check_stream(self) -> None:
-        """Refuse what needs the length of an epoch, or of all examples."""
+        """Refuse what needs the length of an epoch, the lengths of all examples, or files."""
         stream = f"--data_dir {self.data_dir} is streamed, and nobody knows the length of its epochs"
         if self.max_steps < 0 or self.max_epochs is not None:
             given = "" if self.max_epochs is None else f", and not --max_epochs, which is {self.max_epochs}"
@@ -291,6 +294,10 @@ class TrainArguments:
             raise InputError(
                 f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {self.data_dir} is streamed and "
                 "takes --train_batch_size"
+            )
+        if self.cache_dir is not None:
+            raise InputError(
+                f"--cache_dir is {self.cache_dir}, for token ids of line files; --data_dir {self.data_dir} is streamed"
             )
 
     def _check_distillation(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import errno
+import os
 import signal
 import sys
 import types
@@ -34,7 +35,14 @@ class RunError(RuntimeError):
 def unwritable(place: str, error: OSError) -> InputError | RunError:
     """What to raise where a file cannot be written: the place was the user's choice, but a full disk ends any run."""
     kind = RunError if error.errno in _FULL_DISK else InputError
-    return kind(f"{place}: cannot be written ({error.strerror})")
+    # Libraries word their own texts around the system's.
+    reason = os.strerror(error.errno) if error.errno else error
+    return kind(f"{place}: cannot be written ({reason})")
+
+
+def brief(error: BaseException) -> str:
+    """What a library says is wrong, as part of a line."""
+    return " ".join(str(error).split())[:300]
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
@@ -209,7 +217,7 @@ def _read_yaml(path: Path, converters: dict[str, Callable[[Any], Any]], defaults
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"--config {path}: cannot be read as YAML ({' '.join(str(error).split())})") from None
+        raise InputError(f"--config {path}: cannot be read as YAML ({brief(error)})") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path}: a mapping of option names to values is expected")
     for name, value in values.items():

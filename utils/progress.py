@@ -21,7 +21,7 @@ def start_log(debug: bool = False) -> None:
     """Send the first process's log to the terminal; the others only warn."""
     level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
-    for chatty in ("httpx", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
+    for chatty in ("httpx", "httpx2", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

@@ -127,6 +127,7 @@ def test_bad_options_end_with_one_line_and_status_2(
         (["--do_train", *STREAM, "--val_check_interval", "0.5"], "--val_check_interval is 0.5, a part of an epoch"),
         (["--do_train", *STREAM, "--min_epochs", "2"], "--min_epochs is 2"),
         (["--do_train", *STREAM, "--max_tokens_per_batch", "4000"], "--max_tokens_per_batch needs the lengths of all"),
+        (["--do_train", *STREAM, "--cache_dir", "a"], "--cache_dir is a, .* is streamed"),
         (["--do_train", "--source_field", "text"], "--source_field is text, .* the data directory is data/cnn_dm"),
         (["--do_train", "--data_dir", "hub:"], "'hub:' names no set on the Hub; allowed: hub:NAME"),
         ([], "--do_train"),

@@ -6,7 +6,6 @@ its name only when it is whole and, where they are known beforehand, its size an
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ import httpx
 
 from bart.errors import InputError
 from utils.cli import RunError, unwritable
+from utils.data.provenance import sha256_of
 from utils.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -28,10 +28,10 @@ Result = TypeVar("Result")
 _LONGEST_WAIT = 60.0  # seconds, also where a server asks for more
 _HEADWAY = 1 << 20  # bytes by which a download must get on for its earlier failures to be forgotten
 _MB = 1_000_000
-_PASSING_STATUSES = {408, 425, 429}  # and all from 500
+_TRANSIENT_STATUSES = {408, 425, 429}  # and all from 500
 
 
-class PassingFailure(Exception):
+class TransientError(Exception):
     """What another try may mend.
 
     Args:
@@ -44,7 +44,7 @@ class PassingFailure(Exception):
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long to go on with a server that fails.
 
     Attributes:
@@ -57,13 +57,13 @@ class Patience:
     timeout: float = 60.0
     first_wait: float = 1.0
 
-    def persist(self, what: str, attempt: Callable[[], Result], got_on: Callable[[], bool] = lambda: False) -> Result:
+    def call(self, what: str, attempt: Callable[[], Result], progressed: Callable[[], bool] = lambda: False) -> Result:
         """Try until it works.
 
         Args:
             what: is tried, for messages.
-            attempt: raises `PassingFailure` where another try may help.
-            got_on: whether the last try, though it failed, was worth it; failures are then counted anew.
+            attempt: raises `TransientError` where another try may help.
+            progressed: whether the last try, though it failed, was worth it; failures are then counted anew.
 
         Raises:
             RunError: too many tries in a row failed.
@@ -72,8 +72,8 @@ class Patience:
         while True:
             try:
                 return attempt()
-            except PassingFailure as failure:
-                failures = 1 if got_on() else failures + 1
+            except TransientError as failure:
+                failures = 1 if progressed() else failures + 1
                 if failures >= self.tries:
                     raise RunError(
                         f"{what}: {failure}; gave up after {failures} failures in a row; what has come is kept, and "
@@ -85,24 +85,15 @@ class Patience:
                 time.sleep(wait)
 
 
-def sha256_of(path: Path) -> str:
-    """A file's SHA-256 as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def passing_status(status: int) -> bool:
+def is_transient(status: int) -> bool:
     """Whether an HTTP status may be another one soon."""
-    return status in _PASSING_STATUSES or status >= 500
+    return status in _TRANSIENT_STATUSES or status >= 500
 
 
 def fetch(
     url: str,
     target: Path,
-    patience: Patience,
+    retries: RetryPolicy,
     size: int | None = None,
     sha256: str | None = None,
     headers: Mapping[str, str] | None = None,
@@ -130,8 +121,8 @@ def fetch(
             return digest
         logger.warning("%s: not the bytes of %s; downloading it again", target, url)
         target.unlink()
-    with httpx.Client(follow_redirects=True, timeout=patience.timeout) as client:
-        return patience.persist(url, lambda: download.attempt(client), download.got_on)
+    with httpx.Client(follow_redirects=True, timeout=retries.timeout) as client:
+        return retries.call(url, lambda: download.attempt(client), download.progressed)
 
 
 class _Download:
@@ -144,13 +135,13 @@ class _Download:
         self.part = target.with_name(f"{target.name}.part")
         # The ETag of the file whose beginning `part` is. Where a SHA-256 will tell, it is not needed.
         self.part_tag = target.with_name(f"{target.name}.part.etag")
-        self.most = self._come()
+        self.most = self._received()
 
-    def got_on(self) -> bool:
+    def progressed(self) -> bool:
         """Whether notably more has come than when this was last so."""
-        if self._come() < self.most + _HEADWAY:
+        if self._received() < self.most + _HEADWAY:
             return False
-        self.most = self._come()
+        self.most = self._received()
         return True
 
     def digest_if_right(self, path: Path) -> str | None:
@@ -164,30 +155,30 @@ class _Download:
         """Get what is missing and put the file in place; returns its SHA-256.
 
         Raises:
-            PassingFailure, InputError: as the names say; the bytes that came stay, unless they are wrong.
+            TransientError, InputError: as the names say; the bytes that came stay, unless they are wrong.
         """
-        if self.size is None or self._come() != self.size:
+        if self.size is None or self._received() != self.size:
             try:
                 self._receive(client)
             except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
                 raise InputError(f"{self.url}: cannot be downloaded ({error})") from None
             except httpx.TimeoutException:
-                raise PassingFailure("the server sends nothing") from None
+                raise TransientError("the server sends nothing") from None
             except httpx.HTTPError as error:
-                raise PassingFailure(str(error) or type(error).__name__) from None
+                raise TransientError(str(error) or type(error).__name__) from None
         digest = self.digest_if_right(self.part)
         if digest is None:
-            came = f"{self._come()} bytes with SHA-256 {sha256_of(self.part)}"
+            came = f"{self._received()} bytes with SHA-256 {sha256_of(self.part)}"
             self._discard()
             expected = [f"{self.size} bytes"] * (self.size is not None) + [f"SHA-256 {self.sha256}"] * bool(self.sha256)
-            raise PassingFailure(f"the server sent wrong bytes: {came}; expected are {' and '.join(expected)}")
+            raise TransientError(f"the server sent wrong bytes: {came}; expected are {' and '.join(expected)}")
         with self.part.open("rb") as file:
             os.fsync(file.fileno())
         self.part.replace(self.target)
         self.part_tag.unlink(missing_ok=True)
         return digest
 
-    def _come(self) -> int:
+    def _received(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _discard(self) -> None:
@@ -196,36 +187,36 @@ class _Download:
 
     def _receive(self, client: httpx.Client) -> None:
         """Ask for what is missing, from the start where it is not certain that the rest would fit."""
-        come = self._come()
+        received = self._received()
         # Compressed on the way, a file would have another length than announced.
         headers = {**self.headers, "Accept-Encoding": "identity"}
         tag = self.part_tag.read_text() if self.part_tag.exists() else None
-        if come and (self.sha256 or tag):
-            headers["Range"] = f"bytes={come}-"
+        if received and (self.sha256 or tag):
+            headers["Range"] = f"bytes={received}-"
             if not self.sha256:
                 headers["If-Range"] = tag
         with client.stream("GET", self.url, headers=headers) as answer:
-            length = self._length(answer, come, tag)
+            length = self._length(answer, received, tag)
             if answer.status_code == 416:
                 return  # nothing was missing
             if self.size not in (None, length) and length is not None:
-                raise PassingFailure(f"the server has a file of {length} bytes, {self.size} expected")
-            start = come if answer.status_code == 206 else 0
+                raise TransientError(f"the server has a file of {length} bytes, {self.size} expected")
+            start = received if answer.status_code == 206 else 0
             if not start:
                 self._begin(answer)
             self._store(answer, start, length)
-        if length is not None and self._come() != length:
-            raise PassingFailure(f"the answer ended after {self._come()} of {length} bytes")
+        if length is not None and self._received() != length:
+            raise TransientError(f"the answer ended after {self._received()} of {length} bytes")
 
-    def _length(self, answer: httpx.Response, come: int, tag: str | None) -> int | None:
+    def _length(self, answer: httpx.Response, received: int, tag: str | None) -> int | None:
         """The length that the whole file will have, None if only the answer's end tells."""
         status = answer.status_code
         content_range = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+)", answer.headers.get("Content-Range", ""))
-        if status == 416 and content_range and int(content_range[2]) == come:
-            return come
-        if status == 416 or (status == 206 and not self._fits(answer, content_range, come, tag)):
+        if status == 416 and content_range and int(content_range[2]) == received:
+            return received
+        if status == 416 or (status == 206 and not self._fits(answer, content_range, received, tag)):
             self._discard()
-            raise PassingFailure("the file has changed since its beginning came")
+            raise TransientError("the file has changed since its beginning came")
         if status == 206:
             return int(content_range[2])
         if status == 200:
@@ -238,16 +229,18 @@ class _Download:
                     f"{self.url}: the server does not say how long the file is; download it by other means"
                 )
             return None
-        if passing_status(status):
+        if is_transient(status):
             wait = answer.headers.get("Retry-After", "")
-            raise PassingFailure(
+            raise TransientError(
                 f"the server answers {status} {answer.reason_phrase}", float(wait) if wait.isdecimal() else None
             )
         raise InputError(f"{self.url}: the server answers {status} {answer.reason_phrase}")
 
-    def _fits(self, answer: httpx.Response, content_range: re.Match[str] | None, come: int, tag: str | None) -> bool:
+    def _fits(
+        self, answer: httpx.Response, content_range: re.Match[str] | None, received: int, tag: str | None
+    ) -> bool:
         same_file = bool(self.sha256) or answer.headers.get("ETag") == tag
-        return same_file and content_range is not None and content_range[1] == str(come)
+        return same_file and content_range is not None and content_range[1] == str(received)
 
     def _begin(self, answer: httpx.Response) -> None:
         """An empty `part`, with the tag of what will come. A weak tag does not promise the same bytes."""

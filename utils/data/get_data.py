@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha1
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,16 @@ from filelock import FileLock, Timeout
 
 from bart.errors import InputError
 from utils.cli import ArgumentParser, RunError, run_main, unwritable, with_underscores
-from utils.data.download import Patience, fetch, sha256_of
+from utils.data.download import RetryPolicy, fetch
 from utils.data.hub_parquet import count_rows, hub_headers, list_parquet, read_rows
 from utils.data.line_files import SPLITS, PairWriter, read_pairs, writing_pairs
+from utils.data.provenance import DROPPED, PAIR_FILES, PROVENANCE, sha256_of, size_and_digest, write_dropped
 from utils.data.sample_corpus import write_sample_corpus
 from utils.data.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline, url_list_name
-from utils.evaluation.results import write_json, write_whole
-from utils.progress import Progress
+from utils.evaluation.results import write_json
+from utils.progress import Progress, start_log
 
 logger = logging.getLogger("utils.data.get_data")
-PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in ("source", "target"))
-DROPPED = "dropped.jsonl"
-PROVENANCE = "provenance.json"
 BUILDING = ".building"
 
 
@@ -104,9 +103,9 @@ class Job:
     dropped: list[dict[str, str]] = field(default_factory=list)
 
     @property
-    def patience(self) -> Patience:
+    def retries(self) -> RetryPolicy:
         """How long to go on with a server that fails."""
-        return Patience(self.args.tries, self.args.timeout)
+        return RetryPolicy(self.args.tries, self.args.timeout)
 
     def download(
         self, url: str, size: int | None, sha256: str | None, headers: Mapping[str, str] | None = None
@@ -115,7 +114,7 @@ class Job:
         name = url.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
         # Two URLs may end alike.
         path = self.downloads / f"{sha1(url.encode()).hexdigest()[:12]}-{name}"
-        digest = fetch(url, path, self.patience, size, sha256, headers)
+        digest = fetch(url, path, self.retries, size, sha256, headers)
         return path, {"from": url, "bytes": path.stat().st_size, "sha256": digest}
 
     def check_size(self, split: str, found: int, what: str) -> None:
@@ -138,7 +137,7 @@ class Job:
 def from_hub(job: Job, writers: Mapping[str, PairWriter]) -> dict[str, Any]:
     """Write a set from its Parquet files on the Hub; returns what the provenance says of it."""
     published = SETS[job.name]
-    commit, splits = list_parquet(published.repository, published.folders, job.patience)
+    commit, splits = list_parquet(published.repository, published.folders, job.retries)
     headers = hub_headers()
     files = {
         split: [job.download(file.url, file.size, file.sha256, headers) for file in splits[split]] for split in SPLITS
@@ -365,12 +364,8 @@ def _build_from(source: str, job: Job) -> dict[str, Any]:
             logger.info("%s %s: dropped %d: %s", job.name, split, number, reason)
         if split in writers and not count["written"]:
             raise InputError(f"{job.name} {split}: {source} gives no example that could be written")
-    lines = [json.dumps(entry) + "\n" for entries in dropped.values() for entry in entries]
-    write_whole(job.building / DROPPED, "".join(lines))
-    files = {
-        name: {"bytes": (job.building / name).stat().st_size, "sha256": sha256_of(job.building / name)}
-        for name in (*PAIR_FILES, DROPPED)
-    }
+    write_dropped(job.building, chain.from_iterable(dropped.values()))
+    files = {name: size_and_digest(job.building / name) for name in (*PAIR_FILES, DROPPED)}
     return {"source": source, **details, "counts": counts, "files": files}
 
 
@@ -496,9 +491,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         InputError, RunError: as `get_set`, and for a command line that cannot be.
     """
     args = parse_arguments(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
-    for library in ("httpx", "httpx2"):  # which tell of every request
-        logging.getLogger(library).setLevel(logging.WARNING)
+    start_log()
     try:
         args.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(args.folder / ".get_data.lock", timeout=0):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bart.errors import InputError
-from utils.data.download import PassingFailure, Patience, passing_status
-from utils.data.fields import fields_of
+from utils.cli import brief
+from utils.data.download import RetryPolicy, TransientError, is_transient
+from utils.data.fields import KNOWN_FIELDS
 from utils.data.line_files import SPLITS
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class HubFile:
     sha256: str | None
 
 
-def list_parquet(repository: str, folders: Sequence[str], patience: Patience) -> tuple[str, dict[str, list[HubFile]]]:
+def list_parquet(repository: str, folders: Sequence[str], retries: RetryPolicy) -> tuple[str, dict[str, list[HubFile]]]:
     """Find a set's files: those in the first of the folders that has each split, in the first of `REVISIONS`.
 
     Args:
@@ -48,7 +49,7 @@ def list_parquet(repository: str, folders: Sequence[str], patience: Patience) ->
     from huggingface_hub import hf_hub_url
 
     for revision in REVISIONS:
-        info = patience.persist(f"{repository} on the Hub", lambda name=revision: _info(repository, name, patience))
+        info = retries.call(f"{repository} on the Hub", lambda name=revision: _info(repository, name, retries))
         if info is None:
             continue
         for folder in folders:
@@ -73,7 +74,7 @@ def hub_headers() -> dict[str, str]:
     return build_hf_headers()
 
 
-def _info(repository: str, revision: str, patience: Patience) -> DatasetInfo | None:
+def _info(repository: str, revision: str, retries: RetryPolicy) -> DatasetInfo | None:
     """What the Hub says of a revision, None where it is missing."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
@@ -86,7 +87,7 @@ def _info(repository: str, revision: str, patience: Patience) -> DatasetInfo | N
     )
 
     try:
-        info = HfApi().dataset_info(repository, revision=revision, files_metadata=True, timeout=patience.timeout)
+        info = HfApi().dataset_info(repository, revision=revision, files_metadata=True, timeout=retries.timeout)
     except RevisionNotFoundError:
         return None
     except (GatedRepoError, RepositoryNotFoundError):
@@ -98,15 +99,15 @@ def _info(repository: str, revision: str, patience: Patience) -> DatasetInfo | N
     except HfHubHTTPError as error:
         status = error.response.status_code
         message = f"the Hub answers {status} {error.response.reason_phrase}"
-        if passing_status(status):
-            raise PassingFailure(message) from None
+        if is_transient(status):
+            raise TransientError(message) from None
         raise InputError(f"{repository}: {message}") from None
     except HTTPError as error:
-        raise PassingFailure(f"the Hub cannot be reached ({str(error) or type(error).__name__})") from None
+        raise TransientError(f"the Hub cannot be reached ({str(error) or type(error).__name__})") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PassingFailure(f"the Hub's answer makes no sense ({type(error).__name__}: {error})") from None
+        raise TransientError(f"the Hub's answer makes no sense ({type(error).__name__}: {error})") from None
     if not info.sha:
-        raise PassingFailure("the Hub's answer names no commit")
+        raise TransientError("the Hub's answer names no commit")
     return info
 
 
@@ -124,7 +125,7 @@ def count_rows(files: Sequence[Path]) -> int:
         try:
             rows += read_metadata(file).num_rows
         except pyarrow.ArrowException as error:
-            raise InputError(f"{file}: not a Parquet file ({' '.join(str(error).split())[:200]})") from None
+            raise InputError(f"{file}: not a Parquet file ({brief(error)})") from None
     return rows
 
 
@@ -142,13 +143,20 @@ def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
     from pyarrow import types
     from pyarrow.parquet import read_schema
 
-    schema = read_schema(files[0])
-    source, target = fields_of(schema.names, None, None, files[0].name)
-    for field in (source, target):
-        kind = schema.field(field).type
-        if not (types.is_string(kind) or types.is_large_string(kind)):
-            raise InputError(f"{files[0].name}: column {field} holds {kind}; strings are expected")
-    wanted = [source, target, *(["id"] if "id" in schema.names else [])]
+    schemas = [read_schema(file) for file in files]
+    common = set(schemas[0].names).intersection(*(schema.names for schema in schemas))
+    found = [fields for fields in KNOWN_FIELDS if common.issuperset(fields)]
+    if not found:
+        raise InputError(
+            f"{files[0].name}: no known columns of documents and summaries among {', '.join(sorted(common))}"
+        )
+    source, target = found[0]
+    for file, schema in zip(files, schemas, strict=True):
+        for field in (source, target):
+            kind = schema.field(field).type
+            if not (types.is_string(kind) or types.is_large_string(kind)):
+                raise InputError(f"{file.name}: column {field} holds {kind}; strings are expected")
+    wanted = [source, target, *(["id"] if "id" in common else [])]
     rows = IterableDataset.from_parquet([str(file) for file in files], columns=wanted)
     for number, row in enumerate(rows, 1):
         yield str(row.get("id") or number), row[source] or "", row[target] or ""

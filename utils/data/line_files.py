@@ -12,7 +12,6 @@ from typing import BinaryIO
 
 from bart.errors import InputError
 from bart.files import replacing
-from utils.cli import unwritable
 
 SPLITS = ("train", "val", "test")
 Pairs = tuple[list[str], list[str]]  # sources and targets, line by line
@@ -78,7 +77,7 @@ def paired(
         if line is None or other is None:
             longer = number + sum(1 for _ in (sources if other is None else targets))
             counts = (longer, number - 1) if other is None else (number - 1, longer)
-            raise InputError(f"{source} has {counts[0]} lines, {target} has {counts[1]}; they must be equally many")
+            check_counts((source, target), *counts)
         yield line, other
 
 
@@ -98,7 +97,7 @@ def pair_paths(data_dir: str | os.PathLike[str], split: str) -> tuple[Path, Path
     return source, target
 
 
-def check_counts(paths: tuple[Path, Path], sources: int, targets: int) -> None:
+def check_counts(paths: tuple[str | os.PathLike[str], str | os.PathLike[str]], sources: int, targets: int) -> None:
     """Raise InputError where a split's files have not equally many lines."""
     if sources != targets:
         raise InputError(f"{paths[0]} has {sources} lines, {paths[1]} has {targets}; they must be equally many")
@@ -176,13 +175,10 @@ def writing_pairs(folder: str | os.PathLike[str], split: str) -> Iterator[PairWr
     """Yields what writes `split.source` and `split.target`, which are in place, whole, only once all went well.
 
     Raises:
-        InputError: the folder cannot be made.
+        OSError: the folder cannot be made or written.
     """
     folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(str(folder), error) from None
+    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as renamed:
         paths = [renamed.enter_context(replacing(folder / f"{split}.{side}")) for side in ("source", "target")]
         with paths[0].open("wb") as source, paths[1].open("wb") as target:

@@ -1,4 +1,7 @@
-"""Names of places to read examples from that are no directory of line files. Without torch, for the command line."""
+"""Names of places to read examples from that are no directory of line files, and of splits there.
+
+Without torch, for the command line.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from bart.errors import InputError
 
 SPLIT = "{split}"
 PLACES = f"hub:NAME[:CONFIG][@REVISION], or a path or URL of Parquet files that contains {SPLIT}"
-HUB = re.compile(r"hub:(?P<name>[^\s:@]+)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
+HUB = "hub:"
+HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
+# What files and the Hub call our splits; the first that is there counts.
+SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
 
 
 def is_place(data_dir: str) -> bool:
@@ -17,9 +23,10 @@ def is_place(data_dir: str) -> bool:
     Raises:
         InputError: `hub:` is not followed by a name.
     """
-    if data_dir.startswith("hub:") and not HUB.fullmatch(data_dir):
+    on_hub = data_dir.startswith(HUB)
+    if on_hub and not HUB_NAME.fullmatch(data_dir.removeprefix(HUB)):
         raise InputError(f"{data_dir!r} names no set on the Hub; allowed: {PLACES}")
-    return data_dir.startswith("hub:") or SPLIT in data_dir
+    return on_hub or SPLIT in data_dir
 
 
 def check_fields(data_dir: str | None, **fields: str | None) -> None:

@@ -8,7 +8,6 @@ are therefore near the ratios, not exactly theirs.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,13 +18,12 @@ from typing import Any
 from bart.errors import InputError
 from utils.cli import ArgumentParser, run_main, unwritable
 from utils.data.line_files import SPLITS, PairWriter, one_line, writing_pairs
+from utils.data.provenance import DROPPED, PAIR_FILES, PROVENANCE, size_and_digest, write_dropped
 from utils.data.records import Input, inputs_of
-from utils.evaluation.results import write_json, write_whole
+from utils.evaluation.results import write_json
 from utils.progress import Progress, start_log
 
 DEFAULT_RATIO = "0.9,0.05,0.05"
-_PROVENANCE, _DROPPED = "provenance.json", "dropped.jsonl"
-_BLOCK = 1 << 20
 
 
 def ratios_of(text: str) -> list[float]:
@@ -60,15 +58,6 @@ def split_of(source: str, shares: Sequence[float], seed: int) -> str:
 def _digest(text: str) -> bytes:
     """16 bytes that stand for a text: equal for different ones with odds of 1 to 1e20 among 1e9 texts."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 class _Seen:
@@ -140,6 +129,8 @@ def _write_splits(
         if empty := [split for split in SPLITS if not writers[split].count]:
             reasons = "".join(f", {count:,} dropped: {reason}" for reason, count in counts["dropped"].items())
             raise InputError(f"--input has too few examples: none for {' and '.join(empty)} ({rows:,} rows{reasons})")
+        # What it says is not so while some of the new files are in place.
+        (folder / PROVENANCE).unlink(missing_ok=True)
     return counts, dropped + [entry for writer in writers.values() for entry in writer.dropped]
 
 
@@ -169,7 +160,7 @@ def summary_of(folder: Path, counts: dict[str, Any]) -> str:
     lines = [
         f"{folder}: {', '.join(f'{count:,} {split}' for split, count in examples.items())} examples of "
         f"{counts['rows']:,} rows",
-        f"  dropped                 {number:,}" + f", listed in {folder / _DROPPED}" * (number > 0),
+        f"  dropped                 {number:,}" + f", listed in {folder / DROPPED}" * (number > 0),
         *(f"    {count:>10,}  {reason}" for reason, count in counts["dropped"].items()),
         f"  repeated in a split     {', '.join(repeated)}",
         f"  in more than one split  {', '.join(shared)}",
@@ -199,29 +190,26 @@ def prepare(
     shares = ratios_of(split_ratio or DEFAULT_RATIO)
     if limit is not None and limit < 1:
         raise InputError(f"--limit {limit}: a number from 1 is expected")
-    ours = [*(f"{split}.{side}" for split in SPLITS for side in ("source", "target")), _PROVENANCE, _DROPPED]
+    ours = [*PAIR_FILES, PROVENANCE, DROPPED]
     if not overwrite and (there := [name for name in ours if (output / name).exists()]):
         raise InputError(f"--output {output}: it holds {there[0]} already; give --overwrite to replace its data")
     kind, inputs = inputs_of(names, source_field, target_field, keep_splits=split_ratio is None)
     origins = [
-        origin | {"bytes": Path(file).stat().st_size, "sha256": file_digest(Path(file))}
-        if (file := origin.get("file"))
-        else origin
+        origin | size_and_digest(Path(origin["file"])) if "file" in origin else origin
         for each in inputs
         for origin in each.origin
     ]
     unit = "rows" if kind == "dataset" else "MB"
-    counts, dropped = _write_splits(output, inputs, unit, shares, seed, limit)
     kept = all(each.split for each in inputs)
     provenance = {
         "inputs": origins,
         "split": "as published" if kept else {"ratio": dict(zip(SPLITS, shares, strict=True)), "seed": seed},
         "limit": limit,
-        "counts": counts,
     }
     try:
-        write_whole(output / _DROPPED, "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in dropped))
-        write_json(output / _PROVENANCE, provenance)
+        counts, dropped = _write_splits(output, inputs, unit, shares, seed, limit)
+        write_dropped(output, dropped)
+        write_json(output / PROVENANCE, provenance | {"counts": counts})
     except OSError as error:
         raise unwritable(f"--output {output}", error) from None
     return counts

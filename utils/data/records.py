@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import re
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,19 +20,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bart.errors import InputError
+from utils.cli import brief
 from utils.data.fields import fields_of
 from utils.data.line_files import SPLITS, decoded_lines, paired
+from utils.data.places import HUB_NAME, SPLIT_NAMES
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+logger = logging.getLogger(__name__)
 
 KINDS = {".jsonl": "JSON Lines", ".json": "JSON Lines", ".csv": "CSV", ".tsv": "CSV", ".parquet": "Parquet"}
 TEXT = "text"
 # Rows that may come before the first one with all fields.
 _FIRST_ROWS = 100
 _PARQUET_BATCH = 1000
-_HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^@]+))?(@(?P<revision>.+))?")
-_HUB_SPLITS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "dev": "val", "test": "test"}
 
 
 @dataclass
@@ -107,7 +109,7 @@ def inputs_of(
 
 def _means_dataset(name: str) -> bool:
     suffixes = {*KINDS, ".gz", ".txt", ".source", ".target"}
-    return _HUB_NAME.fullmatch(name) is not None and Path(name).suffix.lower() not in suffixes
+    return HUB_NAME.fullmatch(name) is not None and Path(name).suffix.lower() not in suffixes
 
 
 # ---- Files
@@ -216,7 +218,7 @@ def _parquet_columns(path: Path) -> list[str]:
     try:
         return read_schema(path).names
     except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not Parquet ({_short(error)})") from None
+        raise InputError(f"{path}: not Parquet ({brief(error)})") from None
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -232,7 +234,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                     number += 1
                     yield number, row, size * number // file.metadata.num_rows
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}, after row {number}: cannot be read ({_short(error)})") from None
+        raise InputError(f"{path}, after row {number}: cannot be read ({brief(error)})") from None
 
 
 def _table_inputs(kind: str, paths: Sequence[Path], source: str | None, target: str | None) -> list[Input]:
@@ -284,22 +286,18 @@ def _called(value: object) -> str:
     return kinds.get(type(value), f"of type {type(value).__name__}")
 
 
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
-
-
 # ---- Datasets of the Hub
 
 
 def _dataset_inputs(
     name: str, folder: Path, source_field: str | None, target_field: str | None, keep_splits: bool
 ) -> list[Input]:
-    found = _HUB_NAME.fullmatch(name)
+    found = HUB_NAME.fullmatch(name)
     place, config, revision = (
         (str(folder), None, None) if folder.is_dir() or found is None else found.group("name", "config", "revision")
     )
     splits, commit = _load(name, place, config, revision)
-    kept = {_HUB_SPLITS[split]: split for split in splits if split in _HUB_SPLITS}
+    kept = {split: name for split, names in SPLIT_NAMES.items() for name in reversed(names) if name in splits}
     named = ", ".join(splits)
     if keep_splits and set(kept) == set(SPLITS):
         chosen = {kept[split]: split for split in SPLITS}
@@ -310,6 +308,8 @@ def _dataset_inputs(
         )
     else:
         chosen = dict.fromkeys(splits)
+    if unused := [split for split in splits if split not in chosen]:
+        logger.warning("%s: not used are the splits %s", name, ", ".join(unused))
     inputs = []
     for split, kept_as in chosen.items():
         rows = splits[split]
@@ -340,7 +340,7 @@ def _load(name: str, place: str, config: str | None, revision: str | None) -> tu
     except (datasets.exceptions.DatasetNotFoundError, RepositoryNotFoundError) as error:
         raise InputError(
             f"--input {name}: no such file or folder here, and no such dataset on the Hub, or one that is closed to "
-            f"this user: set HF_TOKEN ({_short(error)})"
+            f"this user: set HF_TOKEN ({brief(error)})"
         ) from None
     except ConnectionError as error:
         raise InputError(
@@ -348,4 +348,4 @@ def _load(name: str, place: str, config: str | None, revision: str | None) -> tu
         ) from None
     except (datasets.exceptions.DatasetsError, HfHubHTTPError, ValueError, RuntimeError, OSError) as error:
         # ValueError: a configuration that it lacks; RuntimeError: a dataset that is a script.
-        raise InputError(f"--input {name}: {_short(error.__cause__ or error)}") from None
+        raise InputError(f"--input {name}: {brief(error.__cause__ or error)}") from None

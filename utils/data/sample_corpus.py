@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bart.errors import InputError
+from bart.files import replacing
 from utils.cli import ArgumentParser, run_main
 
 SPLITS = ("train", "val", "test")
@@ -594,10 +595,8 @@ def write_sample_corpus(
             rng = random.Random(f"{split} {seed}")
             stories = [_story(rng, pools[split]) for _ in range(size)]
             for side, lines in zip(("source", "target"), zip(*stories, strict=True), strict=True):
-                path = folder / f"{split}.{side}"
-                partial = folder / f".{path.name}.{os.getpid()}.tmp"
-                partial.write_bytes("".join(f"{line}\n" for line in lines).encode())
-                partial.replace(path)
+                with replacing(folder / f"{split}.{side}") as temporary:
+                    temporary.write_bytes("".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
         raise InputError(f"--output_dir {folder}: a folder that can be written is needed ({error.strerror})") from None
 

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from bart.errors import InputError
 from utils.data.line_files import SPLITS
@@ -144,7 +145,11 @@ def read_archive(path: Path) -> Iterator[tuple[str, bytes | str]]:
             published one.
     """
     try:
-        with path.open("rb") as raw, gzip.open(raw) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+        with (
+            path.open("rb") as raw,
+            gzip.open(raw) as stream,
+            tarfile.open(fileobj=_Bounded(stream), mode="r:") as archive,  # type: ignore[arg-type]
+        ):
             progress = Progress(path.name, -(-path.stat().st_size // _MB), "MB read")
             while (member := archive.next()) is not None:
                 archive.members.clear()  # of which a large archive has gigabytes
@@ -169,6 +174,24 @@ def read_archive(path: Path) -> Iterator[tuple[str, bytes | str]]:
         raise InputError(f"{path}: no such file") from None
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise InputError(f"{path}: not a whole .tgz archive ({error})") from None
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    """A stream of which no more is read at once than a story may have: tarfile takes headers of any length."""
+
+    stream: BinaryIO
+
+    def read(self, size: int) -> bytes:
+        if size > LARGEST_STORY:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        return self.stream.read(size)
+
+    def seek(self, place: int) -> int:
+        return self.stream.seek(place)
+
+    def tell(self) -> int:
+        return self.stream.tell()
 
 
 def _refuse_unsafe(path: Path, member: tarfile.TarInfo) -> None:

@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
-from utils.cli import RunError
+from utils.cli import RunError, brief
 from utils.data.fields import fields_of
 from utils.data.line_files import Pairs, one_line, read_pairs
-from utils.data.places import HUB, SPLIT, is_place
+from utils.data.places import HUB, HUB_NAME, SPLIT, SPLIT_NAMES, is_place
 
 if TYPE_CHECKING:
     import datasets
 
 logger = logging.getLogger(__name__)
-# What files and the Hub call our splits.
-_ALSO_CALLED = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def open_split(place: str, split: str, source_field: str | None = None, target_f
 
     datasets.disable_progress_bars()
     try:
-        dataset, name = (_on_hub if place.startswith("hub:") else _parquet)(place, split)
+        dataset, name = (_on_hub if place.startswith(HUB) else _parquet)(place, split)
         columns = dataset.column_names or list(next(iter(dataset), {}))
     except InputError:
         raise
@@ -73,7 +71,7 @@ def open_split(place: str, split: str, source_field: str | None = None, target_f
 
 def _on_hub(place: str, split: str) -> tuple[datasets.IterableDataset, str]:
     splits, name = _hub_splits(place)
-    for known in _ALSO_CALLED[split]:
+    for known in SPLIT_NAMES[split]:
         if known in splits:
             return splits[known], name
     raise InputError(f"{place}: no {split} split; there are {', '.join(splits)}")
@@ -84,10 +82,11 @@ def _hub_splits(place: str) -> tuple[datasets.IterableDatasetDict, str]:
     from datasets import load_dataset
     from huggingface_hub import HfApi
 
-    named = HUB.fullmatch(place)
+    named = HUB_NAME.fullmatch(place.removeprefix(HUB))
     # A branch moves; a run that goes on later must find what it left.
     commit = HfApi().dataset_info(named["name"], revision=named["revision"]).sha
-    splits = load_dataset(named["name"], named["config"], revision=commit, streaming=True)
+    # A bare name would also be that of a folder here.
+    splits = load_dataset(f"hf://datasets/{named['name']}", named["config"], revision=commit, streaming=True)
     return splits, f"{place.partition('@')[0]}@{commit}"
 
 
@@ -96,7 +95,7 @@ def _parquet(place: str, split: str) -> tuple[datasets.IterableDataset, str]:
     from datasets.data_files import DataFilesList
 
     tried = []
-    for known in _ALSO_CALLED[split]:
+    for known in SPLIT_NAMES[split]:
         files = place.replace(SPLIT, known)
         tried.append(files if "://" in files else str(Path(files).expanduser()))
         with suppress(FileNotFoundError):
@@ -106,8 +105,8 @@ def _parquet(place: str, split: str) -> tuple[datasets.IterableDataset, str]:
 
 
 def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    text = brief(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class Reader:

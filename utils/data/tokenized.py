@@ -63,8 +63,12 @@ class TokenizedTexts:
         return self._flat[chunk][end - self.lengths[index] : end]
 
 
+def _kind_of_ids(tokenizer: BartTokenizer) -> type[np.integer]:
+    return np.uint16 if len(tokenizer) <= 1 << 16 else np.int32
+
+
 def _tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[Chunk]:
-    kind = np.uint16 if len(tokenizer) <= 1 << 16 else np.int32
+    kind = _kind_of_ids(tokenizer)
     progress = Progress("tokenising", total, "texts", shown=total > _AT_ONCE)
     texts = iter(texts)
     flat: list[np.ndarray] = []
@@ -123,15 +127,18 @@ class TextFile:
         with _alone(self.cache):
             if (found := _map(path)) is not None:
                 return found
-            kind = np.uint16 if len(tokenizer) <= 1 << 16 else np.int32
-            schema = pa.schema([("ids", pa.list_(pa.from_numpy_dtype(kind)))])
-            with replacing(path) as temporary:
-                with pa.ipc.new_file(str(temporary), schema) as file:
-                    for ids, lengths in _tokenise(self._texts(), len(self), tokenizer, max_length):
-                        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-                        file.write(pa.record_batch([pa.ListArray.from_arrays(offsets, ids)], schema=schema))
-                if _digest(self.path) != self.digest:
-                    raise RunError(f"{self.path}: it changed while it was read; start again")
+            for leftover in self.cache.glob(".*.arrow.*.tmp"):  # of a process that was killed
+                leftover.unlink()
+            schema = pa.schema([("ids", pa.list_(pa.from_numpy_dtype(_kind_of_ids(tokenizer))))])
+            try:
+                with replacing(path) as temporary:
+                    with pa.ipc.new_file(str(temporary), schema) as file:
+                        for ids, lengths in _tokenise(self._texts(), len(self), tokenizer, max_length):
+                            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+                            file.write(pa.record_batch([pa.ListArray.from_arrays(offsets, ids)], schema=schema))
+                    _check_unchanged(self.path, self.digest)
+            except OSError as error:
+                raise unwritable(str(path), error) from None
         found = _map(path)
         assert found is not None
         return found
@@ -152,6 +159,7 @@ def check_pairs(
 
     Raises:
         InputError: the directory or a file is missing or malformed, the counts differ, or the cache cannot be written.
+        RunError: the disk is full, or a file changed while it was read.
     """
     paths = pair_paths(data_dir, split)
     cache = _cache_folder(Path(data_dir), cache_dir)
@@ -186,6 +194,7 @@ def _checked(path: Path, cache: Path) -> tuple[str, int]:
         return digest, int(stamp.read_text())
     except (OSError, ValueError):  # never looked at, or a stamp that somebody damaged
         lines = sum(1 for _ in iter_lines(path))
+    _check_unchanged(path, digest)  # else the number would stand for bytes that were not counted
     with replacing(stamp) as temporary:
         temporary.write_text(f"{lines}\n")
     return digest, lines
@@ -199,6 +208,11 @@ def _digest(path: Path) -> str:
         while size := file.readinto(buffer):
             digest.update(buffer[:size])
     return digest.hexdigest()
+
+
+def _check_unchanged(path: Path, digest: str) -> None:
+    if _digest(path) != digest:
+        raise RunError(f"{path}: it changed while it was read; start again")
 
 
 def _map(path: Path) -> TokenizedTexts | None:

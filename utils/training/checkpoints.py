@@ -185,7 +185,9 @@ def identity_of(args: TrainArguments, data: np.ndarray | Table) -> dict[str, Any
     options["amp_level O2"] = keeps_master_weights(args)
     options["processes"] = args.processes
     if isinstance(data, Table):
-        return {**options, "data": data.name, "fields": " and ".join(data.fields), "n_train": args.n_train}
+        # With another number of files, they would be read in another order.
+        options |= {"data": data.name, "fields": " and ".join(data.fields), "files": data.dataset.num_shards}
+        return {**options, "n_train": args.n_train}
     digest = hashlib.sha256(np.ascontiguousarray(data, dtype=np.int64).tobytes()).hexdigest()
     return {**options, "examples": len(data), "lengths": digest}
 

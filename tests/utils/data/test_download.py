@@ -11,11 +11,11 @@ import pytest
 from bart.errors import InputError
 from tests.flaky_server import FlakyServer, flaky_server, sha256
 from utils.cli import RunError
-from utils.data.download import Patience, fetch
+from utils.data.download import RetryPolicy, fetch
 
 DATA = random.Random(0).randbytes(300_000)
 OTHER = random.Random(1).randbytes(300_000)
-PATIENCE = Patience(tries=4, timeout=0.3, first_wait=0.01)
+POLICY = RetryPolicy(tries=4, timeout=0.3, first_wait=0.01)
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def server() -> Iterator[FlakyServer]:
         yield server
 
 
-def get(server: FlakyServer, folder: Path, *, known: bool = True, patience: Patience = PATIENCE) -> str:
+def get(server: FlakyServer, folder: Path, *, known: bool = True, retries: RetryPolicy = POLICY) -> str:
     size, digest = (len(DATA), sha256(DATA)) if known else (None, None)
-    return fetch(f"{server.url}/big.bin", folder / "big.bin", patience, size, digest)
+    return fetch(f"{server.url}/big.bin", folder / "big.bin", retries, size, digest)
 
 
 def ranges(server: FlakyServer) -> list[str]:
@@ -90,7 +90,7 @@ def test_it_gives_up_at_last_without_a_file(server: FlakyServer, tmp_path: Path,
     server.faults = [fault] * 9
     known = fault != "untagged short"
     with pytest.raises(RunError) as caught:
-        get(server, tmp_path, known=known, patience=Patience(tries=3, timeout=0.1, first_wait=0.01))
+        get(server, tmp_path, known=known, retries=RetryPolicy(tries=3, timeout=0.1, first_wait=0.01))
     assert str(caught.value).startswith(f"{server.url}/big.bin: ")
     assert said in str(caught.value)
     assert "gave up after 3 failures in a row" in str(caught.value)
@@ -115,7 +115,7 @@ def test_a_refusal_is_final(server: FlakyServer, tmp_path: Path, fault: str, sai
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "nowhere", "http://", "http://[::bad/x", "file:///etc/passwd"])
 def test_what_is_no_url_is_an_error_at_once(tmp_path: Path, url: str) -> None:
     with pytest.raises(InputError) as caught:
-        fetch(url, tmp_path / "x", Patience(tries=2, first_wait=0.01))
+        fetch(url, tmp_path / "x", RetryPolicy(tries=2, first_wait=0.01))
     assert str(caught.value).startswith(f"{url}: cannot be downloaded")
 
 
@@ -123,14 +123,14 @@ def test_nobody_there(tmp_path: Path) -> None:
     with flaky_server() as server:
         url = f"{server.url}/x"
     with pytest.raises(RunError, match="gave up after 2 failures"):
-        fetch(url, tmp_path / "x", Patience(tries=2, first_wait=0.01))
+        fetch(url, tmp_path / "x", RetryPolicy(tries=2, first_wait=0.01))
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_it_goes_on_where_it_stopped(server: FlakyServer, tmp_path: Path, known: bool) -> None:
     server.faults = ["short"]
     with pytest.raises(RunError):
-        get(server, tmp_path, known=known, patience=Patience(tries=1))
+        get(server, tmp_path, known=known, retries=RetryPolicy(tries=1))
     assert (tmp_path / "big.bin.part").read_bytes() == DATA[:150_000]
     assert get(server, tmp_path, known=known) == sha256(DATA)
     assert ranges(server) == ["", "bytes=150000-"]
@@ -142,7 +142,7 @@ def test_a_file_that_changes_between_tries_is_not_mixed(server: FlakyServer, tmp
     server.files["/big.bin"] = OTHER
     server.faults = ["short"]
     with pytest.raises(RunError):
-        get(server, tmp_path, known=known, patience=Patience(tries=1))
+        get(server, tmp_path, known=known, retries=RetryPolicy(tries=1))
     server.files["/big.bin"] = DATA
     assert get(server, tmp_path, known=known) == sha256(DATA)
     assert ranges(server) == ["", "bytes=150000-", *[""] * known]  # If-Range spares a request
@@ -152,7 +152,7 @@ def test_a_changed_file_is_noticed_where_the_server_ignores_if_range(server: Fla
     server.files["/big.bin"] = OTHER
     server.faults = ["short"]
     with pytest.raises(RunError):
-        get(server, tmp_path, known=False, patience=Patience(tries=1))
+        get(server, tmp_path, known=False, retries=RetryPolicy(tries=1))
     server.files["/big.bin"] = DATA
     server.honour_if_range = False
     assert get(server, tmp_path, known=False) == sha256(DATA)
@@ -168,14 +168,14 @@ def test_a_weak_tag_does_not_promise_the_same_bytes(server: FlakyServer, tmp_pat
 def test_a_size_alone_is_checked_too(server: FlakyServer, tmp_path: Path) -> None:
     (tmp_path / "big.bin").write_bytes(DATA[:-1])
     server.faults = ["endless short", "cut"]
-    assert fetch(f"{server.url}/big.bin", tmp_path / "big.bin", PATIENCE, len(DATA)) == sha256(DATA)
+    assert fetch(f"{server.url}/big.bin", tmp_path / "big.bin", POLICY, len(DATA)) == sha256(DATA)
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_killed_between_the_last_byte_and_the_name(server: FlakyServer, tmp_path: Path, known: bool) -> None:
     server.faults = ["short"]
     with pytest.raises(RunError):
-        get(server, tmp_path, known=known, patience=Patience(tries=1))
+        get(server, tmp_path, known=known, retries=RetryPolicy(tries=1))
     (tmp_path / "big.bin.part").write_bytes(DATA)
     assert get(server, tmp_path, known=known) == sha256(DATA)
     assert ranges(server) == ([""] if known else ["", "bytes=300000-"])
@@ -205,14 +205,14 @@ def test_headway_is_rewarded_with_patience(server: FlakyServer, tmp_path: Path) 
     data = random.Random(2).randbytes(20 << 20)
     server.files["/huge.bin"] = data
     server.faults = ["short"] * 4
-    digest = fetch(f"{server.url}/huge.bin", tmp_path / "huge.bin", Patience(2, 1, 0.01), len(data), sha256(data))
+    digest = fetch(f"{server.url}/huge.bin", tmp_path / "huge.bin", RetryPolicy(2, 1, 0.01), len(data), sha256(data))
     assert digest == sha256(data)
     assert len(server.requests) == 5
 
 
 def test_an_empty_file(server: FlakyServer, tmp_path: Path) -> None:
     server.files["/empty"] = b""
-    assert fetch(f"{server.url}/empty", tmp_path / "empty", PATIENCE) == sha256(b"")
+    assert fetch(f"{server.url}/empty", tmp_path / "empty", POLICY) == sha256(b"")
     assert (tmp_path / "empty").read_bytes() == b""
 
 

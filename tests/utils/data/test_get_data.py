@@ -504,7 +504,10 @@ def test_downloads_are_kept_on_demand(server: FlakyServer, tmp_path: Path) -> No
     ("make", "said"),
     [
         (lambda: b"no Parquet", "not a Parquet file"),
-        (lambda: table(rows_of("test"), ("article", "conclusion")), "has the fields article, conclusion, id"),
+        (
+            lambda: table(rows_of("test"), ("article", "conclusion")),
+            "no known columns .* among article, conclusion, id",
+        ),
         (lambda: table([(1, 2)] * 6, ("document", "summary")), "column document holds int64; strings are expected"),
         (lambda: table([("", "")] * 6, ("document", "summary")), "xsum test: hub gives no example"),
     ],
@@ -514,6 +517,16 @@ def test_a_hub_with_other_tables(server: FlakyServer, tmp_path: Path, make: Call
     with pytest.raises(InputError, match=said):
         run(tmp_path, "xsum")
     assert not list(tmp_path.glob("xsum/*"))
+
+
+def test_all_files_of_a_split_hold_texts(server: FlakyServer, tmp_path: Path) -> None:
+    files = server.repositories["abisee/cnn_dailymail"]["main"]
+    files["3.0.0/train-00001-of-00002.parquet"] = table([(1, "s")] * 10, ("article", "highlights"))
+    with pytest.raises(InputError, match="train-00001-of-00002.parquet: column article holds int64"):
+        run(tmp_path, "cnn_dm", "--sources", "hub")
+    files["3.0.0/train-00001-of-00002.parquet"] = table([("a", "s")] * 10, ("article", "summary"))
+    with pytest.raises(InputError, match="no known columns of documents and summaries among article, id"):
+        run(tmp_path, "cnn_dm", "--sources", "hub")
 
 
 def test_an_archive_that_is_unsafe_or_damaged_writes_nothing(server: FlakyServer, tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ def test_text_files_that_do_not_match(tmp_path: Path) -> None:
         (["--input", "{good}", "{csv}"], "--input takes files of one kind"),
         (["--source_field", "sauce"], "--source_field is 'sauce'.*did you mean 'source'"),
         (["--output", "{good}"], "cannot be written"),
+        (["--input", "/proc/self/mem", "/proc/self/mem"], "/proc/self/mem: cannot be read"),
         (["--limit", "2"], "--input has too few examples: none for"),
     ],
 )
@@ -242,6 +243,18 @@ def test_data_are_replaced_only_on_request_and_only_once_all_went_well(tmp_path:
     write_jsonl(file, [{"source": f"other {i}", "target": "t"} for i in range(90)])
     main([*command, "--overwrite"])
     assert all(source.startswith("other") for pairs in prepared(out).values() for source, _ in pairs)
+
+
+def test_files_that_cannot_be_put_in_place_are_one_line_and_no_provenance(tmp_path: Path) -> None:
+    file, out = (
+        write_jsonl(tmp_path / "a.jsonl", [{"source": f"s{i}", "target": "t"} for i in range(90)]),
+        tmp_path / "out",
+    )
+    (out / "test.source").mkdir(parents=True)
+    (out / "provenance.json").write_text("{}")
+    with pytest.raises(InputError, match=r"--output .*out: cannot be written \(Is a directory\)"):
+        main(["--input", str(file), "--output", str(out), *ALWAYS, "--overwrite"])
+    assert not (out / "provenance.json").exists() and not list(out.glob(".*"))
 
 
 def test_a_split_depends_on_seed_and_source_alone() -> None:
@@ -342,6 +355,19 @@ def test_a_dataset_keeps_its_splits_unless_told_otherwise(
     (dataset / "test.jsonl").unlink()
     main(["--input", str(dataset), "--output", str(tmp_path / "d")])
     assert sum(map(len, prepared(tmp_path / "d").values())) == 41
+
+
+def test_splits_of_a_dataset_that_are_not_used_are_named(
+    dataset: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_jsonl(dataset / "extra.jsonl", [{"document": "more", "summary": "m"}])
+    files = "".join(
+        f"  - split: {split}\n    path: {split}.jsonl\n" for split in ("train", "validation", "test", "extra")
+    )
+    (dataset / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}---\n")
+    main(["--input", str(dataset), "--output", str(tmp_path / "a")])
+    assert sum(map(len, prepared(tmp_path / "a").values())) == 123
+    assert f"{dataset}: not used are the splits extra" in caplog.messages
 
 
 COMMIT = "a" * 40

@@ -359,6 +359,18 @@ def test_a_story_too_large_for_memory_is_not_read(tmp_path: Path, monkeypatch: p
     assert [content for _, content in read_archive(path)] == [bytes(1 << 20), "larger than 1 MiB", b"a"]
 
 
+@pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_a_header_too_large_for_memory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: int
+) -> None:
+    monkeypatch.setattr("utils.data.stories.LARGEST_STORY", 1 << 20)
+    path = tmp_path / "x.tgz"
+    with tarfile.open(path, "w:gz", format=format) as archive:
+        archive.addfile(tarfile.TarInfo("x" * ((1 << 20) + 1)))
+    with pytest.raises(InputError, match=r"x.tgz: not a whole .tgz archive \(a header of 1,04[\d,]+ bytes\)"):
+        list(read_archive(path))
+
+
 def test_url_lists(tmp_path: Path) -> None:
     path = tmp_path / "all_test.txt"
     path.write_bytes(b"\xef\xbb\xbfhttp://a/\r\n\n http://b/\xc3\xa9 \nhttp://c")

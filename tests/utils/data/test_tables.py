@@ -194,8 +194,11 @@ def test_a_set_on_the_hub(tmp_path: Path, place: str, server: ThreadingHTTPServe
     """
     # The Hub's client reads the address when it is loaded.
     address = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")}
+    environment = {**os.environ, **address, "PYTHONPATH": str(ROOT)}
+    (tmp_path / "org" / "name").mkdir(parents=True)  # is not the set
+    (tmp_path / "org" / "name" / "train.csv").write_text("article,highlights\na,b\n")
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env={**os.environ, **address}, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == f"hub:org/name@{COMMIT} {[str(i) for i in range(30)]}"

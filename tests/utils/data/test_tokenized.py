@@ -3,9 +3,11 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -157,16 +159,45 @@ def test_a_file_that_changes_while_it_is_read(data: Path, tokenizer: BartTokeniz
     assert caches(data / ".cache") == []
 
 
+def test_what_is_known_of_a_file_is_not_what_it_changed_to(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, before = data / "train.source", (data / "train.source").read_text()
+    read = tokenized.iter_lines
+
+    def changed(path: Path) -> Iterator[str]:
+        path.write_text("shorter\n")
+        return read(path)
+
+    with monkeypatch.context() as patch, pytest.raises(RunError, match="train.source: it changed while it was read"):
+        patch.setattr(tokenized, "iter_lines", changed)
+        sources(data)
+    path.write_text(before)
+    assert len(sources(data)) == TEXTS
+
+
+def test_a_full_disk_leaves_no_cache(data: Path, tokenizer: BartTokenizer) -> None:
+    file = sources(data)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(RunError, match=r"/train.source-\S*.arrow: cannot be written \(File too large\)"):
+            file.tokenized(tokenizer, 24)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not [path for path in (data / ".cache").iterdir() if "arrow" in path.name]
+
+
 def tokenise(data: Path, vocabulary: str, log: Path) -> None:
     tokenise_many = BartTokenizer.encode_many
 
-    def slowly(self: BartTokenizer, texts: list[str], max_length: int) -> list[list[int]]:
+    def logged(self: BartTokenizer, texts: list[str], max_length: int) -> list[list[int]]:
+        first = not log.exists()
         with log.open("a") as file:
             file.write(f"{os.getpid()}\n")
-        time.sleep(0.3)
+        if first:
+            time.sleep(60)  # until it is killed
         return tokenise_many(self, texts, max_length)
 
-    BartTokenizer.encode_many = slowly  # type: ignore[method-assign]
+    BartTokenizer.encode_many = logged  # type: ignore[method-assign]
     sources(data).tokenized(BartTokenizer.from_pretrained(vocabulary), 24)
 
 
@@ -190,5 +221,6 @@ def test_of_several_processes_one_tokenises_and_another_takes_over_from_one_that
     others = log.read_text().split()[1:]
     calls = -(-TEXTS // tokenized._AT_ONCE)
     assert len([pid for pid in others if int(pid) != first]) == calls and len(set(others) - {str(first)}) == 1
+    assert not list((data / ".cache").glob(".*.tmp"))  # what the first left is gone
     request.getfixturevalue("only_maps")
     assert len(sources(data).tokenized(tokenizer, 24)) == TEXTS

@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import signal
+import socket
 import sys
 import time
 from multiprocessing.process import BaseProcess
@@ -118,7 +119,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_the_uninterrupted_one(
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     writer = AtomicCheckpointIO()
     writer.save_checkpoint({"number": torch.zeros(3)}, tmp_path / "last.ckpt")
-    (tmp_path / f".last.ckpt.{os.getpid()}.tmp").symlink_to("/dev/full")
+    (tmp_path / f".last.ckpt.{socket.gethostname()}.{os.getpid()}.tmp").symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"last.ckpt: cannot be written \(.*No space left"):
         writer.save_checkpoint({"number": torch.ones(100_000)}, tmp_path / "last.ckpt")
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["number"].tolist() == [0] * 3

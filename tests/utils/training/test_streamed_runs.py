@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,6 +129,9 @@ def test_a_run_goes_on_with_the_data_that_it_began_with(options: list[str], tmp_
         train(options, tmp_path / "run", *resume, "--data_dir", place)
     with pytest.raises(InputError, match="its examples is None, this run's is 22"):
         train(options, tmp_path / "run", *resume, "--data_dir", tmp_path / "data")
+    shutil.copy(tmp_path / "train-1.parquet", tmp_path / "train-2.parquet")
+    with pytest.raises(InputError, match="its files is 2, this run's is 3"):
+        train(options, tmp_path / "run", *resume)
 
 
 def test_examples_without_a_finite_loss_are_named(
