@@ -8,6 +8,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
 import sys
@@ -114,6 +115,44 @@ def test_a_run_that_is_killed_again_and_again_ends_as_the_uninterrupted_one(
         assert {step: got[step] for step in expected} == expected
         assert all(torch.equal(tensor, final[name]) for name, tensor in weights(output).items())
         assert not list(output.glob("*.tmp"))
+
+
+def test_a_run_killed_between_its_best_checkpoint_and_its_last_one(options: list[str], tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    process = start([*options, "--output_dir", str(output)], output)
+    process.join()
+    assert process.exitcode == 0, output.with_suffix(".log").read_text()
+    final = weights(output)
+    # At the last step the best one was written, and this one was not yet.
+    shutil.copy(output / "last.ckpt", output / f"_epoch9_step{STEPS}.ckpt")
+    (output / "previous.ckpt").replace(output / "last.ckpt")
+    assert not all(torch.equal(tensor, final[name]) for name, tensor in weights(output).items())
+    process = start([*options, "--output_dir", str(output)], output)
+    process.join()
+    assert process.exitcode == 0, output.with_suffix(".log").read_text()
+    assert all(torch.equal(tensor, final[name]) for name, tensor in weights(output).items())
+
+
+def test_a_disk_that_is_full_when_the_model_is_exported(options: list[str], tmp_path: Path) -> None:
+    import utils.training.run as module
+
+    output, export = tmp_path / "run", module.export
+    log = output.with_suffix(".log")
+
+    def full(*args: object) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        export(*args)
+
+    def train() -> None:
+        module.export = full
+        run([*options, "--output_dir", str(output)], log, None)
+
+    process = multiprocessing.get_context("fork").Process(target=train)
+    process.start()
+    process.join()
+    assert process.exitcode == 1
+    last = log.read_text().splitlines()[-1]
+    assert last.endswith(f"error: {output}/export/model.safetensors: cannot be written (File too large)")
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
