@@ -133,26 +133,27 @@ def test_a_run_killed_between_its_best_checkpoint_and_its_last_one(options: list
     assert all(torch.equal(tensor, final[name]) for name, tensor in weights(output).items())
 
 
-def test_a_disk_that_is_full_when_the_model_is_exported(options: list[str], tmp_path: Path) -> None:
+def run_and_export_to_a_full_disk(argv: list[str], log: Path) -> None:
     import utils.training.run as module
 
-    output, export = tmp_path / "run", module.export
-    log = output.with_suffix(".log")
+    export = module.export
 
     def full(*args: object) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         export(*args)
 
-    def train() -> None:
-        module.export = full
-        run([*options, "--output_dir", str(output)], log, None)
+    module.export = full
+    run(argv, log, None)
 
-    process = multiprocessing.get_context("fork").Process(target=train)
+
+def test_a_disk_that_is_full_when_the_model_is_exported(options: list[str], tmp_path: Path) -> None:
+    output, log = tmp_path / "run", tmp_path / "log"
+    process = CONTEXT.Process(target=run_and_export_to_a_full_disk, args=([*options, "--output_dir", str(output)], log))
     process.start()
     process.join()
     assert process.exitcode == 1
     last = log.read_text().splitlines()[-1]
-    assert last.endswith(f"error: {output}/export/model.safetensors: cannot be written (File too large)")
+    assert last == f"finetune.py: error: {output}/export/model.safetensors: cannot be written (File too large)"
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
