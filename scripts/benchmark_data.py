@@ -33,7 +33,7 @@ import numpy as np
 from utils.cli import option, parse_dataclass, run_main
 from utils.data.line_files import iter_lines, read_lines, writing_pairs
 from utils.data.sample_corpus import write_sample_corpus
-from utils.data.tokenized import check_pairs
+from utils.data.token_cache import check_pairs
 from utils.training.environment import ROOT, processor
 
 SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
@@ -43,7 +43,7 @@ OPEN = """
 import json, sys, time
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.dataset import PairDataset
-from utils.data.tokenized import check_pairs
+from utils.data.token_cache import check_pairs
 def peak():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024

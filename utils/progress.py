@@ -54,6 +54,11 @@ class Progress:
         if due or self.done == self.total:
             self._say()
 
+    def reach(self, done: int) -> None:
+        """So many are done in all, as far as there are so many; for what is counted in other units on the way."""
+        if (steps := min(done, self.total) - self.done) > 0:
+            self.advance(steps)
+
     def _say(self) -> None:
         if not self.shown:
             return

@@ -21,7 +21,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
-from utils.data.tokenized import check_pairs
+from utils.data.token_cache import check_pairs
 
 # 24 examples in batches of 3 and windows of 3 batches: steps of 9, 9 and 6 examples, 7 epochs.
 STEPS, ACCUMULATION, CLIP = 21, 3, 0.5

@@ -18,7 +18,7 @@ from utils.data.dataset import Collate, PairDataset, TrainBatches, evaluation_ba
 from utils.data.line_files import Pairs
 from utils.data.streaming import PREFETCHED, StreamLoader, TrainStream, take_cursor
 from utils.data.tables import Table
-from utils.data.tokenized import PairFiles
+from utils.data.token_cache import PairFiles
 
 
 def outlive_sigterm(worker: int) -> None:

@@ -262,6 +262,4 @@ class _Download:
                     file.write(block)
                 except OSError as error:
                     raise unwritable(str(self.part), error) from None
-                got = -(-(file.tell() - start) // _MB)
-                if got > progress.done:
-                    progress.advance(got - progress.done)
+                progress.reach(-(-(file.tell() - start) // _MB))

@@ -21,7 +21,7 @@ import numpy as np
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import ArgumentParser, run_main, unwritable
-from utils.data.line_files import SPLITS, iter_lines, paired
+from utils.data.line_files import SIDES, SPLITS, iter_lines, pair_paths, paired
 from utils.evaluation.oracle import oracle
 from utils.evaluation.report.charts import BINS, Chart, Series, draw
 from utils.evaluation.results import write_json
@@ -31,7 +31,6 @@ from utils.evaluation.text_statistics import mean, text_statistics, words
 from utils.progress import Progress, start_log
 
 DEFAULT_TOKENIZER = "facebook/bart-large"
-SIDES = ("source", "target")
 PERCENTILES = (1, 5, 25, 50, 75, 90, 95, 99)
 OPENING = 80  # characters by which near-duplicates are told
 LEADS = (1, 3)
@@ -85,7 +84,7 @@ def iter_pairs(folder: Path, split: str) -> Iterator[tuple[str, str]]:
     Raises:
         InputError: as `read_pairs` does.
     """
-    source, target = (folder / f"{split}.{side}" for side in SIDES)
+    source, target = pair_paths(folder, split)
     return paired(source, target, iter_lines(source), iter_lines(target))
 
 
@@ -108,10 +107,8 @@ def measured(folder: Path, split: str, tokenizer: BartTokenizer) -> Split:
             read += sum(len(text.encode()) + 1 for text in texts)
         digests["pair"] += [_digest("\n".join(pair)) for pair in chunk]
         digests["opening"] += [_digest(opening(source)) for source, _ in chunk]
-        if (done := min(read // _MB, progress.total)) > progress.done:
-            progress.advance(done - progress.done)
-    if progress.done < progress.total:
-        progress.advance(progress.total - progress.done)
+        progress.reach(read // _MB)
+    progress.reach(progress.total)
     return Split(
         {side: np.concatenate(parts) for side, parts in lengths.items()},
         {what: np.array(values, dtype=np.uint64) for what, values in digests.items()},

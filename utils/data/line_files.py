@@ -14,6 +14,7 @@ from bart.errors import InputError
 from bart.files import replacing
 
 SPLITS = ("train", "val", "test")
+SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str]]  # sources and targets, line by line
 _LINE_BREAKS = re.compile(r"[^\S\n\r]*[\n\r]\s*")
 
@@ -90,7 +91,7 @@ def pair_paths(data_dir: str | os.PathLike[str], split: str) -> tuple[Path, Path
     folder = Path(data_dir)
     if not folder.is_dir():
         raise InputError(f"data directory {folder}: no such directory")
-    source, target = (folder / f"{split}.{side}" for side in ("source", "target"))
+    source, target = (folder / f"{split}.{side}" for side in SIDES)
     for file in (source, target):
         if not file.is_file():
             raise InputError(f"{file}: no such file; a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}")
@@ -180,6 +181,6 @@ def writing_pairs(folder: str | os.PathLike[str], split: str) -> Iterator[PairWr
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as renamed:
-        paths = [renamed.enter_context(replacing(folder / f"{split}.{side}")) for side in ("source", "target")]
+        paths = [renamed.enter_context(replacing(folder / f"{split}.{side}")) for side in SIDES]
         with paths[0].open("wb") as source, paths[1].open("wb") as target:
             yield PairWriter(split, source, target)

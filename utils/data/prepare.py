@@ -120,11 +120,9 @@ def _write_splits(
                     split = each.split or split_of(source, shares, seed)
                     if writers[split].add(source, target, record.name):
                         seen.add(split, source, target)
-                if steps := (before + record.read) // scale - progress.done:
-                    progress.advance(steps)
+                progress.reach((before + record.read) // scale)
             before += each.size
-        if progress.done < progress.total:
-            progress.advance(progress.total - progress.done)
+        progress.reach(progress.total)
         counts = _counts(writers, dropped, seen, rows)
         if empty := [split for split in SPLITS if not writers[split].count]:
             reasons = "".join(f", {count:,} dropped: {reason}" for reason, count in counts["dropped"].items())

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.line_files import SPLITS
+from utils.data.line_files import SIDES, SPLITS
 from utils.evaluation.results import write_whole
 
-PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in ("source", "target"))
+PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
 
 

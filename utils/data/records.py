@@ -211,6 +211,9 @@ def _csv_rows(path: Path) -> Iterator[Row]:
             raise InputError(f"{path}, the record that begins in line {number}: not CSV ({error})") from None
 
 
+_LINE_READERS = {"JSON Lines": _json_rows, "CSV": _csv_rows}
+
+
 def _parquet_columns(path: Path) -> list[str]:
     import pyarrow
     from pyarrow.parquet import read_schema
@@ -244,7 +247,7 @@ def _table_inputs(kind: str, paths: Sequence[Path], source: str | None, target: 
         if kind == "Parquet":
             source, target = fields_of(_parquet_columns(path), source, target, str(path))
         else:
-            rows = _json_rows(path) if kind == "JSON Lines" else _csv_rows(path)
+            rows = _LINE_READERS[kind](path)
             first = [row for _, row, _ in islice(rows, _FIRST_ROWS) if row is not None]
             rows.close()
             if not first:
@@ -258,10 +261,7 @@ def _table_inputs(kind: str, paths: Sequence[Path], source: str | None, target: 
 
 
 def _table_records(kind: str, path: Path, source: str, target: str) -> Iterator[Record]:
-    if kind == "Parquet":
-        rows = _parquet_rows(path, (source, target))
-    else:
-        rows = _json_rows(path) if kind == "JSON Lines" else _csv_rows(path)
+    rows = _parquet_rows(path, (source, target)) if kind == "Parquet" else _LINE_READERS[kind](path)
     for number, row, read in rows:
         yield _record(f"{path}:{number}", read, row, source, target)
 

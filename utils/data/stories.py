@@ -162,14 +162,12 @@ def read_archive(path: Path) -> Iterator[tuple[str, bytes | str]]:
                         yield name, f"larger than {LARGEST_STORY >> 20} MiB"
                     else:
                         yield name, archive.extractfile(member).read()
-                if (read := raw.tell() // _MB) > progress.done:
-                    progress.advance(read - progress.done)
+                progress.reach(raw.tell() // _MB)
             # To tarfile a damaged header looks like the end. A gzip stream's own end tells whether it was right.
             while rest := stream.read(1 << 20):
                 if any(rest):
                     raise tarfile.ReadError("something follows its last member")
-            if progress.done < progress.total:
-                progress.advance(progress.total - progress.done)
+            progress.reach(progress.total)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:

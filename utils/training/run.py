@@ -32,7 +32,7 @@ from utils.cli import RunError, unwritable
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.line_files import Pairs
 from utils.data.tables import Table, open_split, read_split
-from utils.data.tokenized import PairFiles, check_pairs
+from utils.data.token_cache import PairFiles, check_pairs
 from utils.distributed import is_lost_peer
 from utils.evaluation.report import write_report
 from utils.evaluation.results import format_scores

@@ -25,7 +25,7 @@ from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.cli import RunError, run_main
 from utils.data.datamodule import SummarizationDataModule
-from utils.data.tokenized import check_pairs
+from utils.data.token_cache import check_pairs
 from utils.training import callbacks
 from utils.training import run as run_module
 from utils.training.module import SummarizationModule

@@ -19,7 +19,7 @@ from tests.tiny_run import write_tiny_run
 from utils.arguments import parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.dataset import Collate
-from utils.data.tokenized import check_pairs
+from utils.data.token_cache import check_pairs
 from utils.training import metrics, module
 
 ROOT = Path(__file__).parents[3]

@@ -30,7 +30,7 @@ from utils.arguments import TrainArguments, parse_train_arguments
 from utils.data.datamodule import SummarizationDataModule
 from utils.data.dataset import Collate, PairDataset
 from utils.data.line_files import read_pairs
-from utils.data.tokenized import check_pairs
+from utils.data.token_cache import check_pairs
 from utils.training import run as run_module
 from utils.training.loss import smoothed_loss, teacher_forced
 from utils.training.precision import precision_of

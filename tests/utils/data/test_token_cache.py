@@ -16,9 +16,10 @@ import pytest
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import RunError
-from utils.data import tokenized
+from utils.data import token_cache, tokenized
 from utils.data.sample_corpus import write_sample_corpus
-from utils.data.tokenized import TokenizedTexts, check_pairs
+from utils.data.token_cache import TextFile, check_pairs
+from utils.data.tokenized import TokenizedTexts
 
 TEXTS = 1300
 
@@ -59,7 +60,7 @@ def rows(texts: TokenizedTexts) -> list[list[int]]:
     return [texts[i].tolist() for i in range(len(texts))]
 
 
-def sources(data: Path, limit: int = -1, cache_dir: str | None = None) -> tokenized.TextFile:
+def sources(data: Path, limit: int = -1, cache_dir: str | None = None) -> TextFile:
     return check_pairs(data, "train", limit, cache_dir)[0]
 
 
@@ -161,14 +162,14 @@ def test_a_file_that_changes_while_it_is_read(data: Path, tokenizer: BartTokeniz
 
 def test_what_is_known_of_a_file_is_not_what_it_changed_to(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, before = data / "train.source", (data / "train.source").read_text()
-    read = tokenized.iter_lines
+    read = token_cache.iter_lines
 
     def changed(path: Path) -> Iterator[str]:
         path.write_text("shorter\n")
         return read(path)
 
     with monkeypatch.context() as patch, pytest.raises(RunError, match="train.source: it changed while it was read"):
-        patch.setattr(tokenized, "iter_lines", changed)
+        patch.setattr(token_cache, "iter_lines", changed)
         sources(data)
     path.write_text(before)
     assert len(sources(data)) == TEXTS

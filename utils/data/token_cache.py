@@ -1,0 +1,179 @@
+"""Token ids of line files, made once and mapped from an Arrow file on the disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from filelock import FileLock, Timeout
+
+from bart.errors import InputError
+from bart.files import replacing
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.cli import RunError, unwritable
+from utils.data.line_files import check_counts, iter_lines, pair_paths
+from utils.data.tokenized import TokenizedTexts, kind_of_ids, tokenise
+
+logger = logging.getLogger(__name__)
+_FORMAT = "1"  # of the cache's files, and of what is in them; another number makes them anew
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A line file that was found in order, and where what is known about it is kept.
+
+    Attributes:
+        digest: of its bytes.
+        lines: how many it has.
+        limit: of how many the first are meant; all if negative.
+    """
+
+    path: Path
+    digest: str
+    lines: int
+    cache: Path
+    limit: int = -1
+
+    def __len__(self) -> int:
+        return self.lines if self.limit < 0 else min(self.limit, self.lines)
+
+    def read(self) -> list[str]:
+        return list(self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        return islice(iter_lines(self.path), len(self))
+
+    def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
+        """The file's texts as ids, mapped from an Arrow file, which is made if it is not there.
+
+        Its name says what it was made of: the bytes of the text file, the vocabulary, the lengths. Of several
+        processes that need it, one makes it and the others wait; it is in place only when all of it is written.
+
+        Raises:
+            RunError: the disk is full, or the text file changed meanwhile.
+        """
+        made_with = (_FORMAT, max_length, len(self), tokenizer.add_prefix_space, tokenizer.to_json())
+        settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
+        path = self.cache / f"{self.path.name}-{self.digest[:16]}-{settings[:16]}.arrow"
+        if (found := _map(path)) is not None:
+            return found
+        with _alone(self.cache):
+            if (found := _map(path)) is not None:
+                return found
+            for leftover in self.cache.glob(".*.arrow.*.tmp"):  # of a process that was killed
+                leftover.unlink()
+            schema = pa.schema([("ids", pa.list_(pa.from_numpy_dtype(kind_of_ids(tokenizer))))])
+            try:
+                with replacing(path) as temporary:
+                    with pa.ipc.new_file(str(temporary), schema) as file:
+                        for ids, lengths in tokenise(self._texts(), len(self), tokenizer, max_length):
+                            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+                            file.write(pa.record_batch([pa.ListArray.from_arrays(offsets, ids)], schema=schema))
+                    _check_unchanged(self.path, self.digest)
+            except OSError as error:
+                raise unwritable(str(path), error) from None
+        found = _map(path)
+        assert found is not None
+        return found
+
+
+PairFiles = tuple[TextFile, TextFile]  # sources and targets
+
+
+def check_pairs(
+    data_dir: str | os.PathLike[str], split: str, limit: int = -1, cache_dir: str | None = None
+) -> PairFiles:
+    """A split's files of sources and targets, found in order; of bytes once looked at that is known.
+
+    Args:
+        limit: of how many examples the first are meant; all if negative.
+        cache_dir: for what is kept; by default `.cache` in the data directory, or, where that cannot be written, a
+            folder of the user's.
+
+    Raises:
+        InputError: the directory or a file is missing or malformed, the counts differ, or the cache cannot be written.
+        RunError: the disk is full, or a file changed while it was read.
+    """
+    paths = pair_paths(data_dir, split)
+    cache = _cache_folder(Path(data_dir), cache_dir)
+    source, target = (TextFile(path, *_checked(path, cache), cache, limit) for path in paths)
+    check_counts(paths, source.lines, target.lines)
+    return source, target
+
+
+def _cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
+    """A folder for this data directory alone."""
+    own = f"{data_dir.resolve().name}-{xxhash.xxh3_64_hexdigest(os.fsencode(data_dir.resolve()))}"
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
+    folders = [data_dir / ".cache", users / own] if cache_dir is None else [Path(cache_dir) / own]
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError as error:
+            reason = error
+    raise unwritable(f"--cache_dir {folders[-1]}", reason)
+
+
+def _checked(path: Path, cache: Path) -> tuple[str, int]:
+    """A line file's digest and number of lines."""
+    try:
+        digest = _digest(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    stamp = cache / f"{path.name}-{digest[:16]}.lines"
+    try:
+        return digest, int(stamp.read_text())
+    except (OSError, ValueError):  # never looked at, or a stamp that somebody damaged
+        lines = sum(1 for _ in iter_lines(path))
+    _check_unchanged(path, digest)  # else the number would stand for bytes that were not counted
+    with replacing(stamp) as temporary:
+        temporary.write_text(f"{lines}\n")
+    return digest, lines
+
+
+def _digest(path: Path) -> str:
+    """Not a cryptographic one: it reads as fast as memory, and nobody gains by a collision."""
+    digest = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
+    return digest.hexdigest()
+
+
+def _check_unchanged(path: Path, digest: str) -> None:
+    if _digest(path) != digest:
+        raise RunError(f"{path}: it changed while it was read; start again")
+
+
+def _map(path: Path) -> TokenizedTexts | None:
+    """The cache's file as it lies on the disk, of which only what is used is read; None if there is none."""
+    try:
+        file = pa.ipc.open_file(pa.memory_map(str(path)))
+        columns = [file.get_batch(i).column(0) for i in range(file.num_record_batches)]
+    except FileNotFoundError:
+        return None
+    except (pa.ArrowInvalid, OSError) as error:
+        logger.warning("%s is damaged (%s): it is made anew", path, str(error).splitlines()[0])
+        return None
+    return TokenizedTexts((column.values.to_numpy(), np.diff(column.offsets.to_numpy())) for column in columns)
+
+
+def _alone(cache: Path) -> FileLock:
+    """A lock on the folder, acquired; the system frees it when a process ends."""
+    lock = FileLock(cache / ".lock")
+    try:
+        return lock.acquire(timeout=1)
+    except Timeout:
+        logger.info("waiting for another process that tokenises these texts")
+        return lock.acquire()
