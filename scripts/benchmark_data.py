@@ -28,11 +28,10 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 
 from utils.cli import option, parse_dataclass, run_main
-from utils.data.line_files import iter_lines, read_lines, writing_pairs
-from utils.data.sample_corpus import write_sample_corpus
+from utils.data.line_files import iter_lines
+from utils.data.made_up import write_made_up_articles
 from utils.data.token_cache import check_pairs
 from utils.training.environment import ROOT, processor
 
@@ -65,22 +64,6 @@ class Arguments:
     batch_size: int = option(40, least=1, help="examples of a batch")
     batches: int = option(1500, least=1, help="batches loaded, at most an epoch")
     output: str | None = option(None, help="JSON file for the results")
-
-
-def write_articles(folder: Path, count: int) -> None:
-    """A training split of `count` pairs."""
-    write_sample_corpus(folder / "words", n_train=20_000, n_val=1, n_test=1)
-    words = " ".join(read_lines(folder / "words" / "train.source")).split()
-    rng = np.random.default_rng(0)
-    sides = []
-    for mean, spread in WORDS.values():
-        lengths = rng.lognormal(np.log(mean) - spread**2 / 2, spread, count).astype(int) + 1
-        starts = rng.integers(0, len(words) - lengths.max(), count)
-        sides.append(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
-    with writing_pairs(folder, "train") as writer:
-        for number, spans in enumerate(zip(*sides, strict=True)):
-            source, target = (" ".join(words[start:end]) for start, end in spans)
-            writer.add(source, target, str(number))
 
 
 def tokenising(args: Arguments, folder: Path) -> dict[str, Any]:
@@ -173,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(Arguments, argv, "Measure how fast training data are tokenised, opened and loaded.")
     with TemporaryDirectory(prefix="benchmark_data_") as temporary:
         folder = Path(temporary)
-        write_articles(folder, max(args.examples, args.compare))
+        write_made_up_articles(folder, "train", max(args.examples, args.compare), WORDS)
         report: dict[str, Any] = {"processor": processor(), "cores": os.cpu_count(), "arguments": vars(args)}
         report["tokenising"] = tokenising(args, folder)
         for mode, rate in report["tokenising"].items():

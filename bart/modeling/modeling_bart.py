@@ -23,7 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationConfig, GenerationOutput, generate, generate_many
-from bart.generation.cache import DecoderCache, LayerCache, additive
+from bart.generation.cache import DecoderCache, LayerCache
+from bart.modeling import cpu
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 POSITION_OFFSET = 2
 # Labels with this value are left out of the loss, as in torch.nn.functional.cross_entropy.
 IGNORE_INDEX = -100
-# Attention scores computed at once in bf16 on a CPU: 4 MB.
-SCORES_AT_ONCE = 2**21
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
 TOKENS_AT_ONCE = 1024
 
@@ -76,29 +75,10 @@ def _readable(attention_mask: Tensor | None) -> Tensor | None:
     return None if attention_mask is None else attention_mask.bool()[:, None, None, :]
 
 
-def _attend_in_parts(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention as two products, for bf16 on CPUs, where that takes about half the time of torch's fused kernel.
-
-    Heads are taken so many at once that their scores stay in the processor's cache. Arguments and result are those of
-    `scaled_dot_product_attention`.
-    """
-    articles, heads, length, width = query.shape
-    if mask is not None and mask.dtype == torch.bool:
-        mask = additive(mask, query.dtype)
-    query = query * width**-0.5
-    per_head = length * keys.shape[2]
-    if articles * heads * per_head <= SCORES_AT_ONCE:
-        parts = [(slice(None), slice(None))]
-    else:
-        step = max(1, SCORES_AT_ONCE // per_head)
-        parts = [(slice(b, b + 1), slice(h, h + step)) for b in range(articles) for h in range(0, heads, step)]
-    context = torch.empty_like(query)
-    for article, head in parts:
-        scores = query[article, head] @ keys[article, head].transpose(2, 3)
-        if mask is not None:
-            scores += mask[article]
-        context[article, head] = scores.softmax(dim=-1) @ values[article, head]
-    return context
+def _dropout(states: Tensor, probability: float, training: bool) -> Tensor:
+    if training and probability and states.device.type == "cpu":
+        return cpu.dropout(states, probability)
+    return F.dropout(states, probability, training)
 
 
 class BartAttention(nn.Module):
@@ -138,9 +118,11 @@ class BartAttention(nn.Module):
             mask: true, or 0, where a key may be read, and false, or -inf, elsewhere; broadcasts to (B, H, T, L).
         """
         dropout = self.dropout if self.training else 0.0
-        plain = not (is_causal or dropout or torch.is_grad_enabled())
-        if query.device.type == "cpu" and query.dtype == torch.bfloat16 and plain:
-            context = _attend_in_parts(query, keys, values, mask)
+        on_cpu = query.device.type == "cpu"
+        if on_cpu and dropout:
+            context = cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
+        elif on_cpu and query.dtype == torch.bfloat16 and not (is_causal or torch.is_grad_enabled()):
+            context = cpu.attend(query, keys, values, mask)
         else:
             context = F.scaled_dot_product_attention(
                 query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
@@ -163,7 +145,7 @@ class _Layer(nn.Module):
 
     def _branch(self, hidden: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
-        update = F.dropout(branch(norm(hidden) if self.pre_ln else hidden), self.dropout, self.training)
+        update = _dropout(branch(norm(hidden) if self.pre_ln else hidden), self.dropout, self.training)
         return hidden + update if self.pre_ln else self.add_and_norm(hidden, update, norm)
 
     @staticmethod
@@ -171,7 +153,7 @@ class _Layer(nn.Module):
         return norm(hidden + update)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
-        inner = F.dropout(self.activation(self.fc1(hidden)), self.activation_dropout, self.training)
+        inner = _dropout(self.activation(self.fc1(hidden)), self.activation_dropout, self.training)
         return self.fc2(inner)
 
 
@@ -271,7 +253,7 @@ class _Stack(nn.Module):
                 f"({self.max_positions})"
             )
         hidden = self.layernorm_embedding(self.embed_tokens(ids) * self.embed_scale + places)
-        return F.dropout(hidden, self.dropout, self.training)
+        return _dropout(hidden, self.dropout, self.training)
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
         # Drawn even where LayerDrop is off, as transformers does: one seed then gives both the same dropout.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from transformers import BartConfig as HFBartConfig
@@ -9,6 +11,7 @@ from transformers import BartForConditionalGeneration as HFBart
 from transformers import MBartConfig, MBartForConditionalGeneration
 
 from bart.configuration.configuration_bart import ACTIVATIONS, BartConfig
+from bart.modeling import cpu
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
 TINY = {
@@ -101,16 +104,24 @@ def test_decoder_attention_mask() -> None:
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart"])
-def test_one_seed_gives_both_the_same_dropout_and_layerdrop(family: str) -> None:
+def test_the_same_draws_give_both_the_same_dropout_and_layerdrop(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_torch(shape: Sequence[int], probability: float) -> tuple[torch.Tensor, float]:
+        return torch.empty(shape, dtype=torch.bool).bernoulli_(1 - probability), 1 / (1 - probability)
+
+    monkeypatch.setattr(cpu, "draw_kept", as_torch)
     drops = {"dropout": 0.2, "activation_dropout": 0.3, "attention_dropout": 0.1}
     theirs, ours = pair(family, **drops, encoder_layerdrop=0.4, decoder_layerdrop=0.4)
+    models = theirs.double().train(), ours.double().train()
     inputs = batch()
     inputs["decoder_input_ids"] = torch.randint(3, 97, (4, 11))
     for seed in range(5):
-        torch.manual_seed(seed)
-        expected = theirs.train()(**inputs).loss
-        torch.manual_seed(seed)
-        torch.testing.assert_close(ours.train()(**inputs).loss, expected, rtol=0, atol=1e-5)
+        losses, gradients = [], []
+        for model in models:
+            torch.manual_seed(seed)
+            losses.append(model(**inputs).loss)
+            gradients += torch.autograd.grad(losses[-1], model.model.shared.weight)
+        torch.testing.assert_close(*losses, rtol=0, atol=1e-10)
+        torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart"])

@@ -38,6 +38,7 @@ from utils.evaluation.report import write_report
 from utils.evaluation.results import format_scores
 from utils.evaluation.scoring import Settings, generation_options, score_split
 from utils.loading import check_gpus, check_lengths, for_inference, load_for_evaluation, load_for_training
+from utils.memory import keep_freed_memory
 from utils.training.callbacks import (
     CountSkippedSteps,
     LogProgress,
@@ -244,6 +245,8 @@ def train(
         strategy = ModelParallelStrategy(
             data_parallel_size=args.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
         )
+    if args.accelerator == "cpu":
+        keep_freed_memory()
     precision = precision_of(args)
     plugins = precision.pop("plugins", [])
     if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():

@@ -6,14 +6,13 @@ import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling import packed
 from bart.modeling.kernels import Kernels, compile_kernels
-from bart.modeling.modeling_bart import BartForConditionalGeneration, _attend_in_parts
+from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.packed import Int8Linear, PackedLinear
 
 VOCAB = 211
@@ -154,23 +153,6 @@ def test_packed_linear(rows: int) -> None:
     states = torch.randn(rows, 48)
     packed = PackedLinear(plain.weight.detach(), plain.bias.detach(), 16)
     torch.testing.assert_close(packed(states), plain(states), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("limit", [1, 40, 10**9])
-@pytest.mark.parametrize("kind", ["none", "bool", "additive"])
-def test_attention_in_parts(limit: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bart.modeling.modeling_bart.SCORES_AT_ONCE", limit)
-    generator = torch.Generator().manual_seed(5)
-    query = torch.randn(2, 4, 5, 8, generator=generator)
-    keys, values = torch.randn(2, 2, 4, 7, 8, generator=generator)
-    mask = None
-    if kind != "none":
-        mask = torch.rand(2, 1, 5, 7, generator=generator) < 0.6
-        mask[:, :, :, 0] = True
-    expected = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
-    if kind == "additive":
-        mask = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
-    torch.testing.assert_close(_attend_in_parts(query, keys, values, mask), expected, rtol=0, atol=1e-6)
 
 
 def test_encoding_in_parts_changes_nothing(

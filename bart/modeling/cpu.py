@@ -1,0 +1,158 @@
+"""What torch's own operators do slowly on a CPU: dropout, attention with dropout, and attention in bf16.
+
+Attention takes so many heads at once that their scores stay in the processor's cache.
+
+Shapes: B batch, H heads, T queries, L keys, Dh head width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+SCORES_AT_ONCE = 2**22  # bytes of attention scores
+LEVELS = 2**16  # of a draw: how finely a probability of dropping is kept
+
+
+def draw_kept(shape: Sequence[int], probability: float) -> tuple[Tensor, float]:
+    """What dropout keeps: true in a share `1 - probability` of places, at random; and what to scale that by.
+
+    16 bits decide each place, four at a time from torch's random state; `Tensor.bernoulli_` takes four times as long.
+    The share is a multiple of 1 / LEVELS, and the scale its inverse.
+    """
+    count = math.prod(shape)
+    draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    dropped = round(probability * LEVELS)
+    kept = draws.view(torch.int16)[:count].view(shape) >= dropped - LEVELS // 2
+    return kept, LEVELS / (LEVELS - dropped)
+
+
+def dropout(states: Tensor, probability: float) -> Tensor:
+    """As torch.nn.functional.dropout in training, with other draws, and a quarter of its memory."""
+    return _Dropout.apply(states, probability)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, states: Tensor, probability: float) -> Tensor:
+        kept, ctx.scale = draw_kept(states.shape, probability)
+        ctx.save_for_backward(kept)
+        return states.where(kept, 0).mul_(ctx.scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return gradient.where(kept, 0).mul_(ctx.scale), None
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention as two products, for bf16, where that takes about half the time of torch's fused kernel.
+
+    Arguments and result are those of `scaled_dot_product_attention`; there is no gradient.
+    """
+    mask = _additive(mask, query.dtype)
+    context = torch.empty_like(query)
+    query = query * query.shape[3] ** -0.5
+    for part in _parts(query, keys):
+        context[part] = _scores(query, keys, mask, part).softmax(dim=-1) @ values[part]
+    return context
+
+
+def attend_with_dropout(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool, probability: float
+) -> Tensor:
+    """Attention whose weights drop out, in training.
+
+    `scaled_dot_product_attention` keeps scores, weights and draws of all heads in fp32. This keeps a byte for each
+    weight and computes the weights anew in the backward pass (Dao et al., 2022, appendix B.4).
+
+    Args:
+        query, keys, values: (B, H, T or L, Dh).
+        mask: true, or 0, where a key may be read, and false, or -inf, elsewhere; broadcasts to (B, H, T, L).
+        is_causal: in place of a mask, a query reads the keys up to its own place.
+
+    Returns:
+        (B, H, T, Dh), in memory (B, T, H, Dh).
+    """
+    if is_causal:
+        mask = query.new_ones(query.shape[2], keys.shape[2], dtype=torch.bool).tril()[None, None]
+    return _AttendWithDropout.apply(query, keys, values, _additive(mask, query.dtype), probability)
+
+
+class _AttendWithDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, probability: float
+    ) -> Tensor:
+        kept, ctx.scale = draw_kept((*query.shape[:3], keys.shape[2]), probability)
+        context = _like(query)
+        scaled = query * query.shape[3] ** -0.5
+        for part in _parts(query, keys):
+            weights = _weights(scaled, keys, mask, part)
+            context[part] = weights.mul_(kept[part]).to(values.dtype) @ values[part]
+        context *= ctx.scale
+        ctx.save_for_backward(query, keys, values, mask, kept, context)
+        return context
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, keys, values, mask, kept, context = ctx.saved_tensors
+        factor, dtype = query.shape[3] ** -0.5, query.dtype
+        scaled = query * factor
+        of_query, of_keys, of_values = _like(query), _like(keys), _like(values)
+        # What softmax's derivative subtracts: the sum over keys of weights times their gradients.
+        correction = (gradient * context).sum(dim=-1, keepdim=True)
+        gradient = gradient * ctx.scale
+        for part in _parts(query, keys):
+            weights = _weights(scaled, keys, mask, part)
+            kept_part = kept[part].to(weights.dtype)
+            of_values[part] = (weights * kept_part).to(dtype).transpose(2, 3) @ gradient[part]
+            of_weights = (gradient[part] @ values[part].transpose(2, 3)).to(weights.dtype)
+            of_scores = of_weights.mul_(kept_part).sub_(correction[part]).mul_(weights).to(dtype)
+            of_query[part] = of_scores @ keys[part]
+            of_keys[part] = of_scores.transpose(2, 3) @ scaled[part]
+        return of_query.mul_(factor), of_keys, of_values, None, None
+
+
+Part = tuple[slice, slice]  # articles and heads
+
+
+def _parts(query: Tensor, keys: Tensor) -> Iterator[Part]:
+    articles, heads, length, _ = query.shape
+    per_head = length * keys.shape[2] * query.element_size()
+    if articles * heads * per_head <= SCORES_AT_ONCE:
+        yield slice(None), slice(None)
+        return
+    step = max(1, SCORES_AT_ONCE // per_head)
+    for article in range(articles):
+        for head in range(0, heads, step):
+            yield slice(article, article + 1), slice(head, head + step)
+
+
+def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """(B or 1, 1, T or 1, L), 0 where a key may be read, and else so low that it has no weight unless all are."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+def _scores(query: Tensor, keys: Tensor, mask: Tensor | None, part: Part) -> Tensor:
+    scores = query[part] @ keys[part].transpose(2, 3)
+    return scores if mask is None else scores.add_(mask[part[0]] if len(mask) > 1 else mask)
+
+
+def _weights(query: Tensor, keys: Tensor, mask: Tensor | None, part: Part) -> Tensor:
+    """Attention weights of a part, at least in fp32."""
+    scores = _scores(query, keys, mask, part)
+    return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+
+def _like(states: Tensor) -> Tensor:
+    """Room for (B, H, T, Dh) that lies in memory as (B, T, H, Dh), the order in which projections read and write."""
+    return torch.empty_like(states.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)

@@ -1,0 +1,123 @@
+"""Dropout and attention on CPUs: against torch's formulas with the same draws, and the draws themselves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bart.modeling import cpu
+
+LIMITS = [1, 4 * 40, 2**40]  # bytes of scores: one head at once, two, and all
+
+
+def states(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (2, 4, 5, 8), keys and values (2, 4, 7, 8) as projections give them."""
+    generator = torch.Generator().manual_seed(5)
+    shapes = [(2, length, 4, 8) for length in (5, 7, 7)]
+    return tuple(torch.randn(shape, generator=generator, dtype=dtype).transpose(1, 2) for shape in shapes)
+
+
+def masks(kind: str, dtype: torch.dtype = torch.float32) -> Tensor | None:
+    """What may be read: of each article, of each query, or everything."""
+    if kind == "none":
+        return None
+    generator = torch.Generator().manual_seed(6)
+    mask = torch.rand(2, 1, 1 if kind == "of articles" else 5, 7, generator=generator) < 0.6
+    mask[..., 0] = True
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -torch.inf) if kind == "additive" else mask
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("kind", ["none", "of articles", "of queries", "additive"])
+def test_attention_in_parts(limit: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "SCORES_AT_ONCE", limit)
+    expected = F.scaled_dot_product_attention(*states(), attn_mask=masks(kind))
+    torch.testing.assert_close(cpu.attend(*states(), masks(kind)), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("kind", ["none", "of articles", "of queries", "additive", "causal"])
+def test_attention_with_dropout_and_its_gradients(limit: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the plain formula and autograd, in double precision, with the same draws."""
+    monkeypatch.setattr(cpu, "SCORES_AT_ONCE", limit)
+    inputs = [state.requires_grad_() for state in states(torch.float64)]
+    mask = None if kind == "causal" else masks(kind, torch.float64)
+    torch.manual_seed(7)
+    kept, scale = cpu.draw_kept((2, 4, 5, 7), 0.3)
+    assert 0 < kept.sum() < kept.numel()
+    torch.manual_seed(7)
+    actual = cpu.attend_with_dropout(*inputs, mask, kind == "causal", 0.3)
+    if kind == "causal":
+        mask = torch.ones(5, 7, dtype=torch.bool).tril()
+    query, keys, values = inputs
+    scores = query @ keys.transpose(2, 3) / math.sqrt(8)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    expected = (scores.softmax(dim=-1) * kept * scale) @ values
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    gradient = torch.randn(expected.shape, dtype=torch.float64)
+    for ours, theirs in zip(
+        torch.autograd.grad(actual, inputs, gradient), torch.autograd.grad(expected, inputs, gradient), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_attention_with_next_to_no_dropout_is_that_of_torch() -> None:
+    for kind in ("none", "of articles", "of queries"):
+        expected = F.scaled_dot_product_attention(*states(), attn_mask=masks(kind))
+        actual = cpu.attend_with_dropout(*states(), masks(kind), False, 1e-9)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+
+
+def test_half_precision_keeps_its_dtype_and_weights_in_fp32() -> None:
+    inputs = [state.bfloat16().requires_grad_() for state in states()]
+    torch.manual_seed(8)
+    actual = cpu.attend_with_dropout(*inputs, masks("of articles"), False, 0.2)
+    torch.manual_seed(8)
+    expected = cpu.attend_with_dropout(*(state.float() for state in inputs), masks("of articles"), False, 0.2)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.float(), expected, rtol=0, atol=0.03)
+    for gradient in torch.autograd.grad(actual.sum(), inputs):
+        assert gradient.dtype == torch.bfloat16
+
+
+def test_a_query_that_may_read_nothing_gives_numbers() -> None:
+    mask = torch.zeros(2, 1, 1, 7, dtype=torch.bool)
+    assert cpu.attend_with_dropout(*states(), mask, False, 0.1).isfinite().all()
+
+
+def test_dropout_scales_what_it_keeps_and_passes_its_gradient() -> None:
+    hidden = torch.randn(64, 33, requires_grad=True)
+    dropped = cpu.dropout(hidden, 0.25)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped, hidden * kept / 0.75)
+    gradient = torch.randn(hidden.shape)
+    torch.testing.assert_close(torch.autograd.grad(dropped, hidden, gradient)[0], gradient * kept / 0.75)
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.99])
+def test_draws_keep_the_right_share_everywhere(probability: float) -> None:
+    torch.manual_seed(9)
+    count = 400_000
+    kept, scale = cpu.draw_kept((count,), probability)
+    assert scale == pytest.approx(1 / (1 - probability), rel=1e-3)
+    for lane in range(4):  # the places of the four that one draw decides
+        deviation = math.sqrt(probability * (1 - probability) / (count / 4))
+        assert kept[lane::4].double().mean() == pytest.approx(1 - probability, abs=5 * deviation)
+    # Neighbours, within one draw and across two, know nothing of each other.
+    for distance in (1, 2, 3, 4):
+        both = (kept[:-distance] & kept[distance:]).double().mean()
+        assert both == pytest.approx((1 - probability) ** 2, abs=5 * math.sqrt(probability / count))
+
+
+def test_draws_follow_the_seed_and_never_repeat() -> None:
+    torch.manual_seed(10)
+    first, second = (cpu.draw_kept((3, 5, 7), 0.5)[0] for _ in range(2))
+    torch.manual_seed(10)
+    assert cpu.draw_kept((3, 5, 7), 0.5)[0].equal(first)
+    assert not second.equal(first)
+    assert cpu.draw_kept((0, 3), 0.5)[0].shape == (0, 3)
