@@ -20,6 +20,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, write_tiny_run
 from utils.cli import run_main
+from utils.data.dataset import TrainBatches
 
 ROOT = Path(__file__).parents[1]
 
@@ -145,9 +146,15 @@ def test_what_a_run_cannot_do(tiny: tuple[Path, list[object]], run: Callable[...
         assert f"its {option} is {old}, this run's is {value}" in run(finetune, [*resume, f"--{option}", value])
     assert "its examples is 22, this run's is 20" in run(finetune, [*resume, "--n_train", 20])
     assert "its amp_level O2 is False, this run's is True" in run(finetune, [*resume, "--bf16", "--amp_level", "O2"])
-    source = folder / "data" / "train.source"
-    source.write_text("".join(reversed(source.read_text().splitlines(keepends=True))))
-    assert "other data of the same size" in run(finetune, resume)
+    for side in ("target", "source"):
+        path = folder / "data" / f"train.{side}"
+        before = path.read_text()
+        path.write_text("".join(reversed(before.splitlines(keepends=True))))
+        assert "other data of the same size" in run(finetune, resume)
+        path.write_text(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainBatches, "ORDER", TrainBatches.ORDER + 1)
+        assert "another version of this code wrote it" in run(finetune, resume)
 
 
 def test_a_vocabulary_that_does_not_fit(tiny: tuple[Path, list[object]], run: Callable[..., str]) -> None:

@@ -27,6 +27,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.arguments import LAST, TrainArguments
 from utils.cli import RunError
+from utils.data.dataset import PairDataset, TrainBatches
 from utils.data.tables import Table
 from utils.loading import fit_vocabulary
 from utils.training.precision import keeps_master_weights
@@ -176,20 +177,21 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def identity_of(args: TrainArguments, data: np.ndarray | Table) -> dict[str, Any]:
+def identity_of(args: TrainArguments, data: PairDataset | Table) -> dict[str, Any]:
     """What a run that goes on from a checkpoint must share with the one that wrote it.
 
-    That are LASTING_OPTIONS and its training data: the source lengths (N,), or where they are streamed from.
+    That are LASTING_OPTIONS, the training data, and how this code orders them: the order depends on all lengths.
     """
     options = {name: getattr(args, name) for name in LASTING_OPTIONS}
     options["amp_level O2"] = keeps_master_weights(args)
     options["processes"] = args.processes
+    options["order of batches"] = TrainBatches.ORDER
     if isinstance(data, Table):
         # With another number of files, they would be read in another order.
         options |= {"data": data.name, "fields": " and ".join(data.fields), "files": data.dataset.num_shards}
         return {**options, "n_train": args.n_train}
-    digest = hashlib.sha256(np.ascontiguousarray(data, dtype=np.int64).tobytes()).hexdigest()
-    return {**options, "examples": len(data), "lengths": digest}
+    lengths = np.stack([data.sources.lengths, data.targets.lengths]).astype(np.int64)
+    return {**options, "examples": len(data), "lengths": hashlib.sha256(lengths.tobytes()).hexdigest()}
 
 
 def load_for_resuming(path: Path, config: BartConfig) -> tuple[BartForConditionalGeneration, BartTokenizer]:
@@ -219,6 +221,11 @@ def check_identity(path: Path, identity: dict[str, Any]) -> None:
     for name, value in identity.items():
         found = stored.get(name)
         if found != value:
+            if name == "order of batches":
+                raise InputError(
+                    f"--resume_from_checkpoint {path}: another version of this code wrote it, which read the examples "
+                    "in another order; --model_name_or_path takes its weights for a new run"
+                )
             if name == "lengths":
                 raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data of the same size")
             raise InputError(f"--resume_from_checkpoint {path}: its {name} is {found}, this run's is {value}")

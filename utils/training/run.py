@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import platform
 import shutil
 import signal
 import sys
@@ -211,7 +212,7 @@ def train(
     """
     output_dir = Path(args.output_dir)
     data = SummarizationDataModule(args, tokenizer, splits)
-    identity = identity_of(args, data.table or data.train_set.sources.lengths)
+    identity = identity_of(args, data.table or data.train_set)
     if checkpoint is not None:
         check_identity(checkpoint, identity)
         logger.info("going on from %s", checkpoint)
@@ -247,6 +248,9 @@ def train(
         )
     if args.accelerator == "cpu":
         keep_freed_memory()
+        emulated = platform.machine() == "x86_64" and not torch.cpu._is_avx512_bf16_supported()
+        if half_dtype(args) is torch.bfloat16 and emulated:
+            logger.warning("--bf16: this processor has no bf16 instructions, and fp32 is two or three times as fast")
     precision = precision_of(args)
     plugins = precision.pop("plugins", [])
     if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():

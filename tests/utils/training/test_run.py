@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -397,6 +398,17 @@ def test_bf16_levels_train_on_the_cpu(tiny: Path, level: str) -> None:
     dtypes = {tensor.dtype for tensor in torch.load(output / "last.ckpt", weights_only=True)["state_dict"].values()}
     assert dtypes == {torch.bfloat16 if level in ("O2", "O3") else torch.float32}
     BartForConditionalGeneration.from_pretrained(output / "export")
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+@pytest.mark.parametrize("level", ["O0", "O1"])
+def test_bf16_that_a_processor_only_emulates_is_warned_of(
+    tiny: Path, level: str, has_bf16: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bf16)
+    train(tiny, tiny / "run", "--bf16", "--amp_level", level, "--max_steps", 1)
+    assert ("has no bf16 instructions" in caplog.text) == (level == "O1" and not has_bf16)
 
 
 def test_half_precision_sums_losses_in_full(tiny: Path) -> None:
