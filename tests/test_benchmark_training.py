@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -34,12 +34,17 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_both_train_alike_and_are_measured(tmp_path: Path) -> None:
+def test_both_train_alike_and_are_measured(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     BartTokenizer.train(["The new mayor has spoken."] * 2, 300).save_pretrained(tmp_path / "vocabulary")
-    options = f"--shape tiny --gpus 0 --steps 5 --rounds 1 --output {tmp_path / 'training.json'}"
-    command = [sys.executable, SCRIPT, "--tokenizer", tmp_path / "vocabulary", *options.split()]
-    printed = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    options = ["--shape", "tiny", "--gpus", "0", "--steps", "5", "--rounds", "1"]
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    # A new process loads torch, Lightning and transformers anew, which takes longer than all the rest.
+    monkeypatch.setattr(script, "in_new_process", lambda work, *arguments: work(*arguments))
+    script.main([*options, "--tokenizer", str(tmp_path / "vocabulary"), "--output", str(tmp_path / "training.json")])
+    printed = capsys.readouterr().out
     report = json.loads((tmp_path / "training.json").read_text())
     ours, theirs = report["results"]
     assert (ours["mode"], theirs["mode"], theirs["speed_to_transformers"]) == ("ours", "transformers", 1)
