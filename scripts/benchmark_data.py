@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
-from utils.cli import option, parse_dataclass, run_main
+from utils.cli import check_output, option, parse_dataclass, run_main
 from utils.data.line_files import iter_lines
 from utils.data.made_up import write_made_up_articles
 from utils.data.token_cache import check_pairs
@@ -64,6 +64,9 @@ class Arguments:
     batch_size: int = option(40, least=1, help="examples of a batch")
     batches: int = option(1500, least=1, help="batches loaded, at most an epoch")
     output: str | None = option(None, help="JSON file for the results")
+
+    def __post_init__(self) -> None:
+        check_output(self.output)
 
 
 def tokenising(args: Arguments, folder: Path) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bart.errors import InputError
-from utils.cli import option, parse_dataclass, run_main
+from utils.cli import check_output, option, parse_dataclass, run_main
 
 # torch, transformers and ctranslate2 are imported where they are used. A process starts with the peak memory of the
 # one that started it, so this one has to stay smaller than all that it measures.
@@ -141,8 +141,7 @@ class BenchmarkArguments:
             raise InputError("--shape text needs --model and --data_dir")
         if self.shape != TEXT and self.data_dir is not None:
             raise InputError(f"--data_dir is {self.data_dir!r}; allowed with --shape text alone")
-        if self.output is not None and (Path(self.output).is_dir() or not Path(self.output).parent.is_dir()):
-            raise InputError(f"--output is {self.output!r}; allowed: a file in a directory that exists")
+        check_output(self.output)
 
 
 def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:

@@ -8,8 +8,8 @@
   order, so that neither pads more; by default it would draw them at random.
 
 Every run is a process of its own, so that its peak memory is its own: of tensors on a GPU, of the process on a CPU.
-The first steps warm up and are not timed; loading counts, validation and checkpoints do not. Articles are made up of
-the sample corpus's words, in numbers as in XSum.
+The first steps warm up; from their end to that of the last step all counts, loading and logging too. Articles are made
+up of the sample corpus's words, in numbers as in XSum.
 
 Operations are those of matrix products on tokens that are not padding, forward and backward: two for each weight and
 token, four times the width for each pair of positions that attend (half of them in the decoder's own attention), three
@@ -46,8 +46,8 @@ import torch
 
 from bart.errors import InputError
 from utils.arguments import parse_train_arguments
-from utils.benchmark import LOG_EVERY, machine, plain_table, training_figures
-from utils.cli import option, parse_dataclass, run_main
+from utils.benchmark import AMPERE, LOG_EVERY, machine, plain_table
+from utils.cli import check_output, option, parse_dataclass, run_main
 from utils.loading import check_gpus
 from utils.training.environment import processor
 
@@ -56,10 +56,13 @@ OURS, THEIRS = "ours", "transformers"
 WORDS = {"source": (431, 0.6), "target": (23, 0.3)}
 # Dense TFLOP/s as NVIDIA's data sheets have them, by a part of the device's name; the first that fits counts.
 PEAKS = {
+    "H200 NVL": {"fp32": 60, "tf32": 417.5, "bf16": 835.5, "fp16": 835.5},
     "H200": {"fp32": 67, "tf32": 494.7, "bf16": 989.4, "fp16": 989.4},
     "H100 PCIe": {"fp32": 51, "tf32": 378, "bf16": 756, "fp16": 756},
+    "H100 NVL": {"fp32": 60, "tf32": 417.5, "bf16": 835.5, "fp16": 835.5},
     "H100": {"fp32": 67, "tf32": 494.7, "bf16": 989.4, "fp16": 989.4},
     "A100": {"fp32": 19.5, "tf32": 156, "bf16": 312, "fp16": 312},
+    "V100-PCIE": {"fp32": 14, "fp16": 112},
     "V100": {"fp32": 15.7, "fp16": 125},
 }
 
@@ -101,8 +104,8 @@ class Arguments:
     shape: str = option(
         "xsum",
         choices=tuple(SHAPES),
-        help="what is trained: xsum is bart-large and XSum's presets for one GPU of 80 GB, batches of 40, 1024 and 60 "
-        "tokens at most; base is bart-base, 8, 512 and 60; tiny is for trying this out, without dropout: both "
+        help="what is trained: xsum is bart-large and the batches of XSum's presets, 40 examples of 1024 and 60 tokens "
+        "at most; base is bart-base, 8, 512 and 60; tiny is for trying this out, without dropout: both "
         "then have the same losses",
     )
     precision: str = option("fp32", choices=("fp32", "tf32", "bf16", "fp16"), help="of both, under autocast")
@@ -113,6 +116,9 @@ class Arguments:
     )
     rounds: int = option(3, least=1, help="runs of each, in turn; the table has their medians")
     output: str | None = option(None, help="JSON file for all figures")
+
+    def __post_init__(self) -> None:
+        check_output(self.output)
 
     @property
     def all_steps(self) -> int:
@@ -209,15 +215,71 @@ def training_operations(config: Any, sources: Any, targets: Any) -> Any:
     return 3 * (2 * (source_weights * sources + target_weights * targets) + 4 * width * pairs) + 2 * head
 
 
-def train_ours(args: Arguments, folder: Path) -> dict[str, Any]:
-    """Samples per second, peak memory, and the loss at every logged step."""
-    from finetune import main
+class Clock:
+    """Notes what both runs are compared by, at the end of an optimizer step, ahead of validation and checkpoints."""
 
-    main(recipe(args, folder))
-    figures = training_figures(folder / OURS)
+    def __init__(self, args: Arguments) -> None:
+        self.args = args
+        self.times: dict[int, float] = {}
+        self.rates: list[list[float]] = []
+        self.groups: list[dict[str, Any]] = []
+        self.peak_memory_gb = self.clip = 0.0
+
+    def step_ends(self, step: int, optimizer: torch.optim.Optimizer) -> None:
+        from utils.memory import peak_memory_gb
+
+        self.rates.append([group["lr"] for group in optimizer.param_groups])
+        if step not in (LOG_EVERY, self.args.all_steps):
+            return
+        if self.args.gpus:
+            torch.cuda.synchronize()
+        self.times[step] = time.perf_counter()
+        self.peak_memory_gb = peak_memory_gb(torch.device("cuda" if self.args.gpus else "cpu"))
+        self.groups = [
+            {"tensors": len(group["params"]), **{name: group[name] for name in ("weight_decay", "betas", "eps")}}
+            for group in optimizer.param_groups
+        ]
+
+    def figures(self, losses: list[float]) -> dict[str, Any]:
+        """Of one run; `settings` are to be equal in all."""
+        timed = self.args.all_steps - LOG_EVERY
+        seconds = self.times[self.args.all_steps] - self.times[LOG_EVERY]
+        return {
+            "samples_per_second": timed * SHAPES[self.args.shape].batch_size / seconds,
+            "peak_memory_gb": self.peak_memory_gb,
+            "losses": losses,
+            "settings": {"groups": self.groups, "rates": self.rates, "clip": self.clip},
+        }
+
+
+def train_ours(args: Arguments, folder: Path) -> dict[str, Any]:
+    """Samples per second, peak memory, the loss at every logged step, and how the optimizer was set."""
+    import pytorch_lightning as pl
+
+    from finetune import main
+    from utils.training import run
+
+    clock = Clock(args)
+
+    class Stamp(pl.Callback):
+        def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+            clock.step_ends(trainer.global_step, trainer.optimizers[0])
+            clock.clip = trainer.gradient_clip_val
+
+    build = run.build_callbacks
+
+    def with_stamp(options: Any) -> Any:
+        checkpoints, callbacks = build(options)
+        return checkpoints, [*callbacks, Stamp()]
+
+    run.build_callbacks = with_stamp
+    try:
+        main(recipe(args, folder))
+    finally:
+        run.build_callbacks = build
     with (folder / OURS / "metrics.csv").open(encoding="utf-8") as file:
         losses = [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
-    return {"samples_per_second": figures["throughput"], "peak_memory_gb": figures["peak_memory_gb"], "losses": losses}
+    return clock.figures(losses)
 
 
 @dataclass
@@ -225,21 +287,30 @@ class TheirCollate:
     """Batches of ours as DataCollatorForSeq2Seq makes them."""
 
     collate: Callable[[Any], dict[str, torch.Tensor]]
-    model: Any
+    pad_token_id: int
+    decoder_start_token_id: int
 
     def __call__(self, examples: Any) -> dict[str, torch.Tensor]:
+        from bart.modeling.modeling_bart import shift_tokens_right
+
         batch = self.collate(examples)
         del batch["index"]
-        return {**batch, "decoder_input_ids": self.model.prepare_decoder_input_ids_from_labels(batch["labels"])}
+        shifted = shift_tokens_right(batch["labels"], self.pad_token_id, self.decoder_start_token_id)
+        return {**batch, "decoder_input_ids": shifted}
 
 
 def train_theirs(args: Arguments, folder: Path) -> dict[str, Any]:
     """The same of transformers' Trainer."""
     import pytorch_lightning as pl
-    from transformers import BartForConditionalGeneration, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+    from transformers import (
+        BartForConditionalGeneration,
+        PrinterCallback,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
 
     from utils.arguments import POLYNOMIAL_END
-    from utils.memory import peak_memory_gb
 
     data = data_module(args, folder)
     options = data.args
@@ -247,17 +318,13 @@ def train_theirs(args: Arguments, folder: Path) -> dict[str, Any]:
     model = BartForConditionalGeneration.from_pretrained(folder / "model")
     for table in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
         table.requires_grad_(False)
-    data.collate = TheirCollate(data.collate, model)
-    device = torch.device("cuda" if args.gpus else "cpu")
-    times: dict[int, float] = {}
+    data.collate = TheirCollate(data.collate, model.config.pad_token_id, model.config.decoder_start_token_id)
+    clock = Clock(args)
     losses: list[torch.Tensor] = []
 
-    class Clock(TrainerCallback):
-        def on_step_end(self, arguments: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step in (LOG_EVERY, args.all_steps):
-                if args.gpus:
-                    torch.cuda.synchronize()
-                times[state.global_step] = time.perf_counter()
+    class Stamp(TrainerCallback):
+        def on_step_end(self, arguments: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
+            clock.step_ends(state.global_step, optimizer)
 
     class Peer(Trainer):
         def get_train_dataloader(self) -> Any:
@@ -291,16 +358,12 @@ def train_theirs(args: Arguments, folder: Path) -> dict[str, Any]:
             report_to="none",
             disable_tqdm=True,
         ),
-        callbacks=[Clock()],
+        callbacks=[Stamp()],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    seconds = times[args.all_steps] - times[LOG_EVERY]
-    return {
-        "samples_per_second": (args.all_steps - LOG_EVERY) * options.train_batch_size / seconds,
-        "peak_memory_gb": peak_memory_gb(device),
-        "losses": [float(loss) for loss in losses[LOG_EVERY - 1 :: LOG_EVERY]],
-    }
+    clock.clip = trainer.args.max_grad_norm
+    return clock.figures([float(loss) for loss in losses[LOG_EVERY - 1 :: LOG_EVERY]])
 
 
 def peak(args: Arguments) -> dict[str, Any]:
@@ -357,9 +420,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.gpus is None:
         args = dataclasses.replace(args, gpus=int(torch.cuda.is_available()))
     check_gpus(args.gpus)
-    parse_train_arguments(recipe(args, Path()))  # which refuses precisions that the device lacks
+    parse_train_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
+    if args.gpus and args.precision in ("tf32", "bf16") and torch.cuda.get_device_capability() < AMPERE:
+        raise InputError(f"--precision is {args.precision}, which this GPU lacks; allowed: fp32, fp16")
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # of several, the Trainer would use all
+    # Of several, the Trainer would use all.
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
     with TemporaryDirectory(prefix="benchmark_training_") as temporary:

@@ -52,6 +52,14 @@ def test_both_train_alike_and_are_measured(
     assert [len(run) for run in losses] == [2, 2]
     assert losses[0][0] != losses[0][1]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    settings = [result["runs"][0]["settings"] for result in (ours, theirs)]
+    assert settings[0]["clip"] == 0.1
+    assert [group["weight_decay"] for group in settings[0]["groups"]] == [0.1, 0]
+    assert settings[0]["groups"] == settings[1]["groups"]
+    rates = [np.array(one.pop("rates")) for one in settings]
+    assert rates[0].shape == (10, 2)
+    assert rates[0] == pytest.approx(rates[1], rel=1e-9)
+    assert settings[0] == settings[1]
     for result in (ours, theirs):
         assert result["tokens_per_second"] == pytest.approx(result["samples_per_second"] * report["sample"]["tokens"])
         rate = result["samples_per_second"] * report["sample"]["operations"]
@@ -64,7 +72,7 @@ def test_both_train_alike_and_are_measured(
 
 
 def test_operations_are_those_that_torch_counts(script: ModuleType) -> None:
-    """But for attention, which torch counts in full squares, and gradients that reach the frozen embeddings."""
+    """But for the decoder's own attention, of which torch counts the full square."""
     config = BartConfig(**{**CONFIG, "encoder_layers": 3, "decoder_layers": 3}, vocab_size=500, dropout=0.0)
     model = BartForConditionalGeneration(config).train()
     network = model.model
@@ -84,6 +92,7 @@ def test_operations_are_those_that_torch_counts(script: ModuleType) -> None:
         (["--gpus", "1"], "--gpus is 1; this machine has 0 CUDA devices"),
         (["--gpus", "0", "--precision", "fp16", "--shape", "tiny"], "--fp16"),
         (["--gpus", "0", "--precision", "tf32", "--shape", "tiny"], "--tf32"),
+        (["--output", "nowhere/at/all.json"], "--output is 'nowhere/at/all.json'"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_at_once(

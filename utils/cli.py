@@ -40,6 +40,12 @@ def unwritable(place: str, error: OSError) -> InputError | RunError:
     return kind(f"{place}: cannot be written ({reason})")
 
 
+def check_output(path: str | None) -> None:
+    """Raise InputError when --output, if it is given, names no file that could be written at the end."""
+    if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
+        raise InputError(f"--output is {path!r}; allowed: a file in a directory that exists")
+
+
 def brief(error: BaseException) -> str:
     """What a library says is wrong, as part of a line."""
     return " ".join(str(error).split())[:300]

@@ -32,7 +32,7 @@ def keep_freed_memory() -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt.argtypes = ctypes.c_int, ctypes.c_int
-    except (AttributeError, OSError, TypeError):  # macOS, musl, Windows
+    except (AttributeError, OSError):  # macOS, musl
         return
     mallopt(-1, -1)  # M_TRIM_THRESHOLD: never
     mallopt(-4, 0)  # M_MMAP_MAX: nothing apart from the heap

@@ -21,18 +21,18 @@ LEVELS = 2**16  # of a draw: how finely a probability of dropping is kept
 def draw_kept(shape: Sequence[int], probability: float) -> tuple[Tensor, float]:
     """What dropout keeps: true in a share `1 - probability` of places, at random; and what to scale that by.
 
-    16 bits decide each place, four at a time from torch's random state; `Tensor.bernoulli_` takes four times as long.
+    16 bits decide each place, four at a time from torch's random state; `Tensor.bernoulli_` takes three times as long.
     The share is a multiple of 1 / LEVELS, and the scale its inverse.
     """
     count = math.prod(shape)
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
-    dropped = round(probability * LEVELS)
+    dropped = min(round(probability * LEVELS), LEVELS - 1)
     kept = draws.view(torch.int16)[:count].view(shape) >= dropped - LEVELS // 2
     return kept, LEVELS / (LEVELS - dropped)
 
 
 def dropout(states: Tensor, probability: float) -> Tensor:
-    """As torch.nn.functional.dropout in training, with other draws, and a quarter of its memory."""
+    """As torch.nn.functional.dropout in training, with other draws, and a byte for each place to keep."""
     return _Dropout.apply(states, probability)
 
 
@@ -53,7 +53,7 @@ class _Dropout(torch.autograd.Function):
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """Attention as two products, for bf16, where that takes about half the time of torch's fused kernel.
 
-    Arguments and result are those of `scaled_dot_product_attention`; there is no gradient.
+    Arguments and result are those of `attend_with_dropout`; there is no gradient.
     """
     mask = _additive(mask, query.dtype)
     context = torch.empty_like(query)
@@ -73,7 +73,7 @@ def attend_with_dropout(
 
     Args:
         query, keys, values: (B, H, T or L, Dh).
-        mask: true, or 0, where a key may be read, and false, or -inf, elsewhere; broadcasts to (B, H, T, L).
+        mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere.
         is_causal: in place of a mask, a query reads the keys up to its own place.
 
     Returns:
@@ -107,7 +107,7 @@ class _AttendWithDropout(torch.autograd.Function):
         scaled = query * factor
         of_query, of_keys, of_values = _like(query), _like(keys), _like(values)
         # What softmax's derivative subtracts: the sum over keys of weights times their gradients.
-        correction = (gradient * context).sum(dim=-1, keepdim=True)
+        correction = (gradient.to(torch.promote_types(dtype, torch.float32)) * context).sum(dim=-1, keepdim=True)
         gradient = gradient * ctx.scale
         for part in _parts(query, keys):
             weights = _weights(scaled, keys, mask, part)

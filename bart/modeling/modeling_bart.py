@@ -115,7 +115,7 @@ class BartAttention(nn.Module):
         """Attend with queries (B, H, T, Dh) to keys and values (B, H, L, Dh) -> (B, T, D).
 
         Args:
-            mask: true, or 0, where a key may be read, and false, or -inf, elsewhere; broadcasts to (B, H, T, L).
+            mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere.
         """
         dropout = self.dropout if self.training else 0.0
         on_cpu = query.device.type == "cpu"
@@ -256,8 +256,7 @@ class _Stack(nn.Module):
         return _dropout(hidden, self.dropout, self.training)
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
-        # Drawn even where LayerDrop is off, as transformers does: one seed then gives both the same dropout.
-        if self.training and torch.rand(()).item() < self.layerdrop:
+        if self.training and self.layerdrop and torch.rand(()).item() < self.layerdrop:
             return hidden
         if self.activation_checkpointing and self.training:
             return checkpoint(layer, hidden, *args, use_reentrant=False)

@@ -125,7 +125,7 @@ class TrainBatches(Sampler[list[int]]):
             interrupted run has already seen, which are left out.
     """
 
-    ORDER = 1  # to be raised with every change of the order: a checkpoint's position means nothing in another
+    ORDER = 1  # to be raised with every change of the order, or of a stream's: a position means nothing in another
     WINDOW = 100  # steps; more would leave less to chance which examples come together
     GROUP = 4  # steps; more would save padding of targets and cost more of sources
 

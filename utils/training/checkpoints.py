@@ -223,8 +223,8 @@ def check_identity(path: Path, identity: dict[str, Any]) -> None:
         if found != value:
             if name == "order of batches":
                 raise InputError(
-                    f"--resume_from_checkpoint {path}: another version of this code wrote it, which read the examples "
-                    "in another order; --model_name_or_path takes its weights for a new run"
+                    f"--resume_from_checkpoint {path}: another version of this code wrote it, which may have read the "
+                    "examples in another order; --model_name_or_path takes its weights for a new run"
                 )
             if name == "lengths":
                 raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data of the same size")

@@ -249,7 +249,7 @@ def train(
     if args.accelerator == "cpu":
         keep_freed_memory()
         emulated = platform.machine() == "x86_64" and not torch.cpu._is_avx512_bf16_supported()
-        if half_dtype(args) is torch.bfloat16 and emulated:
+        if half_dtype(args) is torch.bfloat16 and emulated and rank_zero_only.rank == 0:
             logger.warning("--bf16: this processor has no bf16 instructions, and fp32 is two or three times as fast")
     precision = precision_of(args)
     plugins = precision.pop("plugins", [])

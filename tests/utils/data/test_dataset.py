@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 import numpy as np
@@ -104,6 +106,17 @@ def test_the_order_depends_on_seed_and_epoch(how: dict[str, int]) -> None:
     batches = train_batches(200, **how)
     assert batches.batches(0) != batches.batches(1)
     assert batches.batches(0) != train_batches(200, seed=8, **how).batches(0)
+
+
+def test_the_order_has_its_number() -> None:
+    """Where this fails, the order has changed: raise ORDER, so that no run goes on from a checkpoint of the other."""
+    sources, targets = (np.random.RandomState(seed).randint(5, 900, 2000) for seed in (1, 2))
+    digest = hashlib.sha256()
+    for how in ({}, {"group_by_length": False}, {"max_tokens": 9000}, {"accumulation": 2, "world_size": 2, "rank": 1}):
+        for epoch in (0, 1):
+            batches = TrainBatches(sources, targets, 3, 7, **how).batches(epoch)
+            digest.update(json.dumps(batches).encode())
+    assert (TrainBatches.ORDER, digest.hexdigest()[:16]) == (1, "79ab6b35967e42ee")
 
 
 @settings(deadline=None)
