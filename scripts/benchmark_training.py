@@ -437,7 +437,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for mode, work in MODES.items():
                 print(f"running {mode}, {number} of {args.rounds}", file=sys.stderr)
                 runs[mode].append(in_new_process(work, args, folder))
-                shutil.rmtree(folder / mode)
+                shutil.rmtree(folder / mode, ignore_errors=True)
     results = summarise(runs, sample, most["operations"])
     rows = [
         [result["mode"], *(f"{result[name]:,.{digits}f}" for name, (_, digits) in COLUMNS.items())]
