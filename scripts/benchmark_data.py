@@ -28,7 +28,6 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-
 from utils.cli import check_output, option, parse_dataclass, run_main
 from utils.data.line_files import iter_lines
 from utils.data.made_up import write_made_up_articles

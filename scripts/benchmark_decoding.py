@@ -34,11 +34,9 @@ import sys
 import time
 import timeit
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -48,6 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bart.errors import InputError
 from utils.cli import check_output, option, parse_dataclass, run_main
+from utils.processes import in_new_process
 
 # torch, transformers and ctranslate2 are imported where they are used. A process starts with the peak memory of the
 # one that started it, so this one has to stay smaller than all that it measures.
@@ -482,12 +481,6 @@ def floor_seconds(inputs: dict[str, Any], ids: list[list[int]], mode: str, rates
         + least(2 * cross * sum(lengths), encodings * cross)
         + least(beams * 2 * (decoder * sum(steps) + memory), decodings * decoder + memory)
     )
-
-
-def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function in a fresh interpreter, which ends with it."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
 
 
 def machine() -> dict[str, Any]:

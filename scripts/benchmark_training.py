@@ -30,11 +30,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,9 +44,10 @@ import torch
 
 from bart.errors import InputError
 from utils.arguments import parse_train_arguments
-from utils.benchmark import AMPERE, LOG_EVERY, machine, plain_table
+from utils.benchmark import AMPERE, LOG_EVERY, machine, plain_table, with_warm_up
 from utils.cli import check_output, option, parse_dataclass, run_main
 from utils.loading import check_gpus
+from utils.processes import in_new_process
 from utils.training.environment import processor
 
 OURS, THEIRS = "ours", "transformers"
@@ -65,8 +64,6 @@ PEAKS = {
     "V100-PCIE": {"fp32": 14, "fp16": 112},
     "V100": {"fp32": 15.7, "fp16": 125},
 }
-
-
 # What the table calls a figure, and its decimals.
 COLUMNS = {
     "samples_per_second": ("samples/s", 2),
@@ -122,13 +119,7 @@ class Arguments:
 
     @property
     def all_steps(self) -> int:
-        return LOG_EVERY * (1 - -self.steps // LOG_EVERY)
-
-
-def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function in a fresh interpreter, which ends with it."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
+        return with_warm_up(self.steps)
 
 
 def recipe(args: Arguments, folder: Path) -> list[str]:

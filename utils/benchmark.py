@@ -137,9 +137,14 @@ def configurations(args: BenchmarkArguments) -> list[Row]:
     return rows
 
 
+def with_warm_up(steps: int) -> int:
+    """Optimizer steps of a run: a logging interval to warm up, and as many as hold the steps that are measured."""
+    return LOG_EVERY * (1 - -steps // LOG_EVERY)
+
+
 def training_command(args: BenchmarkArguments, row: Row) -> list[str]:
-    """A row's run: the recipe, with one logging interval to warm up, and as many as hold `steps`."""
-    steps, batch = str(LOG_EVERY * (1 - -args.steps // LOG_EVERY)), str(row.batch_size)
+    """A row's run: the recipe."""
+    steps, batch = str(with_warm_up(args.steps)), str(row.batch_size)
     lengths = [str(args.max_source_length), str(args.max_target_length)]
     values = [args.data_dir, args.config_path, str(row.gpus), "1e-4", batch, "1", row.precision, steps, "1", *lengths]
     return [

@@ -214,6 +214,6 @@ def padded(tensor: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:
     return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, length - tensor.shape[dim]), value=value)
 
 
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """True -> 0, false -> -inf: attention would else turn the mask into that in every layer."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+def additive(mask: Tensor, dtype: torch.dtype, low: float = -torch.inf) -> Tensor:
+    """True -> 0, false -> low: attention would else turn the mask into that in every layer."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, low)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from bart.generation.cache import additive
+
 SCORES_AT_ONCE = 2**22  # bytes of attention scores
 LEVELS = 2**16  # of a draw: how finely a probability of dropping is kept
 
@@ -139,7 +141,7 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """(B or 1, 1, T or 1, L), 0 where a key may be read, and else so low that it has no weight unless all are."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+    return additive(mask, dtype, torch.finfo(dtype).min)
 
 
 def _scores(query: Tensor, keys: Tensor, mask: Tensor | None, part: Part) -> Tensor:
