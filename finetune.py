@@ -1,17 +1,17 @@
-"""Fine-tune BART for summarisation: `python finetune.py --help`."""
+"""Fine-tune BART: `python finetune.py --help`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from utils.arguments import parse_train_arguments
 from utils.cli import run_main
+from utils.recipes.finetuning_arguments import parse_finetune_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_train_arguments(argv)
-    # Imported here so that --help and bad options are answered at once: torch and Lightning take seconds to load.
-    from utils.training.run import run
+    args = parse_finetune_arguments(argv)
+    # Imported here so that --help and bad options need not wait for Lightning, which takes seconds to load.
+    from utils.recipes.finetuning import run
 
     run(args)
     return 0

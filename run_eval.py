@@ -1,17 +1,17 @@
-"""Score a checkpoint with beam search and ROUGE: `python run_eval.py --help`."""
+"""Score a checkpoint: `python run_eval.py --help`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from utils.cli import run_main
-from utils.evaluation.arguments import parse_eval_arguments
+from utils.recipes.evaluation_arguments import parse_eval_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_eval_arguments(argv)
-    # Imported here so that --help and bad options are answered at once: torch takes seconds to load.
-    from utils.evaluation.run import run
+    # Imported here so that --help and bad options need not wait for what only a run needs.
+    from utils.recipes.evaluation import run
 
     run(args)
     return 0

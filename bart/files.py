@@ -1,19 +1,23 @@
-"""Files that are there whole or not at all."""
+"""JSON read with errors that name the file, and files that are there whole or not at all."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from bart.errors import InputError
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yields a temporary name beside `target` that takes its place on success and is removed on failure.
+    """Yield a temporary path beside `target`, which replaces it on success and is removed on failure.
 
-    The name is this process's own, also where machines or containers, whose process ids may be equal, share the folder.
+    The name holds the host and the process id: machines and containers that share a folder may have equal process ids.
     """
     temporary = target.with_name(f".{target.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
@@ -21,3 +25,26 @@ def replacing(target: Path) -> Iterator[Path]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else; the message names the file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # ValueError: of JSON and of UTF-8
+        raise InputError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds a JSON {type(content).__name__}, not an object")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object with sorted keys; an interruption leaves the old file."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -3,10 +3,10 @@
 #
 #   source scripts/setup_env.sh requirements.txt
 #
-# PYTHON names the interpreter to make it with; VENV another place for it. What is installed already stays.
+# PYTHON names the interpreter to make it with, and VENV another place for it. Nothing is installed twice.
 # shellcheck shell=bash
 
-_runs() { # a name on PATH may still be no Python that runs, of the versions known to work, with what `-m venv` needs
+_runs() { # whether a name is a Python that works, of a version that is supported, with what `-m venv` needs
     "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
 }
 

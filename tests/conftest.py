@@ -50,6 +50,45 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What torch would compute in fp32 is fp64; see `tests.tiny_run.ALIKE`."""
+    import torch
+
+    from tests.tiny_run import compute_in_double
+
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.float)  # so that it is restored
+    compute_in_double()
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without their PNGs, which would take longer than a tiny run."""
+    monkeypatch.setattr("utils.evaluation.report.draw", lambda path, chart: "")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> list[str]:
+    """Options of a run of 6 steps an epoch, over 22 examples in batches of 4."""
+    from tests.tiny_run import write_tiny_run
+
+    return [*write_tiny_run(tmp_path), "--do_train", "--train_batch_size", "4", "--sortish_sampler"]
+
+
+@pytest.fixture
+def train(tiny: list[str], tmp_path: Path, no_pictures: None) -> Callable[..., Path]:
+    """Trains in this process, with the options of `tiny` and others, and gives the run's directory."""
+    import finetune
+
+    def run(name: str, *options: object) -> Path:
+        finetune.main([*tiny, "--output_dir", str(tmp_path / name), *map(str, options)])
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture
 def load_script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Gives a file of scripts/, by its name without .py, as a module."""
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from utils.evaluation.rouge import rouge_per_example
+from utils.metrics.rouge import rouge_per_example
 
 METRICS = """epoch,step,train_loss,lr,tokens_per_second,val_loss,val_rouge1,val_rouge2,val_rougeLsum
 0,9,3.5,0.001,30000,,,,

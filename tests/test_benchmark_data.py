@@ -1,25 +1,42 @@
+"""scripts/benchmark_data.py on a small set."""
+
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils import measuring
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "benchmark_data.py"
 
-
-def test_all_is_measured_on_a_small_set(tmp_path: Path) -> None:
+def test_all_is_measured(
+    load_script: Callable[[str], ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Loading torch in processes of their own would take longer than all the rest.
+    monkeypatch.setattr(measuring, "in_new_process", lambda work, *arguments: work(*arguments))
     BartTokenizer.train(["The new mayor has spoken."] * 2, 300).save_pretrained(tmp_path / "vocabulary")
-    options = f"--examples 300 --compare 60 --rounds 1 --batches 3 --output {tmp_path / 'data.json'}"
-    command = [sys.executable, SCRIPT, "--tokenizer", tmp_path / "vocabulary", *options.split()]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    report = json.loads((tmp_path / "data.json").read_text())
-    assert {mode.split(",")[0] for mode in report["tokenising"]} == {"ours", "datasets.map"}
+    options = "--examples 300 --compare 60 --rounds 1 --batches 3".split()
+    output = tmp_path / "data.json"
+    load_script("benchmark_data").main([*options, "--tokenizer", str(tmp_path / "vocabulary"), "--output", str(output)])
+    report = json.loads(output.read_text())
+    rates = {(row["what"], row["mode"].split(",")[0]): row["rate"] for row in report["rates"]}
+    assert rates.keys() == {
+        *(("tokenising", mode) for mode in ("ours", "datasets.map")),
+        *(("loading", f"loader processes: {count}") for count in (0, 1, 2)),
+    }
+    assert min(rates.values()) > 0
     assert report["opening"]["examples"] == 300
-    assert report["opening"]["seconds"] < report["opening"]["first_seconds"]
-    assert 0 < report["opening"]["peak_mb_before"] <= report["opening"]["peak_mb"]
-    assert set(report["loading"]["examples_per_second"]) == {f"{count} loader processes" for count in (0, 1, 2)}
-    assert 0 <= report["loading"]["padding"]["both"] < 0.5
-    assert [line.split()[0] for line in printed.splitlines()][-5:] == ["opening", *["loading"] * 3, "padding"]
+    assert 0 < report["opening"]["peak_gb_before"] <= report["opening"]["peak_gb"]
+    for row in report["rates"][-3:]:
+        padding = row["padding"]
+        assert padding["source"] <= padding["both"] <= padding["target"] < 0.5
+        assert padding == report["rates"][-1]["padding"]
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert printed[-5:] == [*["loading"] * 3, "opening", "padding:"]

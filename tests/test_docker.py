@@ -100,7 +100,7 @@ def test_the_image_holds_what_the_readme_names() -> None:
         str(path.relative_to(ROOT)) for folder in ("bart", "utils") for path in ROOT.glob(f"{folder}/**/*.[pc]*")
     ]
     needed = {*modules, *named, *(path for path in sources if "__pycache__" not in path)}
-    assert {"utils/data/dataset.py", "bart/modeling/kernels.c", "scripts/run_tests.sh", "finetune.py"} <= needed
+    assert {"utils/data/order.py", "bart/modeling/kernels.c", "scripts/run_tests.sh", "finetune.py"} <= needed
     assert [path for path in needed if not (ROOT / path).is_file() or ignored(path)] == []
 
 

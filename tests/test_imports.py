@@ -1,4 +1,4 @@
-"""Imports go one way: entry points -> utils -> bart -> torch; and every package imported is pinned."""
+"""Imports go downwards through the floors of the house, in no circles, and every package imported is pinned."""
 
 from __future__ import annotations
 
@@ -6,14 +6,31 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ENTRY_POINTS = {"finetune", "run_eval", "pretrain"}
-OURS = {"bart", "utils", *ENTRY_POINTS}
+# From the roof to the ground. A folder imports from itself and from those below it. Folders of one floor do not know
+# each other. "utils" and "bart" alone are the files that stand directly in these folders.
+FLOORS = (
+    ("scripts",),
+    ("finetune", "run_eval", "run_pretraining"),
+    ("utils.serving",),
+    ("utils.recipes",),
+    ("utils.evaluation", "utils.training"),
+    ("utils.tasks",),
+    ("utils.corpora",),
+    ("utils.data", "utils.metrics"),
+    ("utils",),
+    ("bert",),
+    ("bart.modeling",),
+    ("bart.generation",),
+    ("bart.tokenization", "bart.configuration"),
+    ("bart",),
+)
+HEIGHTS = {folder: -number for number, floor in enumerate(FLOORS) for folder in floor}
 BART_MAY_IMPORT = {"bart", "torch", "tokenizers", "safetensors", "huggingface_hub"}
 DISTRIBUTIONS = {
     "yaml": "PyYAML",
@@ -26,46 +43,74 @@ PINNED_BUT_NOT_IMPORTED = {"tensorboard"}
 
 
 def imported(source: str) -> set[str]:
-    """Top-level names of all modules that a source imports, wherever in it."""
+    """Full names of all modules, and of all names in them, that a source imports, wherever in it."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            # `from . import x` stays in its own package.
-            names |= {node.module.split(".")[0]} if node.level == 0 and node.module else set()
+            assert node.level == 0, "imports name their module in full"
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
 
 
-def imports_of(*parts: str) -> Iterator[tuple[str, str]]:
-    """(file, top-level name) of every import in these packages and modules."""
-    for part in parts:
-        files = sorted((ROOT / part).rglob("*.py")) if (ROOT / part).is_dir() else [ROOT / f"{part}.py"]
-        for file in files:
-            for name in sorted(imported(file.read_text(encoding="utf-8"))):
-                yield str(file.relative_to(ROOT)), name
+def folder_of(module: str) -> str:
+    """The part of a module's name that stands in FLOORS."""
+    if module in HEIGHTS:
+        return module
+    return folder_of(module.rpartition(".")[0])
 
 
-def third_party(*parts: str) -> set[str]:
-    return {name for _, name in imports_of(*parts)} - set(sys.stdlib_module_names) - OURS
+def modules() -> dict[str, Path]:
+    """Module -> file, of all source outside tests."""
+    files = [path for part in ("bart", "bert", "utils", "scripts") for path in sorted((ROOT / part).rglob("*.py"))]
+    files += [ROOT / f"{name}.py" for name in FLOORS[1] if (ROOT / f"{name}.py").exists()]
+    named = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+    return {name.removesuffix(".__init__"): path for name, path in named.items()}
+
+
+def our_imports() -> dict[str, set[str]]:
+    """Module -> those of our modules that it imports."""
+    found = modules()
+    return {
+        name: {other for other in imported(path.read_text(encoding="utf-8")) if other in found} - {name}
+        for name, path in found.items()
+    }
 
 
 def test_imports_are_found_wherever_they_stand() -> None:
-    source = "import a.b as x, c\ndef f():\n    from d.e import g\nif 0:\n    from . import h\nfrom .i import j\n"
-    assert imported(source) == {"a", "c", "d"}
+    source = "import a.b as x, c\ndef f():\n    from d.e import g\nif TYPE_CHECKING:\n    import h\n"
+    assert imported(source) == {"a.b", "c", "d.e", "d.e.g", "h"}
+    assert folder_of("utils.evaluation.report.page") == "utils.evaluation"
+    assert folder_of("utils.cli") == "utils"
+
+
+def test_imports_go_downwards() -> None:
+    found = our_imports()
+    assert "bart.modeling.modeling_bart" in found["utils.loading"]
+    upwards = [
+        f"{name} imports {other}"
+        for name, others in found.items()
+        for other in sorted(others)
+        if folder_of(name) != folder_of(other) and HEIGHTS[folder_of(other)] >= HEIGHTS[folder_of(name)]
+    ]
+    assert upwards == []
+
+
+def test_no_imports_in_a_circle() -> None:
+    TopologicalSorter(our_imports()).prepare()  # raises CycleError, which names the circle
 
 
 def test_bart_imports_torch_and_file_formats_only() -> None:
-    found = list(imports_of("bart"))
-    assert ("bart/modeling/modeling_bart.py", "torch") in found
-    wrong = [(file, name) for file, name in found if name not in BART_MAY_IMPORT | set(sys.stdlib_module_names)]
+    files = {name: path for name, path in modules().items() if name.split(".")[0] == "bart"}
+    allowed = BART_MAY_IMPORT | set(sys.stdlib_module_names)
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in files.items()
+        for other in imported(path.read_text(encoding="utf-8"))
+        if other.split(".")[0] not in allowed
+    ]
     assert wrong == []
-
-
-def test_utils_imports_no_entry_point() -> None:
-    found = list(imports_of("utils"))
-    assert ("utils/training/run.py", "bart") in found
-    assert [(file, name) for file, name in found if name in ENTRY_POINTS | {"tests"}] == []
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -91,15 +136,15 @@ def test_bart_loads_neither_lightning_nor_transformers(module: str) -> None:
 
 
 def test_processes_that_compute_rouge_start_without_torch() -> None:
-    loaded = loaded_by("import utils.evaluation.rouge")
+    loaded = loaded_by("import utils.metrics.rouge")
     assert "rouge_score" in loaded
     assert loaded & {"torch", "transformers", "pytorch_lightning", "sacrebleu"} == set()
 
 
 def test_data_is_fetched_without_torch() -> None:
-    loaded = loaded_by("import utils.data.get_data")
-    assert "httpx" in loaded
-    assert loaded & {"torch", "transformers", "safetensors"} == set()
+    loaded = loaded_by("import utils.corpora.get_data")
+    assert "filelock" in loaded
+    assert loaded & {"torch", "transformers", "safetensors", "datasets"} == set()
 
 
 def test_matplotlib_is_loaded_only_to_draw_a_report() -> None:
@@ -120,8 +165,10 @@ def requirements() -> dict[str, set[str]]:
 
 
 def test_what_is_imported_is_pinned_and_nothing_else() -> None:
-    entry_points = [name for name in sorted(ENTRY_POINTS) if (ROOT / f"{name}.py").exists()]
-    imports = third_party("bart", "utils", *entry_points) - {"apex"}  # optional, and on no package index
+    sources = [path.read_text(encoding="utf-8") for name, path in modules().items() if folder_of(name) != "scripts"]
+    imports = {name.split(".")[0] for source in sources for name in imported(source)}
+    ours = {folder.split(".")[0] for folder in HEIGHTS}
+    imports -= {*sys.stdlib_module_names, *ours, "apex", "amp_C"}  # apex is optional, and on no package index
     pinned = requirements()
     assert set(pinned) - PINNED_BUT_NOT_IMPORTED == {DISTRIBUTIONS.get(name, name) for name in imports}
     assert "apex" not in pinned

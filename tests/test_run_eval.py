@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -23,13 +22,10 @@ import finetune
 import run_eval
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache
-from bart.modeling.modeling_bart import BartForConditionalGeneration
-from bart.modeling.packed import InferenceBart
+from bart.modeling.modeling_bart import BartForConditionalGeneration, InferenceBart
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
-from utils.evaluation import interactive
-from utils.evaluation.rouge import rouge, rouge_per_example
-from utils.summarize import summarize
+from utils.metrics.rouge import rouge, rouge_per_example
 
 ROOT = Path(__file__).parents[1]
 DETERMINISTIC = ("generations.txt", "articles.jsonl", "scores.json")
@@ -48,7 +44,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(folder: Path, model: Path, out: str, *options: object, data: str = "data") -> list[str]:
-    argv = [model, folder / "config.json", folder / data, folder / out, "--bs", 4, "--gpus", "0", *options]
+    argv = [model, folder / "config.json", folder / data, folder / out, "--bs", 4, "--device", "cpu", *options]
     return [str(word) for word in argv]
 
 
@@ -137,42 +133,9 @@ def test_a_checkpoint_scores_as_its_export_and_n_obs_cuts(trained: Path) -> None
 
 def test_bf16_and_another_split(trained: Path) -> None:
     argv = [trained / "run" / "export", trained / "config.json", trained / "data", trained / "val_out"]
-    run_eval.main([*map(str, argv), "--type_path", "val", "--precision", "bf16", "--gpus", "0"])
+    run_eval.main([*map(str, argv), "--type_path", "val", "--bf16", "--device", "cpu"])
     scores = json.loads((trained / "val_out" / "val_scores.json").read_text())
     assert (scores["examples"], scores["precision"]) == (5, "bf16")
-
-
-def test_several_gpus_are_torchruns_after_all_checks(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
-
-    def execv(path: str, command: list[str]) -> None:
-        started.append(command)
-        raise SystemExit
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(os, "execv", execv)
-    argv = [trained / "absent.ckpt", trained / "config.json", trained / "data", trained / "out", "--gpus"]
-    monkeypatch.setattr(sys, "argv", ["run_eval.py", "its", "arguments"])
-    with pytest.raises(InputError, match="--gpus is 3; this machine has 2"):
-        run_eval.main([*map(str, argv), "3"])
-    with pytest.raises(InputError, match=r"absent\.ckpt"):
-        run_eval.main([*map(str, argv), "2"])
-    assert started == []
-    with pytest.raises(SystemExit):
-        run_eval.main([str(word) for word in (trained / "run" / "export", *argv[1:], "2")])
-    [command] = started
-    assert command[1:] == [
-        *"-m torch.distributed.run --standalone --nproc_per_node 2 run_eval.py its arguments".split()
-    ]
-
-
-def test_half_precision_needs_a_gpu_also_where_the_machine_chooses(trained: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    with pytest.raises(InputError, match="--precision fp16 needs a GPU"):
-        run_eval.main(
-            [*map(str, ("model", trained / "config.json", trained / "data", trained / "out")), "--precision", "fp16"]
-        )
 
 
 def torchrun(*argv: str) -> list[str]:
@@ -181,11 +144,15 @@ def torchrun(*argv: str) -> list[str]:
 
 
 # In bf16 what an article becomes may depend on those beside it; static batches are the same whatever the processes.
-@pytest.mark.parametrize("batching", [("continuous", "fp32"), ("static", "bf16")], ids="-".join)
+@pytest.mark.parametrize(
+    "batching",
+    [("continuous", "fp32"), pytest.param(("static", "bf16"), marks=pytest.mark.slow)],
+    ids=["continuous-fp32", "static-bf16"],
+)
 def test_two_processes_write_the_bytes_that_one_writes(trained: Path, batching: tuple[str, str]) -> None:
     """9 articles in batches of 4, which neither 2 nor 4 divides."""
     export = trained / "run" / "export"
-    options = ["--batching", batching[0], "--precision", batching[1], "--num_return_sequences", "2"]
+    options = ["--batching", batching[0], "--num_return_sequences", "2", *["--bf16"] * (batching[1] == "bf16")]
     evaluate(trained, export, f"alone_{batching[0]}", *options)
     command = torchrun(*words(trained, export, f"shared_{batching[0]}", *options))
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
@@ -217,6 +184,7 @@ def workers(process: subprocess.Popen[str]) -> dict[int, int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in Linux's /proc")
 def test_a_process_that_is_killed_fails_the_run_and_the_rest_is_decoded_later(
     trained: Path, many: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -265,7 +233,7 @@ def test_a_process_that_is_killed_fails_the_run_and_the_rest_is_decoded_later(
     decoded = watch(monkeypatch)
     evaluate(trained, export, "killed", *options, data="many")
     assert len(decoded) == 88 - done
-    assert f"{done} of 88 articles were decoded before" in caplog.text
+    assert f"{done} of 88 examples were predicted before" in caplog.text
     assert files(trained, "killed") == files(trained, "whole")
     assert speed(trained, "killed")["resumed_articles"] == done
     assert not progress.exists()
@@ -289,56 +257,53 @@ def watch(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> lis
     return decoded
 
 
-def test_what_an_interrupted_run_decoded_serves_the_same_run_only(
+def test_an_interrupted_run_goes_on_where_it_was(
     trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Another run does not touch what it had done."""
     export = trained / "run" / "export"
     evaluate(trained, export, "uninterrupted")
-    for options, resumed, reason in [
-        ((), 5, None),
-        (("--bs", 3, "--batching", "static"), 5, None),
-        (("--task", "translation"), 5, None),  # scored otherwise, decoded as before
-        (("--num_beams", 1), 0, "its num_beams is 2, this run's is 1"),
-        (("--prefix", "the "), 0, "source_ids"),
-        (("--precision", "bf16"), 0, "its precision is 'fp32'"),
-        (("--n_obs", 8), 0, "its examples is 9, this run's is 8"),
-    ]:
-        caplog.clear()
-        with monkeypatch.context() as patch:
-            watch(patch, stop_after=5)
-            with pytest.raises(KeyboardInterrupt):
-                evaluate(trained, export, "interrupted")
-        with monkeypatch.context() as patch:
-            decoded = watch(patch)
-            scores = evaluate(trained, export, "interrupted", *options)
-        assert len(decoded) == scores["examples"] - resumed
-        assert (f"{resumed} of 9 articles were decoded before" in caplog.text) == (resumed > 0)
-        assert reason is None or reason in caplog.text
-        if resumed and scores["task"] == "summarization":
-            assert files(trained, "interrupted") == files(trained, "uninterrupted")
-
-
-def test_another_model_at_the_same_place_is_another_run(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = trained / "model"
-    shutil.copytree(trained / "run" / "export", model)
     with monkeypatch.context() as patch:
         watch(patch, stop_after=5)
         with pytest.raises(KeyboardInterrupt):
-            evaluate(trained, model, "model_changed")
-    os.utime(model / "model.safetensors", (1, 1))
-    decoded = watch(monkeypatch)
-    evaluate(trained, model, "model_changed")
-    assert len(decoded) == 9
-    assert "is of another run (its model_files" in caplog.text
+            evaluate(trained, export, "interrupted")
+    shutil.copytree(trained / "interrupted", trained / "kept")
+    for options, difference in [
+        (("--eval_beams", 1), "its num_beams|its generation"),
+        (("--prefix", "the "), "its prefix|its content"),
+        (("--bf16",), "its precision is 'fp32'"),
+        (("--n_obs", 8), "its examples is 9, this run's is 8"),
+    ]:
+        with pytest.raises(InputError, match=f"holds the progress of another run .*({difference})"):
+            evaluate(trained, export, "interrupted", *options)
+    for options in ((), ("--bs", 3, "--batching", "static"), ("--task", "translation")):
+        shutil.rmtree(trained / "interrupted")
+        shutil.copytree(trained / "kept", trained / "interrupted")
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            decoded = watch(patch)
+            scores = evaluate(trained, export, "interrupted", *options)
+        assert len(decoded) == 9 - 5
+        assert "5 of 9 examples were predicted before" in caplog.text
+        if scores["task"] == "summarization":
+            assert files(trained, "interrupted") == files(trained, "uninterrupted")
+
+
+def test_in_bf16_the_batch_belongs_to_the_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = trained / "run" / "export"
+    with monkeypatch.context() as patch:
+        watch(patch, stop_after=5)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(trained, export, "interrupted_bf16", "--bf16")
+    with pytest.raises(InputError, match="its batch_size is 4, this run's is 3"):
+        evaluate(trained, export, "interrupted_bf16", "--bf16", "--bs", 3)
 
 
 def test_options_of_generate_by_name(trained: Path) -> None:
     export = trained / "run" / "export"
     scores = evaluate(
-        trained, export, "named", "--length_penalty", "-2.0", "--num_beams", 4, "--max_length", 9, "--min-length", 3,
-        "--num_return_sequences", 3, "--early_stopping", "never", "--bad_words_ids", "[[5], [6, 7]]",
+        trained, export, "named", "--length_penalty", "-2.0", "--eval_beams", 4, "--eval-max-gen-length", 9,
+        "--min-length", 3, "--num_return_sequences", 3, "--early_stopping", "never", "--bad_words_ids", "[[5], [6, 7]]",
     )  # fmt: skip
     options = {
         "length_penalty": -2.0, "num_beams": 4, "max_length": 9, "min_length": 3, "num_return_sequences": 3,
@@ -357,7 +322,7 @@ def test_options_of_generate_by_name(trained: Path) -> None:
 def test_sampling_has_a_seed(trained: Path) -> None:
     texts = {}
     for name, seed in (("first", 1), ("again", 1), ("other", 2)):
-        scores = evaluate(trained, trained / "run" / "export", name, "--do_sample", "--num_beams", 1, "--seed", seed)
+        scores = evaluate(trained, trained / "run" / "export", name, "--do_sample", "--eval_beams", 1, "--seed", seed)
         texts[name] = lines(trained / name / "test_generations.txt")
         assert scores["seed"] == seed
     assert texts["first"] == texts["again"] != texts["other"]
@@ -406,7 +371,7 @@ def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pyte
     options = ("--dump-args", "--json-summary", summary, "--eval_beams", 3)
     scores = evaluate(trained, trained / "run" / "export", "dumped", *options)
     arguments = yaml.safe_load((trained / "dumped" / "eval_arguments.yaml").read_text())
-    assert (arguments["eval_beams"], arguments["precision"], arguments["bs"]) == (3, "fp32", 4)
+    assert (arguments["eval_beams"], arguments["bf16"], arguments["bs"]) == (3, False, 4)
     assert (trained / "dumped" / "eval_arguments.yaml").read_text() in capsys.readouterr().out
     assert json.loads(summary.read_text()) == {
         **scores,
@@ -415,11 +380,12 @@ def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pyte
     }
 
 
-def test_debug_logs_what_is_ours(trained: Path) -> None:
+@pytest.mark.slow
+def test_debug_logs_no_library(trained: Path) -> None:
     argv = words(trained, trained / "run" / "export", "debug", "--n_obs", 2, "--debug")
     done = subprocess.run([sys.executable, "run_eval.py", *argv], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "article 1: " in done.stderr
+    assert "example 1: " in done.stderr
     assert "findfont" not in done.stderr and done.stderr.count("\n") < 30
 
 
@@ -444,10 +410,10 @@ def test_static_batches_are_timed_as_a_whole(trained: Path, monkeypatch: pytest.
     assert sizes == [(4, 4), (4, 4), (1, 1)]
     assert (report["warmup_articles"], report["timed_articles"], report["batching"]) == (4, 5, "static")
     assert sum(report["latency_histogram"]["counts"]) == 2
-    assert 50 <= report["latency_ms"]["p50"] <= report["latency_ms"]["p100"] < 2000
+    assert 50 <= report["latency_ms"]["p50"] <= report["latency_ms"]["p100"]
     assert report["latency_ms"]["p50"] <= report["latency_ms"]["mean"] <= report["latency_ms"]["p100"]
     seconds = report["seconds"]
-    assert 0.04 <= seconds["encode"] < 0.09
+    assert seconds["encode"] >= 0.04
     assert seconds["decode"] >= 0.06 and seconds["tokenise"] > 0 and seconds["detokenise"] > 0
     assert report["generation_seconds"] == pytest.approx(sum(seconds.values()) - seconds["tokenise"])
     assert report["articles_per_second"] == pytest.approx(5 / report["generation_seconds"])
@@ -456,38 +422,6 @@ def test_static_batches_are_timed_as_a_whole(trained: Path, monkeypatch: pytest.
     tokens = sum(kept[index]["summary_tokens"] for index in order[4:])
     assert report["generated_tokens_per_second"] == pytest.approx(tokens / report["generation_seconds"])
     assert 0.05 < report["peak_memory_gb"] < 50
-
-
-@pytest.mark.parametrize("prefix", ["", "the "])
-def test_interactive_summarises_what_is_piped_in(
-    trained: Path, prefix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    article = lines(trained / "data" / "test.source")[0]
-    export = trained / "run" / "export"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{article}\n".encode())))
-    argv = [export, trained / "config.json", "--interactive", "--num_beams", 3, "--gpus", 0, "--prefix", prefix]
-    run_eval.main([str(word) for word in argv])
-    model = BartForConditionalGeneration.from_pretrained(export)
-    tokenizer = BartTokenizer.from_pretrained(export)
-    expected = summarize(prefix + article, model, tokenizer, num_beams=3)
-    assert expected
-    assert capsys.readouterr().out == f"{expected}\n"
-
-
-def test_interactive_summarises_what_is_typed(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = lines(trained / "data" / "test.source")[:2]
-    half = len(first) // 2
-    typed = io.StringIO(f"\n{first[:half]}\n{first[half:]}\n\n\n{second}\n")
-    monkeypatch.setattr(typed, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdin", typed)
-    run_eval.main([*words(trained, trained / "run" / "export", "unused"), "--interactive"])
-    model = BartForConditionalGeneration.from_pretrained(trained / "run" / "export")
-    tokenizer = BartTokenizer.from_pretrained(trained / "run" / "export")
-    expected = summarize([f"{first[:half]}\n{first[half:]}", second], model, tokenizer)
-    assert capsys.readouterr().out == "".join(f"{summary}\n\n" for summary in expected)
-    assert not (trained / "unused").exists()
 
 
 def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -514,16 +448,10 @@ def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_scarce_memory_changes_nothing_but_the_batch(
     trained: Path, batching: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Memory that runs out in the teacher-forced pass, and in decoding once some articles are done."""
+    """Memory that runs out once some articles are done."""
     enough = evaluate(trained, trained / "run" / "export", "enough", "--batching", batching, "--warmup_batches", 0)
-    forward, decode = BartForConditionalGeneration.forward, BartForConditionalGeneration.decode
-    generate_many = BartForConditionalGeneration.generate_many
+    decode, generate_many = BartForConditionalGeneration.decode, BartForConditionalGeneration.generate_many
     calls, done = [], []
-
-    def scarce_forward(self: BartForConditionalGeneration, ids: torch.Tensor, *others: Any, **named: Any) -> Any:
-        if len(ids) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return forward(self, ids, *others, **named)
 
     def scarce_decode(self: BartForConditionalGeneration, ids: torch.Tensor, cache: DecoderCache) -> torch.Tensor:
         if done and len(ids) > 2:
@@ -536,7 +464,6 @@ def test_scarce_memory_changes_nothing_but_the_batch(
             done.append(article)
             yield article
 
-    monkeypatch.setattr(BartForConditionalGeneration, "forward", scarce_forward)
     monkeypatch.setattr(BartForConditionalGeneration, "decode", scarce_decode)
     monkeypatch.setattr(BartForConditionalGeneration, "generate_many", watched)
     scarce = evaluate(trained, trained / "run" / "export", "scarce", "--batching", batching, "--warmup_batches", 0)
@@ -551,26 +478,4 @@ def test_scarce_memory_changes_nothing_but_the_batch(
     assert scarce["loss"] == enough["loss"]
     assert (speed(trained, "enough")["batch_size"], speed(trained, "scarce")["batch_size"]) == (4, 2)
     warnings = [record.getMessage() for record in caplog.records if "out of memory" in record.getMessage()]
-    assert warnings == 2 * [
-        "out of memory with 4 examples at once; 2 fit: lower --eval_batch_size (run_eval.py: --bs) to that"
-    ]
-
-
-def test_typing_goes_on_after_an_article_that_cannot_be_summarised(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    article = lines(trained / "data" / "test.source")[0]
-    typed = io.StringIO(f"bad\n\n{article}\n\n")
-    monkeypatch.setattr(typed, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdin", typed)
-
-    def refusing(text: str, *others: Any, **options: Any) -> str:
-        if text == "bad\n":
-            raise InputError("no good")
-        return summarize(text, *others, **options)
-
-    monkeypatch.setattr(interactive, "summarize", refusing)
-    run_eval.main([*words(trained, trained / "run" / "export", "unused"), "--interactive"])
-    shown = capsys.readouterr()
-    assert "error: no good\n" in shown.err
-    assert shown.out.count("\n\n") == 1
+    assert warnings == ["out of memory with 4 examples at once; 2 fit: lower --bs to that"]

@@ -6,63 +6,21 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from utils.arguments import TrainArguments, parse_train_arguments
-from utils.evaluation.arguments import EvalArguments, parse_eval_arguments
+from utils.recipes.evaluation_arguments import parse_eval_arguments
+from utils.recipes.finetuning_arguments import parse_finetune_arguments
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SCRIPTS = sorted([*ROOT.glob("scripts/**/*.sh"), *ROOT.glob("scripts/**/*.sbatch"), ROOT / ".ci/run"])
 SETS = ("cnn_dm", "xsum")
-
-# The published table: learning rate, batch, steps, warm-up, evaluation batch, prediction batch, interval[, patience].
-PUBLISHED = """
-| dgxa100_8gpu_fp16 | 1.25e-4, 40, 2000, 50, 128, 128, 0.3 | 1.25e-4, 40, 2000, 50, 128, 128, 0.1 |
-| dgxa100_8gpu_tf32 | 1.25e-4, 24, 3333, 50, 128, 64, 0.3 | 1.25e-4, 24, 3333, 50, 128, 64, 0.1 |
-| dgx2_16gpu_fp16 | 1e-4, 14, 3500, 100, 128, 96, 0.3 | 1e-4, 14, 3500, 100, 128, 96, 0.3, 1 |
-| dgx2_16gpu_fp32 | 7e-5, 8, 6125, 150, 96, 32, 0.3 | 1.25e-4, 8, 6125, 150, 96, 32, 0.3, 1 |
-| dgx1_8gpu_fp16 | 5.5e-5, 14, 7000, 150, 128, 96, 0.3 | 7e-5, 14, 7000, 200, 128, 64 (eval preset 96), 0.3, 1 |
-| dgx1_8gpu_fp32 | 5.5e-5, 8, 12250, 150, 96, 32, 0.3 | 7e-5, 8, 12250, 200, 96, 32, 0.3, 1 |
-"""
-# Data, config, target length and beams of each set.
-FIXED = {
-    "cnn_dm": ("data/cnn_dm/", "configs/config.json", "142", "4"),
-    "xsum": ("data/xsum", "configs/config_xsum.json", "60", "6"),
-}
-
-
-@dataclass(frozen=True)
-class Preset:
-    """One cell of the table."""
-
-    data: str
-    name: str
-    values: list[str]
-    eval_batch: str
-
-    @property
-    def gpus(self) -> str:
-        return re.search(r"_(\d+)gpu_", self.name)[1]
-
-    @property
-    def precision(self) -> str:
-        return self.name.rsplit("_", 1)[1]
-
-
-def published() -> list[Preset]:
-    presets = []
-    for line in PUBLISHED.strip().splitlines():
-        name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-        for data, cell in zip(SETS, cells, strict=True):
-            other = re.search(r" \(eval preset (\d+)\)", cell)
-            values = re.sub(r" \(.*?\)", "", cell).split(", ")
-            presets.append(Preset(data, name, values, other[1] if other else values[5]))
-    return presets
+PRECISIONS = ("fp16", "bf16", "tf32")
+TORCHRUN = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
 
 
 @dataclass(frozen=True)
@@ -70,9 +28,9 @@ class Row:
     """A preset for one data set as README's table has it: options by their names in the programs."""
 
     effective_batch: int
-    train: dict[str, object]
-    score: dict[str, object]
-    eval_preset: dict[str, object]
+    train: dict[str, Any]
+    score: dict[str, Any]
+    eval_preset: dict[str, Any]
 
 
 def readme_rows() -> dict[tuple[str, str], Row]:
@@ -93,6 +51,8 @@ def readme_rows() -> dict[tuple[str, str], Row]:
             in_eval_preset = re.search(r" \(eval (\d+)\)", cell)
             values = re.sub(r" \(.*?\)", "", cell).split(", ")
             rate, steps, warmup, eval_batch, pred_batch, interval, *patience = values
+            flags = {flag: flag == precision for flag in PRECISIONS}
+            lengths = {"max_source_length": source, "max_target_length": target}
             train = {
                 "gpus": 0 if gpus == "CPU" else int(gpus),
                 "train_batch_size": int(batch),
@@ -103,20 +63,13 @@ def readme_rows() -> dict[tuple[str, str], Row]:
                 "eval_batch_size": int(eval_batch),
                 "val_check_interval": float(interval),
                 "early_stopping_patience": int(patience[0] if patience else usual_patience),
-                "max_source_length": source,
-                "max_target_length": target,
                 "val_max_target_length": target,
-                **{flag: flag == precision for flag in ("fp16", "bf16", "tf32")},
+                **lengths,
+                **flags,
             }
-            score = {
-                "bs": int(pred_batch),
-                "gpus": train["gpus"],
-                "precision": precision,
-                "eval_beams": beams,
-                "max_source_length": source,
-                "max_target_length": target,
-                "eval_max_gen_length": target,
-            }
+            device = {"device": "cpu" if gpus == "CPU" else "cuda"}
+            score = {"bs": int(pred_batch), "eval_beams": beams, "eval_max_gen_length": target}
+            score |= {**device, **lengths, **flags}
             other_batch = {"bs": int(in_eval_preset[1])} if in_eval_preset else {}
             rows[data, name] = Row(int(product), train, score, score | other_batch)
     return rows
@@ -131,13 +84,7 @@ def shell(
     return subprocess.run(["bash", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
-def preset_values(data: str, function: str) -> list[str]:
-    done = shell(f"source scripts/params/{data}_params.sh && {function}")
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-def functions(data: str) -> list[str]:
+def presets(data: str) -> list[str]:
     """The presets of a file, without its helpers."""
     names = shell(f"source scripts/params/{data}_params.sh && compgen -A function").stdout.split()
     return [name for name in names if not name.startswith("_")]
@@ -154,6 +101,7 @@ class Recorder:
         program = self.folder / name
         program.write_text(
             "#!/usr/bin/env bash\n"
+            '[[ $1 != -c ]] || { echo "${GPUS:-16}"; exit; } # python is asked how many GPUs there are\n'
             '{ printf "%s\\x1f" "${0##*/}" "$@"; echo; } >>"$RECORD"\n'
             '[[ " $* " != *" ${FAIL:-none} "* ]] || exit 3\n'
             f"{behaviour}\n"
@@ -169,6 +117,12 @@ class Recorder:
         done = shell(command, f"{self.folder}:{os.environ['PATH']}", cwd, RECORD=record, **variables)
         return done, [call.split("\x1f")[:-1] for call in record.read_text().split("\n")[:-1]]
 
+    def succeed(self, command: str, cwd: Path = ROOT, **variables: object) -> list[list[str]]:
+        """The argument lists of the programs that a script starts, none of which fails."""
+        done, calls = self(command, cwd, **variables)
+        assert done.returncode == 0, done.stderr
+        return calls
+
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Recorder:
@@ -179,142 +133,138 @@ def recorded(tmp_path: Path) -> Recorder:
     return recorder
 
 
-def train_arguments(call: list[str]) -> TrainArguments:
-    assert call[:2] == ["python", "finetune.py"]
-    return parse_train_arguments(call[2:])
+def train_settings(call: list[str]) -> dict[str, Any]:
+    """All options of finetune.py by name, as a recorded call sets them."""
+    args = parse_finetune_arguments(call[call.index("finetune.py") + 1 :])
+    return args.settings() | {"processes": args.hardware.processes}
 
 
-def eval_arguments(call: list[str]) -> EvalArguments:
-    return parse_eval_arguments(call[call.index("run_eval.py") + 1 :])
+def eval_settings(call: list[str]) -> dict[str, Any]:
+    """All options of run_eval.py by name, as a recorded call sets them."""
+    return parse_eval_arguments(call[call.index("run_eval.py") + 1 :]).settings()
 
 
-def values_of(args: TrainArguments | EvalArguments, names: Iterable[str]) -> dict[str, object]:
-    return {name: getattr(args, name) for name in names}
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_script_parses(script: Path) -> None:
-    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("preset", published(), ids=lambda preset: f"{preset.data}-{preset.name}")
-def test_presets_are_the_published_ones(preset: Preset) -> None:
-    data, config, target, beams = FIXED[preset.data]
-    rate, batch, steps, warmup, eval_batch, pred_batch, interval, *patience = preset.values
-    assert preset_values(preset.data, preset.name) == [
-        *(data, config, preset.gpus, rate, batch, "1", preset.precision, steps, warmup, "1024", target, beams),
-        *(eval_batch, pred_batch, interval, *patience),
-    ]
-    assert preset_values(preset.data, f"{preset.name}_eval") == [
-        *(preset.eval_batch, preset.gpus, preset.precision, beams, "1024", target, data, config)
-    ]
+def test_every_script_parses() -> None:
+    for script in SCRIPTS:
+        done = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), script
 
 
 @pytest.mark.parametrize("data", SETS)
 def test_every_preset_stands_in_the_readme_and_has_an_eval_twin(data: str) -> None:
     names = {name for of, name in readme_rows() if of == data}
-    assert {preset.name for preset in published()} < names
-    assert set(functions(data)) == names | {f"{name}_eval" for name in names}
+    assert {"dgxa100_8gpu_fp16", "h200_1gpu_bf16", "cpu_smoke"} < names
+    assert set(presets(data)) == names | {f"{name}_eval" for name in names}
 
 
-@pytest.mark.parametrize(("data", "name"), [(data, name) for data in SETS for name in functions(data)])
+@pytest.mark.parametrize(("data", "name"), readme_rows())
 def test_presets_give_the_programs_what_the_readme_says(data: str, name: str, recorded: Recorder) -> None:
-    training = name.removesuffix("_eval")
-    row = readme_rows()[data, training]
-    preset = f"$(source scripts/params/{data}_params.sh && {name})"
-    if name != training:
-        done, (score,) = recorded(f"bash scripts/run_eval_summarization.sh ckpt {preset}", RESULTS_DIR="out")
-        assert done.returncode == 0, done.stderr
-        scored = eval_arguments(score)
-        assert values_of(scored, row.eval_preset) == row.eval_preset
-        assert [scored.data_dir, scored.config_path] == preset_values(data, training)[:2]
-        assert (scored.model, scored.save_dir) == ("ckpt", "out")
-        return
-    done, (train, score) = recorded(f"bash scripts/run_summarization.sh {preset}", RESULTS_DIR="out")
-    assert done.returncode == 0, done.stderr
-    args, scored = train_arguments(train), eval_arguments(score)
-    assert values_of(args, row.train) == row.train
-    assert args.processes * args.train_batch_size * args.gradient_accumulation_steps == row.effective_batch
-    assert args.do_train and not args.do_predict
-    assert values_of(scored, row.score) == row.score
-    assert (scored.model, scored.save_dir) == ("out/export", "out")
-    assert (scored.data_dir, scored.config_path) == (args.data_dir, args.config_path)
+    row = readme_rows()[data, name]
+    source = f"source scripts/params/{data}_params.sh"
+    train, score = recorded.succeed(f"bash scripts/run_summarization.sh $({source} && {name})", RESULTS_DIR="out")
+    args = train_settings(train)
+    assert row.train.items() <= args.items()
+    assert args["processes"] * args["train_batch_size"] * args["gradient_accumulation_steps"] == row.effective_batch
+    assert (args["do_train"], args["do_predict"]) == (True, False)
+    files = {"data_dir": args["data_dir"], "config_path": args["config_path"], "save_dir": "out"}
+    assert (row.score | files | {"model": "out/export"}).items() <= eval_settings(score).items()
+    [score] = recorded.succeed(
+        f"bash scripts/run_eval_summarization.sh ckpt $({source} && {name}_eval)", RESULTS_DIR="out"
+    )
+    assert (row.eval_preset | files | {"model": "ckpt"}).items() <= eval_settings(score).items()
+    gpus = row.train["gpus"]
+    assert score[: score.index("run_eval.py")] == ([*TORCHRUN, str(gpus)] if gpus > 1 else ["python"])
 
 
 def test_the_training_scripts_defaults_and_fixed_flags(recorded: Recorder) -> None:
-    done, (train, score) = recorded("bash scripts/run_summarization.sh")
-    assert done.returncode == 0, done.stderr
-    args = train_arguments(train)
-    assert re.fullmatch(r"results/bart_pyt_\d{6}_\d{6}", args.output_dir)
-    assert args == TrainArguments(
-        output_dir=args.output_dir,
-        do_train=True,
-        data_dir="data/cnn_dm/",
-        config_path="configs/config.json",
-        gpus=8,
-        learning_rate=1e-4,
-        train_batch_size=24,
-        gradient_accumulation_steps=1,
-        fp16=True,
-        amp_level="O1",
-        max_steps=20000,
-        warmup_steps=500,
-        lr_scheduler="polynomial",
-        max_source_length=1024,
-        max_target_length=142,
-        val_max_target_length=142,
-        label_smoothing=0.1,
-        weight_decay=0.1,
-        dropout=0.1,
-        attention_dropout=0.1,
-        gradient_clip_val=0.1,
-        freeze_embeds=True,
-        sortish_sampler=True,
-        n_val=-1,
-        num_sanity_val_steps=0,
-        eval_beams=0,
-        eval_batch_size=128,
-        val_check_interval=0.3,
-        early_stopping_patience=2,
-        seed=42,
-    )
-    assert (eval_arguments(score).bs, eval_arguments(score).eval_beams) == (64, 4)
-    assert eval_arguments(score).save_dir == args.output_dir
-    assert args.output_dir in done.stdout
+    train, score = recorded.succeed("bash scripts/run_summarization.sh")
+    args, defaults = train_settings(train), parse_finetune_arguments(["--do_train", "--gpus", "8"]).settings()
+    assert re.fullmatch(r"results/bart_pyt_\d{6}_\d{6}", args["output_dir"])
+    assert {name: value for name, value in args.items() if name not in defaults or value != defaults[name]} == {
+        "output_dir": args["output_dir"],
+        "processes": 8,
+        "data_dir": "data/cnn_dm/",
+        "learning_rate": 1e-4,
+        "train_batch_size": 24,
+        "fp16": True,
+        "max_steps": 20000,
+        "warmup_steps": 500,
+        "lr_scheduler": "polynomial",
+        "label_smoothing": 0.1,
+        "weight_decay": 0.1,
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "gradient_clip_val": 0.1,
+        "freeze_embeds": True,
+        "sortish_sampler": True,
+        "eval_beams": 0,
+        "eval_batch_size": 128,
+        "val_check_interval": 0.3,
+        "early_stopping_patience": 2,
+    }
+    scored = eval_settings(score)
+    assert (scored["bs"], scored["eval_beams"], scored["save_dir"]) == (64, 4, args["output_dir"])
 
 
 def test_the_evaluation_scripts_defaults(recorded: Recorder) -> None:
-    done, (score,) = recorded("bash scripts/run_eval_summarization.sh some.ckpt")
-    assert done.returncode == 0, done.stderr
-    args = eval_arguments(score)
-    assert re.fullmatch(r"results/bart_pyt_inference_\d{6}_\d{6}", args.save_dir)
-    assert args == EvalArguments(
-        model="some.ckpt",
-        config_path="configs/config.json",
-        data_dir="data/cnn_dm/",
-        save_dir=args.save_dir,
-        bs=128,
-        gpus=8,
-        precision="fp16",
-        eval_beams=4,
-        max_source_length=1024,
-        max_target_length=142,
-        eval_max_gen_length=142,
-    )
+    [score] = recorded.succeed("bash scripts/run_eval_summarization.sh some.ckpt")
+    assert score[: len(TORCHRUN) + 2] == [*TORCHRUN, "8", "run_eval.py"]
+    args = eval_settings(score)
+    assert re.fullmatch(r"results/bart_pyt_inference_\d{6}_\d{6}", args["save_dir"])
+    words = ["some.ckpt", "configs/config.json", "data/cnn_dm/", args["save_dir"]]
+    defaults = parse_eval_arguments(words).settings()
+    assert {name: value for name, value in args.items() if value != defaults[name]} == {
+        **{"bs": 128, "device": "cuda", "fp16": True, "eval_beams": 4},
+        **{"max_source_length": 1024, "max_target_length": 142, "eval_max_gen_length": 142},
+    }
 
 
-def test_further_arguments_are_passed_on_and_win(recorded: Recorder) -> None:
+def test_further_options_are_passed_on_and_win(recorded: Recorder) -> None:
     command = "bash scripts/run_summarization.sh data/x --dropout 0.3 --n_train 7 --no_freeze_embeds --tokenizer 'a b'"
-    done, (train, _) = recorded(command, SEED=7, RESULTS_DIR="out/x")
-    assert done.returncode == 0, done.stderr
-    args = train_arguments(train)
-    assert (args.data_dir, args.dropout, args.n_train, args.freeze_embeds) == ("data/x", 0.3, 7, False)
-    assert (args.seed, args.output_dir, args.tokenizer, args.learning_rate) == (7, "out/x", "a b", 1e-4)
-    done, (score,) = recorded("bash scripts/run_eval_summarization.sh some.ckpt 8 --n_obs 5 --type_path val")
-    assert done.returncode == 0, done.stderr
-    args = eval_arguments(score)
-    assert (args.bs, args.n_obs, args.type_path) == (8, 5, "val")
+    train, _ = recorded.succeed(command, SEED=7, RESULTS_DIR="out/x")
+    args = train_settings(train)
+    assert (args["data_dir"], args["dropout"], args["n_train"], args["freeze_embeds"]) == ("data/x", 0.3, 7, False)
+    assert (args["seed"], args["output_dir"], args["tokenizer"], args["learning_rate"]) == (7, "out/x", "a b", 1e-4)
+    command = "bash scripts/run_eval_summarization.sh some.ckpt 8 --n_obs 5 --type_path val --max_source_length 512"
+    [score] = recorded.succeed(command)
+    args = eval_settings(score)
+    assert (args["bs"], args["n_obs"], args["type_path"], args["max_source_length"]) == (8, 5, "val", 512)
+
+
+def test_options_that_bear_on_the_scores_reach_the_scoring(recorded: Recorder) -> None:
+    stream = "hub:a/b --max_steps 3 --val_check_interval 9"
+    options = "--source-field=text --target_field 'a summary' --task translation --eval_max_gen_length=50 --n_test -1"
+    train, score = recorded.succeed(f"bash scripts/run_summarization.sh {stream} {options}")
+    given = {"source_field": "text", "target_field": "a summary", "task": "translation", "eval_max_gen_length": 50}
+    assert (given | {"n_test": -1, "max_steps": 3}).items() <= train_settings(train).items()
+    assert (given | {"n_obs": -1}).items() <= eval_settings(score).items()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--max_source_length 512", "--max-source-length=512", "--max_target_length 9", "--val_max_target_length 9"),
+        *("--test-max-target-length 9", "--data_dir x", "--config-path=x", "--output_dir x", "--gpus=2"),
+        *("--fp16", "--no_fp16", "--bf16", "--tf32"),
+    ],
+)
+def test_options_that_have_a_place_are_refused(recorded: Recorder, option: str) -> None:
+    done, started = recorded(f"bash scripts/run_summarization.sh data --dropout 0.1 {option}")
+    assert (done.returncode, started) == (2, [])
+    word = option.split()[0]
+    expected = f"run_summarization.sh: error: {word}; give it by its place, and the output directory as RESULTS_DIR\n"
+    assert done.stderr == expected
+
+
+def test_a_file_of_options_may_not_hold_what_the_scoring_needs(recorded: Recorder, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("n_train: 7\ntask: translation\n")
+    done, started = recorded(f"bash scripts/run_summarization.sh data --config {file}")
+    assert (done.returncode, started) == (2, [])
+    assert f"--config {file} sets task, of which the scoring would not learn; give it as --task" in done.stderr
+    file.write_text("n_train: 7\n")
+    train, _ = recorded.succeed(f"bash scripts/run_summarization.sh data --config={file}")
+    assert train_settings(train)["n_train"] == 7
 
 
 @pytest.mark.parametrize(("step", "calls"), [("finetune.py", 1), ("run_eval.py", 2)])
@@ -327,12 +277,14 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
 @pytest.mark.parametrize(
     ("command", "named"),
     [
-        ("run_summarization.sh d c 0 1e-4 8 1 fp8", "PREC is 'fp8'"),
-        ("run_summarization.sh 1 2 3 4 5 6 fp16 8 9 10 11 12 13 14 15 16 17", "17 positional values"),
-        ("run_summarization.sh data --output_dir elsewhere", "--output_dir; give it by its place"),
-        ("run_summarization.sh data --gpus=2", "--gpus=2; give it by its place"),
-        ("run_eval_summarization.sh", "a checkpoint"),
-        ("run_eval_summarization.sh 1 2 3 fp16 5 6 7 8 9 10", "10 positional values"),
+        ("run_summarization.sh d c 0 1e-4 8 1 fp8", "PREC is 'fp8'; allowed: fp16, bf16, tf32, fp32"),
+        ("run_summarization.sh d c 0 1e-4 8 1 int8", "PREC is 'int8'; allowed: fp16, bf16, tf32, fp32"),
+        ("run_summarization.sh 1 2 3 4 5 6 fp16 8 9 10 11 12 13 14 15 16 17", "17 positional values, at most 16"),
+        ("run_eval_summarization.sh", "0 positional values; a checkpoint"),
+        ("run_eval_summarization.sh 1 2 3 fp16 5 6 7 8 9 10", "10 positional values, at most 9 are known"),
+        ("run_eval_summarization.sh ckpt 8 1 fp8", "PRECISION is 'fp8'; allowed: fp16, bf16, tf32, fp32, int8"),
+        ("run_eval_summarization.sh ckpt 8 two", "NUM_GPU is 'two'; allowed: a number of GPUs, 0 for the CPU"),
+        ("run_eval_summarization.sh ckpt 8 17", "NUM_GPU is 17; this machine has 16 CUDA devices"),
     ],
 )
 def test_bad_values_end_in_one_line_and_status_2(recorded: Recorder, command: str, named: str) -> None:
@@ -345,32 +297,27 @@ def test_bad_values_end_in_one_line_and_status_2(recorded: Recorder, command: st
 @pytest.mark.parametrize("launch", ["torchrun --nproc_per_node=2", "srun -l torchrun"])
 def test_launch_holds_the_words_that_start_the_training(recorded: Recorder, launch: str) -> None:
     recorded.stand_in(launch.split()[0])
-    done, (train, score) = recorded("bash scripts/run_summarization.sh data/x", LAUNCH=launch)
-    assert done.returncode == 0, done.stderr
+    train, score = recorded.succeed("bash scripts/run_summarization.sh data/x", LAUNCH=launch)
     words = [*launch.split(), "finetune.py"]
     assert train[: len(words)] == words
-    assert parse_train_arguments(train[len(words) :]).data_dir == "data/x"
-    assert score[:2] == ["python", "run_eval.py"]
+    assert train_settings(train)["data_dir"] == "data/x"
+    assert score[: len(TORCHRUN)] == TORCHRUN
 
 
 def test_processes_on_the_cpu_train_together_and_one_scores(recorded: Recorder) -> None:
     preset = "$(source scripts/params/xsum_params.sh && cpu_smoke)"
-    done, (train, score) = recorded(f"bash scripts/run_summarization.sh {preset} --accelerator cpu --devices 2")
-    assert done.returncode == 0, done.stderr
-    args = train_arguments(train)
-    assert (args.accelerator, args.devices, args.gpus, args.processes) == ("cpu", 2, 0, 2)
-    assert eval_arguments(score).gpus == 0
+    train, score = recorded.succeed(f"bash scripts/run_summarization.sh {preset} --accelerator cpu --devices 2")
+    expected = {"accelerator": "cpu", "devices": 2, "gpus": 0, "processes": 2}
+    assert expected.items() <= train_settings(train).items()
+    assert score[:2] == ["python", "run_eval.py"] and eval_settings(score)["device"] == "cpu"
 
 
-def test_an_interrupted_run_is_taken_up_in_its_folder(recorded: Recorder) -> None:
+def test_an_interrupted_run_goes_on_in_its_folder(recorded: Recorder) -> None:
     command = "bash scripts/run_summarization.sh data/x --resume_from_checkpoint last"
-    done, (train, score) = recorded(command, RESULTS_DIR="results/mine")
-    assert done.returncode == 0, done.stderr
-    assert (train_arguments(train).resume_from_checkpoint, train_arguments(train).output_dir) == (
-        "last",
-        "results/mine",
-    )
-    assert eval_arguments(score).model == "results/mine/export"
+    train, score = recorded.succeed(command, RESULTS_DIR="results/mine")
+    assert {"resume_from_checkpoint": "last", "output_dir": "results/mine"}.items() <= train_settings(train).items()
+    assert eval_settings(score)["model"] == "results/mine/export"
+    assert len(recorded.succeed(command, SCORE=0)) == 1
 
 
 SBATCH = "scripts/slurm/run_summarization.sbatch"
@@ -420,7 +367,12 @@ def job(recorded: Recorder, tmp_path: Path) -> Slurm:
 
 
 def programs(calls: list[list[str]]) -> list[str]:
-    return [" ".join(call[: 2 if call[0] in ("python", "scontrol") else 1]) for call in calls]
+    """The programs started; of scontrol its command too, of python the script."""
+    names = []
+    for call in calls:
+        script = [word for word in call if word == "run_eval.py"]
+        names.append(" ".join([call[0], *(call[1:2] if call[0] == "scontrol" else script)]))
+    return names
 
 
 def test_a_slurm_job_trains_on_all_nodes_and_scores_on_one(job: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,11 +389,17 @@ def test_a_slurm_job_trains_on_all_nodes_and_scores_on_one(job: Slurm, monkeypat
     assert launch.training_script == "finetune.py"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", launch.nproc_per_node)
     monkeypatch.setenv("WORLD_SIZE", "16")
-    args = parse_train_arguments(launch.training_script_args)
-    assert (args.gpus, args.processes, args.seed, args.bf16) == (8, 16, 7, True)
-    assert (args.output_dir, args.resume_from_checkpoint) == ("results/bart_pyt_14711", "last")
-    scored = eval_arguments(calls[3])
-    assert (scored.model, scored.gpus) == ("results/bart_pyt_14711/export", 8)
+    args = train_settings(calls[2])
+    assert {
+        "gpus": 8,
+        "processes": 16,
+        "seed": 7,
+        "bf16": True,
+        "output_dir": "results/bart_pyt_14711",
+    }.items() <= args.items()
+    assert args["resume_from_checkpoint"] == "last"
+    assert calls[3][: len(TORCHRUN) + 1] == [*TORCHRUN, "8"]
+    assert eval_settings(calls[3])["model"] == "results/bart_pyt_14711/export"
 
 
 def test_a_slurm_job_out_of_time_queues_again_and_goes_on(job: Slurm) -> None:

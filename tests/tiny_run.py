@@ -1,12 +1,23 @@
-"""A data directory, vocabulary and config so small that a training run takes a second."""
+"""A data directory, vocabulary and config so small that a training run takes a second; and what such a run leaves."""
 
 from __future__ import annotations
 
+import csv
 import json
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.data.batches import Examples
+from utils.data.order import TrainOrder
+from utils.recipes.finetuning_arguments import parse_finetune_arguments
+
+Train = Callable[..., Path]  # the fixture `train`
 
 CONFIG = {
     "d_model": 16,
@@ -50,3 +61,58 @@ def write_tiny_run(folder: Path, n_train: int = 22, n_val: int = 5, n_test: int 
         **dict.fromkeys(lengths, 40),
     }
     return [str(word) for pair in options.items() for word in pair]
+
+
+def compute_in_double() -> None:
+    """Let everything that torch would compute in fp32 be fp64, so that other orders of summation agree to ALIKE."""
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign, assignment]
+
+
+# How far the losses, gradients and weights of equal runs in fp64 may be apart. A gradient of the tiny network is off by
+# less than 1e-14. Adam divides it by at least its epsilon, 1e-8, and a step by a learning rate of 1e-2 is then off by
+# less than 1e-8. A mean of means, or a target that is counted twice, makes 1e-4 and more.
+ALIKE = 1e-7
+
+
+def rows(output: Path, column: str = "train_loss") -> list[dict[str, float]]:
+    """What a run logged wherever it logged this column, over all files of a run that was resumed."""
+    found = []
+    for path in sorted(output.glob("metrics*.csv"), key=lambda path: (path.name == "metrics.csv", path.name)):
+        with path.open() as file:
+            # The last line of a run that was killed may be half a line.
+            found += [row for row in csv.DictReader(file) if row.get(column) and None not in row.values()]
+    return [{name: float(value) for name, value in row.items() if value} for row in found]
+
+
+def order_of(options: Sequence[str]) -> tuple[Examples, TrainOrder]:
+    """The training examples of a run in one process, and their order."""
+    args = parse_finetune_arguments(options)
+    task = args.make_task()
+    task.initial_model()
+    examples, data = task.encode(task.read("train"), "train"), args.data
+    order = TrainOrder(
+        *(examples.lengths, data.train_batch_size, args.run.seed),
+        accumulation=data.gradient_accumulation_steps,
+        group_by_length=data.sortish_sampler,
+    )
+    return examples, order
+
+
+def checkpoint_of(output: Path, name: str = "last.ckpt") -> dict[str, Any]:
+    return torch.load(output / name, weights_only=True)
+
+
+def weights(output: Path) -> dict[str, Tensor]:
+    return checkpoint_of(output)["state_dict"]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether nested values are equal, tensors to their last bit."""
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other

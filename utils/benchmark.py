@@ -1,8 +1,8 @@
 """Throughput of training, or of inference, in each configuration that a machine has, as a table.
 
 scripts/run_training_benchmark.sh and scripts/run_inference_benchmark.sh start this. Each row is a run of
-run_summarization.sh or run_eval_summarization.sh in a process of its own: what it reports of itself is what the table
-has. A row that fails says why.
+run_summarization.sh or run_eval_summarization.sh, and its figures are those that the run reports of itself. A row that
+fails says why.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import platform
 import re
 import shutil
 import signal
@@ -18,75 +17,43 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from threading import Timer
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from bart.errors import InputError
-from utils.cli import RunError, option, parse_dataclass, run_main
-from utils.training.environment import ROOT, git_state, processor
+from utils.cli import option, parse_dataclass, run_main
+from utils.errors import RunError
+from utils.files import write_json
+from utils.machine import PRECISIONS, ROOT
+from utils.measuring import machine, table
 
-TRAINING, INFERENCE = KINDS = ("training", "inference")
-CPU_PRECISIONS = {TRAINING: ("fp32", "bf16"), INFERENCE: ("fp32", "bf16", "int8")}
-GPU_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-BASE_PRECISION = "fp32"  # what the speed-up is measured against
-AMPERE = (8, 0)  # compute capability with which GPUs learnt tf32 and bf16
+AMPERE = (8, 0)  # the compute capability from which GPUs have tf32 and bf16
 GRACE_SECONDS = 40  # from SIGTERM to SIGKILL; torchrun takes up to 30 to end its processes
+POLL_SECONDS = 0.2
 LOG_EVERY = 5  # optimizer steps; throughput is averaged over such intervals
-# What a table's columns are called, which figure they show, and how.
 SHARED = {
-    "throughput": "throughput",
-    "tokens/s": "tokens_per_second",
-    "speed-up": "speed_up",
-    "scaling": "weak_scaling",
+    **{"device": "NUM_GPU", "precision": "precision", "batch_size": "batch"},
+    **{"throughput": "throughput", "tokens_per_second": "tokens/s", "speed_up": "speed-up", "weak_scaling": "scaling"},
 }
-LATENCY = {
-    "mean ms": "latency_mean",
-    "50 %": "latency_p50",
-    "90 %": "latency_p90",
-    "95 %": "latency_p95",
-    "99 %": "latency_p99",
-    "100 %": "latency_p100",
-}
+LATENCIES = {"latency_mean": "mean ms", **{f"latency_p{point}": f"{point} %" for point in (50, 90, 95, 99, 100)}}
 COLUMNS = {
-    TRAINING: {**SHARED, "step ms": "step_milliseconds", "peak GB": "peak_memory_gb"},
-    INFERENCE: {**SHARED, **LATENCY, "peak GB": "peak_memory_gb"},
+    "training": {**SHARED, "step_milliseconds": "step ms", "peak_memory_gb": "peak GB"},
+    "inference": {**SHARED, **LATENCIES, "peak_memory_gb": "peak GB"},
 }
-LEGEND = {
-    TRAINING: "throughput: samples per second; tokens: of sources and targets, without padding; step ms: median",
-    INFERENCE: "throughput: articles per second; tokens: generated ones; ms: what an article spends in the batch",
+LEGENDS = {
+    "training": "throughput: samples per second; tokens: of sources and targets, without padding; step ms: median",
+    "inference": "throughput: articles per second; tokens: generated ones; ms: what an article spends in the batch",
 }
-
-
-@dataclass(frozen=True)
-class BenchmarkArguments:
-    kind: str = option(choices=KINDS, help="what is measured")
-    batch_size: int = option(least=1, help="examples per process at once")
-    max_source_length: int = option(least=3, help="tokens a source is cut to")
-    max_target_length: int = option(least=3, help="tokens a target is cut to, or generated at most")
-    data_dir: str = option(help="directory with {train,val,test}.{source,target}")
-    config_path: str = option(help="JSON with the architecture and decoding options")
-    model: str = option("facebook/bart-large", help="inference: checkpoint file, Hub-format directory or Hub name")
-    eval_beams: int = option(6, least=1, help="inference: beams")
-    gpu_counts: str | None = option(
-        None, help="GPUs of each row, 0 for the CPU; by default 0, and 1, 2, 4, ... and all"
-    )
-    precisions: str | None = option(None, help="precisions of each; by default all that the device has")
-    steps: int = option(50, least=1, help="training: optimizer steps that are measured")
-    batches: int = option(8, least=1, help="inference: batches that are measured, if the test split has so many")
-    time_limit: float = option(1800, above=0, help="seconds that a row may take")
-    output_dir: str | None = option(None, help="by default results/bart_pyt_<kind>_benchmark_<stamp>")
 
 
 @dataclass
 class Row:
-    """A configuration; figures, or why there are none, come when it has been run.
+    """A configuration and, once it has been run, its figures or why there are none.
 
     Attributes:
         gpus: 0 for the CPU.
@@ -96,7 +63,7 @@ class Row:
     gpus: int
     precision: str
     batch_size: int
-    figures: dict[str, float | None]
+    figures: dict[str, float] = field(default_factory=dict)
     failure: str | None = None
 
     @property
@@ -104,37 +71,112 @@ class Row:
         return f"{self.gpus}gpu_{self.precision}" if self.gpus else f"cpu_{self.precision}"
 
 
-def configurations(args: BenchmarkArguments) -> list[Row]:
-    """The rows, in order.
+@dataclass(frozen=True)
+class Choice:
+    """Which configurations are measured, for how long at most, and where results go."""
 
-    Raises:
-        InputError: gpu_counts or precisions hold what the machine or the script does not have.
-    """
-    available = torch.cuda.device_count()
-    counts = [0, *(2**n for n in range(available.bit_length()))]
-    counts = sorted({*counts, available})
-    if args.gpu_counts is not None:
-        words = args.gpu_counts.replace(",", " ").split()
-        if not words or not all(word.isdecimal() and int(word) <= available for word in words):
-            raise InputError(
-                f"--gpu_counts is {args.gpu_counts!r}; allowed: numbers from 0, the CPU, to {available}, the GPUs of "
-                "this machine"
-            )
-        counts = [int(word) for word in words]
-    known = (*GPU_PRECISIONS, "int8")
-    wanted = known if args.precisions is None else tuple(args.precisions.replace(",", " ").split())
-    if not wanted or not set(wanted) <= set(known):
-        raise InputError(f"--precisions is {args.precisions!r}; allowed: {', '.join(known)}, separated by spaces")
-    rows = []
-    for count in counts:
-        there = CPU_PRECISIONS[args.kind]
-        if count:
-            newer = torch.cuda.get_device_capability() >= AMPERE
-            there = GPU_PRECISIONS if newer else ("fp32", "fp16")
-        rows += [Row(count, precision, args.batch_size, {}) for precision in there if precision in wanted]
-    if not rows:
-        raise InputError(f"--precisions is {args.precisions!r}, none of which --gpu_counts {args.gpu_counts} has here")
-    return rows
+    gpu_counts: tuple[int, ...] = option(
+        (), least=0, help="GPUs of each row, 0 for the CPU; by default 0, and 1, 2, 4, ... and all"
+    )
+    precisions: tuple[str, ...] = option(
+        (), choices=PRECISIONS, help="precisions of each; by default all that the device has"
+    )
+    time_limit: float = option(1800, above=0, help="seconds that a row may take")
+    results_dir: str | None = option(None, help="by default results/bart_pyt_<kind>_benchmark_<stamp>")
+
+
+@dataclass(frozen=True)
+class TrainingArguments:
+    """The benchmark of training."""
+
+    batch_size: int = option(24, positional=True, least=1, help="examples per process at once")
+    max_source_length: int = option(1024, positional=True, least=3, help="tokens a source is cut to")
+    max_target_length: int = option(60, positional=True, least=3, help="tokens a target is cut to")
+    data_dir: str = option("data/xsum", positional=True, help="directory with {train,val}.{source,target}")
+    config_path: str = option("configs/config_xsum.json", help="JSON with the architecture")
+    steps: int = option(50, least=1, help="optimizer steps that are measured")
+    choice: Choice = Choice()
+
+    kind: ClassVar[str] = "training"
+    cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16")
+
+    def command(self, row: Row) -> list[str]:
+        """What runs a row: the recipe."""
+        lengths = (self.max_source_length, self.max_target_length)
+        steps = (with_warm_up(self.steps), 1)
+        values = (self.data_dir, self.config_path, row.gpus, 1e-4, row.batch_size, 1, row.precision, *steps, *lengths)
+        return [
+            *("bash", "scripts/run_summarization.sh", *map(str, values)),
+            *("1", str(row.batch_size), str(row.batch_size), "1.0", "-1"),
+            *("--n_val", str(row.batch_size), "--log_every_n_steps", str(LOG_EVERY)),
+        ]
+
+    def figures(self, folder: Path) -> dict[str, float]:
+        """What a run says of itself.
+
+        Raises:
+            OSError, ValueError, KeyError: it does not say that.
+        """
+        with (folder / "metrics.csv").open(encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["samples_per_second"]]
+        measured = rows[1:]  # the first logging interval warms up
+        if not measured:
+            raise ValueError(f"metrics.csv has {len(rows)} intervals")
+        # All intervals have equally many samples, so these are the seconds of one sample in each.
+        seconds = [1 / float(row["samples_per_second"]) for row in measured]
+        tokens = sum(float(row["tokens_per_second"]) * time for row, time in zip(measured, seconds, strict=True))
+        return {
+            "throughput": len(seconds) / sum(seconds),
+            "tokens_per_second": tokens / sum(seconds),
+            "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
+            "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
+        }
+
+
+@dataclass(frozen=True)
+class InferenceArguments:
+    """The benchmark of inference."""
+
+    batch_size: int = option(128, positional=True, least=1, help="articles per process at once")
+    eval_beams: int = option(6, positional=True, least=1, help="beams")
+    max_source_length: int = option(1024, positional=True, least=3, help="tokens a source is cut to")
+    max_target_length: int = option(60, positional=True, least=3, help="tokens to generate at most")
+    model: str = option(
+        "facebook/bart-large", positional=True, help="checkpoint file, Hub-format directory or Hub name"
+    )
+    data_dir: str = option("data/xsum", positional=True, help="directory with test.{source,target}")
+    config_path: str = option("configs/config_xsum.json", positional=True, help="JSON with the decoding options")
+    batches: int = option(8, least=1, help="batches that are measured, if the test split has so many")
+    choice: Choice = Choice()
+
+    kind: ClassVar[str] = "inference"
+    cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "int8")
+
+    def command(self, row: Row) -> list[str]:
+        """What runs a row: scoring of `batches` batches, after one to warm up."""
+        lengths = (self.max_source_length, self.max_target_length)
+        values = (self.model, row.batch_size, row.gpus, row.precision, self.eval_beams, *lengths)
+        articles = row.batch_size * max(row.gpus, 1) * (self.batches + 1)
+        return [
+            *("bash", "scripts/run_eval_summarization.sh", *map(str, values), self.data_dir, self.config_path),
+            *("--n_obs", str(articles), "--warmup_batches", "1"),
+        ]
+
+    def figures(self, folder: Path) -> dict[str, float]:
+        """As for training."""
+        speed = json.loads((folder / "test_speed.json").read_bytes())
+        if not speed["articles_per_second"]:
+            raise ValueError("no article was timed")
+        return {
+            "throughput": speed["articles_per_second"],
+            "tokens_per_second": speed["generated_tokens_per_second"],
+            **{f"latency_{point}": value for point, value in speed["latency_ms"].items()},
+            "peak_memory_gb": speed["peak_memory_gb"],
+        }
+
+
+Arguments = TrainingArguments | InferenceArguments
+KINDS: dict[str, type[Arguments]] = {"training": TrainingArguments, "inference": InferenceArguments}
 
 
 def with_warm_up(steps: int) -> int:
@@ -142,83 +184,105 @@ def with_warm_up(steps: int) -> int:
     return LOG_EVERY * (1 - -steps // LOG_EVERY)
 
 
-def training_command(args: BenchmarkArguments, row: Row) -> list[str]:
-    """A row's run: the recipe."""
-    steps, batch = str(with_warm_up(args.steps)), str(row.batch_size)
-    lengths = [str(args.max_source_length), str(args.max_target_length)]
-    values = [args.data_dir, args.config_path, str(row.gpus), "1e-4", batch, "1", row.precision, steps, "1", *lengths]
-    return [
-        *("bash", "scripts/run_summarization.sh", *values, "1", batch, batch, "1.0", "-1"),
-        *("--n_val", batch, "--log_every_n_steps", str(LOG_EVERY)),
+def parse(argv: Sequence[str]) -> tuple[Arguments, list[str]]:
+    """The benchmark that a command line and the environment ask for, and the options for the program measured."""
+    kind, *words = argv or [""]
+    if kind not in KINDS:
+        raise InputError(f"the first argument is {kind!r}; allowed: {', '.join(KINDS)}")
+    cut = next((place for place, word in enumerate(words) if word.startswith("--")), len(words))
+    given, extras = (words, []) if "--help" in words[cut : cut + 1] else (words[:cut], words[cut:])
+    for each in (*fields(KINDS[kind]), *fields(Choice)):
+        value = os.environ.get(each.name.upper())
+        if value and each.metadata and not each.metadata["positional"]:
+            is_list = isinstance(each.default, tuple)
+            given += [f"--{each.name}", *value.replace(",", " ").split()] if is_list else [f"--{each.name}={value}"]
+    args = parse_dataclass(
+        KINDS[kind],
+        given,
+        f"{str(__doc__).splitlines()[0]}\n\nThe options below are read from the environment, by their names in "
+        "capitals, such as STEPS=20;\noptions of the command line go to the program that is measured.",
+        prog=f"python -m utils.benchmark {kind}",
+        parts={"choice": Choice},
+    )
+    return args, extras
+
+
+def configurations(args: Arguments) -> list[Row]:
+    """The rows, in order.
+
+    Raises:
+        InputError: gpu_counts or precisions hold what the machine does not have.
+    """
+    available = torch.cuda.device_count()
+    every = sorted({0, *(2**n for n in range(available.bit_length())), available})
+    counts = list(dict.fromkeys(args.choice.gpu_counts)) or every
+    shown = " ".join(map(str, counts))
+    if max(counts) > available:
+        raise InputError(
+            f"GPU_COUNTS is {shown}; allowed: numbers from 0, the CPU, to {available}, the GPUs of this machine"
+        )
+    on_gpus: tuple[str, ...] = ()
+    if max(counts) > 0:
+        is_newer = torch.cuda.get_device_capability() >= AMPERE
+        on_gpus = ("fp32", "tf32", "bf16", "fp16") if is_newer else ("fp32", "fp16")
+    wanted = args.choice.precisions or PRECISIONS
+    rows = [
+        Row(count, precision, args.batch_size)
+        for count in counts
+        for precision in (on_gpus if count else args.cpu_precisions)
+        if precision in wanted
     ]
+    if not rows:
+        raise InputError(f"PRECISIONS is {' '.join(wanted)}, none of which GPU_COUNTS {shown} has here")
+    return rows
 
 
-def training_figures(folder: Path) -> dict[str, float | None]:
-    """What a training run says of itself, without its first logging interval."""
-    with (folder / "metrics.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["samples_per_second"]]
-    measured = rows[1:]
-    if not measured:
-        raise ValueError(f"metrics.csv has {len(rows)} intervals")
-    # Intervals are of as many samples each, whatever their tokens; these are the seconds of one sample in each.
-    seconds = [1 / float(row["samples_per_second"]) for row in measured]
-    tokens = sum(float(row["tokens_per_second"]) * time for row, time in zip(measured, seconds, strict=True))
-    return {
-        "throughput": len(seconds) / sum(seconds),
-        "tokens_per_second": tokens / sum(seconds),
-        "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
-        "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
-    }
+def end_group(leader: subprocess.Popen[bytes]) -> None:
+    """End all processes that are left of a process's group.
 
-
-def inference_command(args: BenchmarkArguments, row: Row) -> list[str]:
-    """A row's run: scoring of `batches` batches, after one to warm up."""
-    lengths = [str(args.max_source_length), str(args.max_target_length)]
-    values = [args.model, str(row.batch_size), str(row.gpus), row.precision, str(args.eval_beams), *lengths]
-    articles = row.batch_size * max(row.gpus, 1) * (args.batches + 1)
-    return [
-        *("bash", "scripts/run_eval_summarization.sh", *values, args.data_dir, args.config_path),
-        *("--n_obs", str(articles), "--warmup_batches", "1"),
-    ]
-
-
-def inference_figures(folder: Path) -> dict[str, float | None]:
-    """What a scoring run says of itself."""
-    speed = json.loads((folder / "test_speed.json").read_bytes())
-    return {
-        "throughput": speed["articles_per_second"],
-        "tokens_per_second": speed["generated_tokens_per_second"],
-        **{f"latency_{point}": value for point, value in speed["latency_ms"].items()},
-        "peak_memory_gb": speed["peak_memory_gb"],
-    }
-
-
-COMMANDS: dict[str, Callable[[BenchmarkArguments, Row], list[str]]] = {
-    TRAINING: training_command,
-    INFERENCE: inference_command,
-}
-FIGURES = {TRAINING: training_figures, INFERENCE: inference_figures}
-
-
-def end_group(leader: subprocess.Popen[str]) -> None:
-    """End all processes of a process's group, if there are any left.
-
-    SIGTERM comes first, on which torchrun ends the processes that it started: their groups are others.
+    SIGTERM comes first: on it torchrun ends the processes that it started, whose groups are others.
     """
     with suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGTERM)
         end = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < end:
             time.sleep(0.05)
-            leader.poll()  # until its status is asked for, it counts as there
+            leader.poll()  # a process that has ended is there until it is asked for its status
             os.killpg(leader.pid, 0)
         os.killpg(leader.pid, signal.SIGKILL)
 
 
+def run(command: Sequence[str], folder: Path, time_limit: float) -> int | None:
+    """Run a command with its output in `folder/output.txt`, which is shown on stderr, and end what it leaves running.
+
+    The output goes to a file, not a pipe, since a process that outlives the command would keep the pipe open.
+
+    Returns:
+        The exit status; None if it took longer than the time limit.
+    """
+    environment = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
+    path = folder / "output.txt"
+    end = time.monotonic() + time_limit
+    with path.open("wb") as output, path.open(encoding="utf-8", errors="replace") as written:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            while process.poll() is None and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+                print(written.read(), end="", file=sys.stderr, flush=True)
+            return process.poll()
+        finally:
+            end_group(process)
+            process.wait()
+            print(written.read(), end="", file=sys.stderr, flush=True)
+
+
 def reason(lines: Iterable[str]) -> str | None:
     """The line of a failed run's output that says most about why: an error's, or the last; None if there is none."""
-    lines = [line for line in lines if line]
-    # What follows from the end of another process, and what torchrun says last, names no reason.
+    lines = [line.strip() for line in lines if line.strip()]
+    # Errors that follow from the end of another process, and torchrun's last words, name no reason.
     follows = re.compile(r"(error_file|traceback) *:|.*: error: another process of this run is gone")
     for wanted in (r"(\[\w+\]: *)?([\w.]+: error|[\w.]*Error): \S", r".*[Ee]rror"):
         found = [line for line in lines if re.match(wanted, line) and not follows.match(line)]
@@ -227,164 +291,88 @@ def reason(lines: Iterable[str]) -> str | None:
     return lines[-1] if lines else None
 
 
-def run_row(args: BenchmarkArguments, row: Row, extras: Sequence[str], folder: Path) -> bool:
-    """Run a configuration, with its output on stderr and in `folder/output.txt`; give its row figures or a failure.
+def run_row(args: Arguments, row: Row, extras: Sequence[str], folder: Path) -> bool:
+    """Run a configuration, and give its row figures or a failure.
 
     Returns:
-        Whether it could not even begin, because of its options or files.
+        Whether its options or files were refused.
     """
     folder.mkdir(parents=True)
-    environment = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
-    command = [*COMMANDS[args.kind](args, row), *extras]
-    tail: deque[str] = deque(maxlen=200)
-    over_time = False
-    with (folder / "output.txt").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", start_new_session=True,
-        )  # fmt: skip
-
-        def stop() -> None:
-            nonlocal over_time
-            over_time = True
-            end_group(process)
-
-        timer = Timer(args.time_limit, stop)
-        timer.start()
-        try:
-            for line in process.stdout:
-                log.write(line)
-                print(f"    {line}", end="", file=sys.stderr, flush=True)
-                tail.append(line.strip())
-            status = process.wait()
-        finally:
-            timer.cancel()
-            end_group(process)
-            process.wait()
-    if over_time:
-        row.failure = f"it took longer than the time limit of {args.time_limit:g} s"
+    status = run([*args.command(row), *extras], folder, args.choice.time_limit)
+    if status is None:
+        row.failure = f"it took longer than the time limit of {args.choice.time_limit:g} s"
     elif status:
-        row.failure = reason(tail) or f"it ended with status {status}"
+        output = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
+        row.failure = reason(output.splitlines()) or f"it ended with status {status}"
     else:
         try:
-            row.figures = FIGURES[args.kind](folder)
+            row.figures = args.figures(folder)
         except (OSError, ValueError, KeyError) as error:
             row.failure = f"it left no figures ({type(error).__name__}: {error})"
-    for path in folder.glob("*.ckpt"):  # gigabytes of what nobody asked for
+    for path in folder.glob("*.ckpt"):  # gigabytes that nobody asked for
         path.unlink()
     shutil.rmtree(folder / "export", ignore_errors=True)
-    return status == 2 and not over_time
+    return status == 2
 
 
 def compare(rows: Sequence[Row]) -> None:
-    """Add to each row its speed-up over fp32 on the same device, and its throughput over that of fewest GPUs."""
-    done = [row for row in rows if row.figures]
-    for row in done:
-        base = [other for other in done if other.gpus == row.gpus and other.precision == BASE_PRECISION]
-        alike = [other for other in done if other.gpus and other.precision == row.precision]
-        fewest = min(alike, key=lambda other: other.gpus, default=None) if row.gpus else None
-        for name, other in (("speed_up", base[0] if base else None), ("weak_scaling", fewest)):
-            known = other is not None and other.figures["throughput"] and row.figures["throughput"]
-            row.figures[name] = row.figures["throughput"] / other.figures["throughput"] if known else None
-
-
-def cells(kind: str, rows: Sequence[Row]) -> list[list[str]]:
-    """The table, its head first; the cells of a failed row are its configuration and the reason."""
-
-    def text(figure: float | None) -> str:
-        if figure is None:
-            return "-"
-        return f"{figure:,.0f}" if figure >= 1000 else f"{figure:.2f}" if figure >= 0.1 else f"{figure:.4f}"
-
-    lines = [["NUM_GPU", "precision", "batch", *COLUMNS[kind]]]
-    for row in rows:
-        configuration = [str(row.gpus) if row.gpus else "CPU", row.precision, str(row.batch_size)]
-        figures = [text(row.figures[name]) for name in COLUMNS[kind].values()] if row.figures else []
-        lines.append([*configuration, *(figures or [f"failed: {row.failure}"])])
-    return lines
-
-
-def plain_table(lines: Sequence[Sequence[str]]) -> str:
-    whole = [line for line in lines if len(line) == len(lines[0])]
-    widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
-    for line in lines:
-        widths[:3] = [max(width, len(cell)) for width, cell in zip(widths[:3], line, strict=False)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=False)) for line in lines)
-
-
-def markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    head, *rest = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    padded = [[*line, *[""] * (len(head) - len(line))] for line in rest]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---:"] * len(head), *padded))
-
-
-def machine() -> dict[str, Any]:
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "gpus": gpus,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda},
-        "git": git_state(ROOT),
-    }
+    """Add to each row its speed-up over fp32 on the same device, and its throughput over that of the fewest GPUs."""
+    rates = {(row.gpus, row.precision): row.figures["throughput"] for row in rows if row.figures}
+    for (gpus, precision), rate in rates.items():
+        [row] = [row for row in rows if (row.gpus, row.precision) == (gpus, precision)]
+        if base := rates.get((gpus, "fp32")):
+            row.figures["speed_up"] = rate / base
+        if gpus:
+            fewest = min(count for count, other in rates if count and other == precision)
+            row.figures["weak_scaling"] = rate / rates[fewest, precision]
 
 
 def write_tables(
-    args: BenchmarkArguments, extras: Sequence[str], rows: Sequence[Row], started: str, folder: Path
+    args: Arguments, extras: Sequence[str], rows: Sequence[Row], info: dict[str, Any], folder: Path
 ) -> str:
-    """Write the rows so far as text, JSON and Markdown; the text."""
+    """Write the rows so far as text, JSON and Markdown, and return the text."""
     compare(rows)
-    info = machine()
+    arguments = {name: value for name, value in asdict(args).items() if name != "choice"}
     hardware = ", ".join([f"{info['processor']}, {info['cores']} cores", *info["gpus"]])
-    title = (
-        f"BART {args.kind} on {hardware}; torch {info['versions']['torch']}; {started}\n"
-        f"{args.config_path}, sources of at most {args.max_source_length} tokens, targets {args.max_target_length}, "
-        f"{args.data_dir}" + (f", {args.model}, {args.eval_beams} beams" if args.kind == INFERENCE else "")
-    )
-    title += f"\noptions: {' '.join(extras)}" if extras else ""
-    legend = f"{LEGEND[args.kind]}; batch: per process; speed-up: over fp32; scaling: over fewest GPUs"
-    lines = cells(args.kind, rows)
-    text = f"{title}\n\n{plain_table(lines)}\n\n{legend}\n"
-    report = {
-        "kind": args.kind,
-        "date": started,
-        "machine": info,
-        "arguments": vars(args),
-        "options": list(extras),
-        "rows": [vars(row) for row in rows],
-    }
-    stem = f"{args.kind}_benchmark"
-    (folder / f"{stem}.log").write_text(text, encoding="utf-8")
-    (folder / f"{stem}.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    paragraphs = title.replace("\n", "  \n")
-    (folder / f"{stem}.md").write_text(f"{paragraphs}\n\n{markdown_table(lines)}\n\n{legend}\n", encoding="utf-8")
+    head = [
+        f"BART {args.kind} on {hardware}; torch {info['versions']['torch']}; {info['date']}",
+        ", ".join(f"{name} {value}" for name, value in arguments.items()),
+        *([f"options: {' '.join(extras)}"] if extras else []),
+    ]
+    legend = f"{LEGENDS[args.kind]}; batch: per process; speed-up: over fp32; scaling: over fewest GPUs"
+    failures = {row.name: f"failed: {row.failure}" for row in rows if row.failure}
+    cells = [
+        {**asdict(row), **row.figures, "device": row.gpus or "CPU", "failure": failures.get(row.name, "")}
+        for row in rows
+    ]
+    columns = COLUMNS[args.kind] | ({"failure": ""} if failures else {})
+    text = "\n\n".join(["\n".join(head), table(cells, columns), f"{legend}\n"])
+    markdown = "\n\n".join(["  \n".join(head), table(cells, columns, "pipe"), f"{legend}\n"])
+    stem = folder / f"{args.kind}_benchmark"
+    stem.with_suffix(".log").write_text(text, encoding="utf-8")
+    stem.with_suffix(".md").write_text(markdown, encoding="utf-8")
+    report = {"kind": args.kind, "machine": info, "arguments": arguments, "options": list(extras)}
+    write_json(stem.with_suffix(".json"), {**report, "rows": [asdict(row) for row in rows]})
     return text
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    argv = list(sys.argv[1:] if argv is None else argv)
-    cut = argv.index("--") if "--" in argv else len(argv)
-    args = parse_dataclass(
-        BenchmarkArguments,
-        argv[:cut],
-        f"{__doc__.splitlines()[0]} Options of the program measured follow behind --.",
-        prog="python -m utils.benchmark",
-    )
-    extras = argv[cut + 1 :]
+    args, extras = parse(sys.argv[1:] if argv is None else argv)
     # As an exception, so that the row that runs is ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows = configurations(args)
-    started = time.strftime("%Y-%m-%d %H:%M")
-    folder = Path(args.output_dir or f"results/bart_pyt_{args.kind}_benchmark_{time.strftime('%y%m%d_%H%M%S')}")
+    info = machine()
+    stamp = time.strftime("%y%m%d_%H%M%S")
+    folder = Path(args.choice.results_dir or f"results/bart_pyt_{args.kind}_benchmark_{stamp}")
     if folder.exists():
-        raise InputError(f"--output_dir is {folder}, which is there already; allowed: a directory that is not")
+        raise InputError(f"RESULTS_DIR is {folder}, which is there already; allowed: a directory that is not")
     for number, row in enumerate(rows, 1):
         print(f"[{number}/{len(rows)}] {row.name}, batch {row.batch_size}", file=sys.stderr, flush=True)
         is_refused = run_row(args, row, extras, folder / row.name)
-        if is_refused and number == 1:  # and so would be all others
+        if is_refused and number == 1:  # all others would be too
             shutil.rmtree(folder)
             raise InputError(str(row.failure))
-        text = write_tables(args, extras, rows[:number], started, folder)
+        text = write_tables(args, extras, rows[:number], info, folder)
     print(f"{text}\nresults lie in {folder}")
     if not any(row.figures for row in rows):
         raise RunError(f"no configuration could be measured; {folder} has their output")

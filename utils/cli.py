@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import errno
-import os
 import signal
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
@@ -19,48 +17,22 @@ from typing import Any, NoReturn, TypeVar
 import yaml
 
 from bart.errors import InputError
+from utils.errors import FULL_DISK, RunError, brief, unwritable
 
 Arguments = TypeVar("Arguments")
-# No space, a quota that is used up, and a file larger than may be.
-_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-class RunError(RuntimeError):
-    """A run that cannot go on, though its input is in order and no fault of the program is known, such as divergence.
-
-    The message is one line that says what happened, and where. Entry points print it and exit with status 1.
-    """
-
-
-def unwritable(place: str, error: OSError) -> InputError | RunError:
-    """What to raise where a file cannot be written: the place was the user's choice, but a full disk ends any run."""
-    kind = RunError if error.errno in _FULL_DISK else InputError
-    # Libraries word their own texts around the system's.
-    reason = os.strerror(error.errno) if error.errno else error
-    return kind(f"{place}: cannot be written ({reason})")
-
-
-def check_output(path: str | None) -> None:
-    """Raise InputError when --output, if it is given, names no file that could be written at the end."""
-    if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
-        raise InputError(f"--output is {path!r}; allowed: a file in a directory that exists")
-
-
-def brief(error: BaseException) -> str:
-    """What a library says is wrong, as part of a line."""
-    return " ".join(str(error).split())[:300]
+_KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
-    """Run an entry point: what `InputError` and `RunError` say ends it as one line on stderr, without a traceback.
+    """Run an entry point. An `InputError`, a `RunError` or a full disk ends it as one line on stderr.
 
-    So does a disk that is full, wherever that is noticed.
+    The exit status is 2 for InputError and 1 for the others.
     """
     try:
         sys.exit(main(None) or 0)
     except (InputError, RunError, OSError) as error:
         if isinstance(error, OSError):
-            if error.errno not in _FULL_DISK:
+            if error.errno not in FULL_DISK:
                 raise
             error = unwritable(error.filename or "a file", error)
         print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
@@ -69,172 +41,256 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         sys.exit(128 + signal.SIGINT)
 
 
-class ArgumentParser(argparse.ArgumentParser):
-    """argparse, with errors of one line and unknown options answered by the nearest known one."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(*args, allow_abbrev=False, **kwargs)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            near = get_close_matches(unknown[0].split("=")[0], self._option_string_actions, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; {self.prog} --help lists what there is"
-            self.error(f"unknown argument {unknown[0]}{hint}")
-        return parsed
-
-
 def option(
     default: Any = dataclasses.MISSING,
     *,
     help: str,
     section: str = "options",
+    positional: bool = False,
     choices: Sequence[str] | None = None,
     least: float | None = None,
     most: float | None = None,
     above: float | None = None,
+    metavar: str | None = None,
 ) -> Any:
-    """A dataclass field that is an option; without a default it is a required positional argument.
+    """A dataclass field that is an option. Without a default it must be given.
+
+    The field's type is int, float, str, bool or Path, one of these `| None`, or a tuple of one kind, such as
+    `tuple[str, ...]`, which takes several values.
 
     Args:
-        help: what the option does, shown by --help with the default behind it.
-        section: the heading of --help under which it stands.
-        choices: the strings allowed.
-        least, most, above: the range allowed; `above` excludes its own value.
+        help: what the option does; --help shows it with the default.
+        section: the heading of --help under which the option stands.
+        positional: the option is given by its place and not by its name.
+        choices: the strings that are allowed.
+        least, most, above: the range that is allowed; `above` excludes its own value.
+        metavar: what --help calls the value; by default the name of its type.
     """
-    metadata = {"help": help, "section": section, "choices": choices, "least": least, "most": most, "above": above}
+    metadata = {
+        **{"help": help, "section": section, "positional": positional, "choices": choices},
+        **{"least": least, "most": most, "above": above, "metavar": metavar},
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def _plain_type(annotation: Any) -> type:
-    """`int | None` -> int: the type that a given value must have."""
-    if isinstance(annotation, types.UnionType):
-        return next(part for part in typing.get_args(annotation) if part is not type(None))
-    return annotation
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
-def _converter(field: dataclasses.Field[Any], kind: type) -> Callable[[Any], Any]:
-    """A function that turns a string, or a YAML value, into the field's type or says what is allowed."""
-    limits = field.metadata
-    allowed = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}[kind]
-    words = [f"{word} {limits[key]:g}" for key, word in (("least", "at least"), ("above", "above"), ("most", "at most"))
-             if limits[key] is not None]  # fmt: skip
-    if limits["choices"]:
-        words = ["one of " + ", ".join(limits["choices"])]
-    allowed = " ".join([allowed if not limits["choices"] else "", ", ".join(words)]).strip()
+@dataclasses.dataclass(frozen=True)
+class _Option:
+    """A field as the parser sees it."""
 
-    def convert(text: Any) -> Any:
+    name: str
+    kind: type  # of one value
+    several: bool  # whether it takes more than one
+    default: Any
+    limits: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, field: dataclasses.Field[Any], annotation: Any) -> _Option:
+        if isinstance(annotation, types.UnionType):
+            annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
+        several = typing.get_origin(annotation) is tuple
+        kind = typing.get_args(annotation)[0] if several else annotation
+        return cls(field.name, kind, several, field.default, field.metadata)
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    def convert(self, value: Any) -> Any:
+        """Turn a string of the command line, or a value of a YAML file, into the option's type.
+
+        Raises:
+            argparse.ArgumentTypeError: it does not fit; the message says what is allowed.
+        """
+        if self.several and not isinstance(value, str):  # of a YAML file
+            if not isinstance(value, list):
+                raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes a list")
+            return tuple(self._convert_one(part) for part in value)
+        return self._convert_one(value)
+
+    def _convert_one(self, value: Any) -> Any:
         try:
-            if kind is bool and not isinstance(text, bool):
+            if isinstance(value, bool) != (self.kind is bool) or not isinstance(value, (bool, str, int, float)):
                 raise ValueError
-            if kind is str and not isinstance(text, (str, int, float)):
+            converted = self.kind(str(value)) if self.kind is Path else self.kind(value)
+            if self.kind is int and isinstance(value, float) and value != converted:
                 raise ValueError
-            value = kind(text)
-            if (kind is int and isinstance(text, float) and text != value) or (kind is float and not isfinite(value)):
+            if self.kind is float and not isfinite(converted):
                 raise ValueError
         except (TypeError, ValueError):
-            raise argparse.ArgumentTypeError(f"{text!r} is not allowed: it takes {allowed}") from None
-        in_range = (
+            converted = None
+        if converted is None or not self._in_range(converted):
+            raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes {self._allowed()}")
+        return converted
+
+    def _in_range(self, value: Any) -> bool:
+        limits = self.limits
+        return (
             (limits["least"] is None or value >= limits["least"])
             and (limits["most"] is None or value <= limits["most"])
             and (limits["above"] is None or value > limits["above"])
             and (not limits["choices"] or value in limits["choices"])
         )
-        if not in_range:
-            raise argparse.ArgumentTypeError(f"{text!r} is not allowed: it takes {allowed}")
-        return value
 
-    return convert
+    def _allowed(self) -> str:
+        if self.limits["choices"]:
+            return "one of " + ", ".join(self.limits["choices"])
+        bounds = {"least": "at least", "above": "above", "most": "at most"}
+        words = [f"{word} {self.limits[key]:g}" for key, word in bounds.items() if self.limits[key] is not None]
+        return " ".join([_KINDS[self.kind], ", ".join(words)]).strip()
 
+    def add_to(self, group: Any, default: Any) -> None:
+        """Tell argparse of the option.
 
-def with_underscores(argv: Sequence[str]) -> list[str]:
-    """The words of a command line, with names of options that are spelt with hyphens spelt with underscores."""
-    return [
-        "--" + "=".join([name.replace("-", "_"), *value]) if word.startswith("--") else word
-        for word in argv
-        for name, *value in [word[2:].split("=", 1)]
-    ]
+        Args:
+            default: what the option is where the command line does not give it; MISSING where it must.
+        """
+        text = self.limits["help"].replace("%", "%%")
+        if self.default not in (None, dataclasses.MISSING, ()):
+            shown = {True: "on", False: "off"}[self.default] if self.kind is bool else self.default
+            text += f" (default: {' '.join(map(str, shown)) if self.several else shown})"
+        choices = self.limits["choices"]
+        metavar = self.limits["metavar"] or ("{" + ",".join(choices) + "}" if choices else self.kind.__name__.upper())
+        required = default is dataclasses.MISSING
+        named: dict[str, Any] = {"help": text} if required else {"help": text, "default": default}
+        if self.limits["positional"]:
+            count = "*" if self.several else None if required else "?"
+            group.add_argument(self.name, type=self.convert, nargs=count, **named)
+        elif self.kind is bool:
+            group.add_argument(f"--{self.name}", action="store_true", **named)
+            # The negation only has to exist; listing it would double the help.
+            named["help"] = argparse.SUPPRESS
+            group.add_argument(f"--no_{self.name}", dest=self.name, action="store_false", **named)
+        else:
+            count = "+" if self.several else None
+            group.add_argument(
+                f"--{self.name}", type=self.convert, nargs=count, required=required, metavar=metavar, **named
+            )
 
 
 def parse_dataclass(
     cls: type[Arguments],
     argv: Sequence[str] | None,
     description: str,
-    may_lack: Collection[str] = (),
-    **kwargs: Any,
+    prog: str | None = None,
+    parts: Mapping[str, type] | None = None,
 ) -> Arguments:
-    """Read a dataclass of `option` fields from a command line, and from a YAML file where it has a field `config`.
+    """Read a dataclass of `option` fields from a command line, and from a YAML file where it has an option `config`.
 
-    The command line wins over the file, the file over the defaults. Booleans are `--name` and `--no_name`. Hyphens in
-    names stand for underscores. Exits with status 2 and one line on stderr for anything that does not fit.
+    The command line wins over the file, and the file over the defaults. Booleans are `--name` and `--no_name`. Hyphens
+    in names stand for underscores. Options and positional values may stand in any order. What does not fit ends the
+    program with status 2 and one line on stderr.
 
     Args:
-        may_lack: positional arguments that may be left off; they are None then.
+        argv: the words of the command line; None takes sys.argv.
+        parts: field -> dataclass, for fields that hold a group of options each. Their options stand in one command
+            line with all others.
+
+    Raises:
+        InputError: the YAML file, or what the dataclasses themselves check.
     """
     argv = with_underscores(sys.argv[1:] if argv is None else argv)
-    hints = typing.get_type_hints(cls)
-    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-    required = [field.name for field in fields if field.default is dataclasses.MISSING]
+    parts = parts or {}
+    owners: dict[type, str | None] = {part: name for name, part in parts.items()} | {cls: None}
+    options: dict[str, _Option] = {}
+    sections: dict[str, list[_Option]] = {}
+    owned: dict[str | None, list[str]] = {owner: [] for owner in owners.values()}
+    for part, owner in owners.items():
+        hints = typing.get_type_hints(part)
+        for field in dataclasses.fields(part):  # type: ignore[arg-type]
+            if owner is None and field.name in parts:
+                continue
+            assert field.name not in options, f"two options are called {field.name}"
+            options[field.name] = _Option.of(field, hints[field.name])
+            sections.setdefault(field.metadata["section"], []).append(options[field.name])
+            owned[owner].append(field.name)
+    path = early_option(argv, "config") if "config" in options else None
+    stored = {} if path is None else _read_yaml(Path(path), options)
     # The sections list the options; a usage that repeats them all would fill the first screen.
-    usage = " ".join(["%(prog)s", *required, "[--option value ...]"])
-    parser = ArgumentParser(description=description, usage=usage, **kwargs)
-    converters = {field.name: _converter(field, _plain_type(hints[field.name])) for field in fields}
-    sections: dict[str, Any] = {"options": parser}
-    for field in fields:
-        section = field.metadata["section"]
-        if section not in sections:
-            sections[section] = parser.add_argument_group(section)
-        group = sections[section]
-        text = field.metadata["help"].replace("%", "%%")
-        if field.default is dataclasses.MISSING:
-            count = "?" if field.name in may_lack else None
-            group.add_argument(field.name, type=converters[field.name], nargs=count, help=text)
-        elif _plain_type(hints[field.name]) is bool:
-            if field.default is not None:
-                text += f" (default: {'on' if field.default else 'off'})"
-            group.add_argument(f"--{field.name}", action="store_true", default=field.default, help=text)
-            # The negation only has to exist; listing it would double the help.
-            group.add_argument(
-                f"--no_{field.name}", dest=field.name, action="store_false", default=field.default,
-                help=argparse.SUPPRESS,
-            )  # fmt: skip
-        else:
-            if field.default is not None:
-                text += f" (default: {field.default})"
-            choices = field.metadata["choices"]
-            metavar = "{" + ",".join(choices) + "}" if choices else _plain_type(hints[field.name]).__name__.upper()
-            group.add_argument(
-                f"--{field.name}", type=converters[field.name], default=field.default, help=text, metavar=metavar
-            )
-    if any(field.name == "config" for field in fields):
-        early = ArgumentParser(add_help=False, prog=parser.prog)
-        early.add_argument("--config")
-        path = early.parse_known_args(argv)[0].config
-        if path is not None:
-            parser.set_defaults(**_read_yaml(Path(path), converters, {field.name: field.default for field in fields}))
-    return cls(**vars(parser.parse_args(argv)))
+    usage = ["%(prog)s", "[--option value ...]"]
+    for each in reversed(options.values()):
+        if each.limits["positional"]:
+            usage.insert(1, each.name if each.is_required else f"[{each.name}]")
+        elif each.is_required:
+            usage.insert(-1, f"--{each.name} {each.limits['metavar'] or each.name.upper()}")
+    parser = _Parser(
+        prog=prog,
+        usage=" ".join(usage),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for section, members in sections.items():
+        group = parser if section == "options" else parser.add_argument_group(section)
+        for each in members:
+            each.add_to(group, stored.get(each.name, each.default))
+    values = _parse(parser, argv, [f"--{prefix}{name}" for name in options for prefix in ("", "no_")])
+    made = {owner: part(**{name: values[name] for name in owned[owner]}) for part, owner in owners.items() if owner}
+    return cls(**{name: values[name] for name in owned[None]}, **made)
 
 
-def _read_yaml(path: Path, converters: dict[str, Callable[[Any], Any]], defaults: dict[str, Any]) -> dict[str, Any]:
+def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[str, Any]:
+    """The values of a command line whose options and positional values stand in any order."""
+    for word in argv:
+        name = word.partition("=")[0]
+        # argparse would take an unknown option's value for a positional one, and name that.
+        if word.startswith("--") and name not in (*known, "--help", "--"):
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
+            parser.error(f"unknown argument {name}; {hint}")
+    parsed, unknown = parser.parse_known_intermixed_args(argv)
+    if unknown:
+        parser.error(f"unknown argument {unknown[0]}; {parser.prog} --help lists what there is")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
+
+
+def early_option(argv: Sequence[str], name: str, default: str | None = None) -> str | None:
+    """One option's value, from the command line or the YAML file, before all options are known."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for known in {name, "config"}:
+        parser.add_argument(f"--{known}")
+    early = vars(parser.parse_known_args(with_underscores(argv))[0])
+    if early[name] is None and early.get("config") is not None:
+        early[name] = _load_yaml(Path(early["config"])).get(name)
+    return default if early[name] is None else str(early[name])
+
+
+def with_underscores(argv: Sequence[str]) -> list[str]:
+    """The words of a command line, with hyphens in the names of options replaced by underscores."""
+    return [
+        "--" + "=".join([name.replace("-", "_"), *value]) if word.startswith("--") and word != "--" else word
+        for word in argv
+        for name, *value in [word[2:].split("=", 1)]
+    ]
+
+
+def _load_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"--config {path}: cannot be read as YAML ({brief(error)})") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path}: a mapping of option names to values is expected")
+    return values
+
+
+def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
+    values = _load_yaml(path)
     for name, value in values.items():
-        if name not in converters or name == "config":
-            near = get_close_matches(str(name), converters, n=1)
+        if name not in options or name == "config":
+            near = get_close_matches(str(name), options, n=1)
             raise InputError(
                 f"--config {path}: unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
             )
-        if value is not None or defaults[name] is not None:
+        if value is not None or options[name].default is not None:
             try:
-                values[name] = converters[name](value)
+                values[name] = options[name].convert(value)
             except argparse.ArgumentTypeError as error:
                 raise InputError(f"--config {path}: {name}: {error}") from None
     return values

@@ -1,53 +1,173 @@
-"""A model and the tokenizer that belongs to it, from what a command line names."""
+"""A model and the vocabulary that belongs to it, from what a command line names."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from bart.generation import GenerationConfig
-from bart.modeling.checkpoint import stored_config
+from bart.modeling.checkpoint import read_file, stored_config
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.arguments import SCRATCH
+from utils.cli import option
+from utils.distillation import check_layers, set_layers, shrink
 
 logger = logging.getLogger(__name__)
+MODEL, REGULARISATION = "model", "regularisation"
+SCRATCH = "scratch"  # what --model_name_or_path calls random weights
+DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
+# What a training checkpoint holds; a file that lacks one of these is something else.
+CHECKPOINT_PARTS = {"config", "state_dict", "optimizer_states", "loops", "identity"}
 
 
-def load_for_training(
-    model_name_or_path: str, config: BartConfig, tokenizer_path: str | None
-) -> tuple[BartForConditionalGeneration, BartTokenizer]:
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model that training starts from, and what of it is trained."""
+
+    model_name_or_path: str = option(
+        "facebook/bart-large",
+        section=MODEL,
+        help="initial weights: a Hub name, a directory, a checkpoint file, or 'scratch' for random ones",
+    )
+    config_path: str = option(
+        "configs/config.json", section=MODEL, help="JSON with the architecture and decoding options"
+    )
+    tokenizer: str | None = option(
+        None, section=MODEL, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
+    )
+    freeze_embeds: bool = option(False, section=MODEL, help="do not train token and position embeddings")
+    freeze_encoder: bool = option(False, section=MODEL, help="do not train the encoder")
+    distill: str | None = option(
+        None,
+        section=MODEL,
+        choices=("sft",),
+        help="sft, shrink and fine-tune, starts from some --layers of the weights (Shleifer & Rush, 2020)",
+    )
+    layers: str | None = option(None, section=MODEL, help="layers that --distill keeps, counted from 0, such as 0-6-11")
+    do_encoder: bool = option(False, section=MODEL, help="--distill shrinks the encoder")
+    do_decoder: bool = option(False, section=MODEL, help="--distill shrinks the decoder")
+    activation_checkpointing: bool = option(
+        False, section=MODEL, help="recompute activations in the backward pass: less memory, a third more time"
+    )
+    dropout: float | None = option(
+        None,
+        section=REGULARISATION,
+        least=0,
+        most=0.99,
+        help="of embeddings and layer outputs; by default the config's",
+    )
+    attention_dropout: float | None = option(
+        None, section=REGULARISATION, least=0, most=0.99, help="of attention weights; by default the config's"
+    )
+    encoder_layerdrop: float | None = option(
+        None,
+        section=REGULARISATION,
+        least=0,
+        most=0.99,
+        help="chance to skip an encoder layer; by default the config's",
+    )
+    decoder_layerdrop: float | None = option(
+        None, section=REGULARISATION, least=0, most=0.99, help="chance to skip a decoder layer; by default the config's"
+    )
+
+    def __post_init__(self) -> None:
+        if self.distill is None:
+            for name in ("layers", "do_encoder", "do_decoder"):
+                if getattr(self, name):
+                    raise InputError(f"--{name} is about --distill sft, which is not given")
+        elif self.layers is None or not (self.do_encoder or self.do_decoder):
+            raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
+        elif self.model_name_or_path == SCRATCH:
+            raise InputError(
+                f"--distill sft keeps trained layers; --model_name_or_path is {SCRATCH}, which has none: name weights"
+            )
+
+    @property
+    def kept_layers(self) -> list[int]:
+        """The layers that --distill keeps."""
+        try:
+            layers = [int(number) for number in (self.layers or "").split("-")]
+            if sorted(set(layers)) != layers:
+                raise ValueError
+        except ValueError:
+            raise InputError(f"--layers is {self.layers!r}; allowed: rising numbers such as 0-6-11") from None
+        return layers
+
+    def config(self) -> BartConfig:
+        """The config of --config_path, with the dropouts that are given in place of its own.
+
+        Raises:
+            InputError: the file is no config, or it has fewer layers than --layers names.
+        """
+        config = BartConfig.from_json(self.config_path)
+        for name in DROPOUTS:
+            if getattr(self, name) is not None:
+                setattr(config, name, getattr(self, name))
+        if self.distill is not None:
+            check_layers(config, self.kept_layers, self.do_encoder, self.do_decoder)
+        return config
+
+
+def initial_model(options: ModelOptions) -> tuple[BartForConditionalGeneration, BartTokenizer]:
     """Initial weights and their vocabulary for a training run.
 
-    The config gives the architecture and the decoding defaults. Its vocabulary size gives way to that of the weights,
-    and from scratch to that of the tokenizer.
+    The config gives the architecture and the decoding defaults. Its vocabulary size is replaced by that of the weights,
+    or from scratch by that of the tokenizer.
 
     Raises:
         InputError: no tokenizer can be found, or vocabulary, weights and config do not fit together.
     """
-    if model_name_or_path == SCRATCH:
-        if tokenizer_path is None:
+    config, name = options.config(), options.model_name_or_path
+    if name == SCRATCH:
+        if options.tokenizer is None:
             raise InputError(
-                "--model_name_or_path scratch needs --tokenizer; `python -m utils.data.train_tokenizer` makes one"
+                "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
             )
-        tokenizer = BartTokenizer.from_pretrained(tokenizer_path)
-        if config.vocab_size != len(tokenizer):
-            logger.info("vocab_size: %d from the tokenizer, not the config's %d", len(tokenizer), config.vocab_size)
-            config.vocab_size = len(tokenizer)
-        config.validate()
+        tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
+        _set_vocab_size(config, len(tokenizer), "tokenizer")
         model = BartForConditionalGeneration(config)
     else:
-        tokenizer = BartTokenizer.from_pretrained(tokenizer_path or model_name_or_path)
-        stored = stored_config(model_name_or_path)
-        if stored is not None and stored.vocab_size != config.vocab_size:
-            logger.info("vocab_size: %d from the weights, not the config's %d", stored.vocab_size, config.vocab_size)
-            config.vocab_size = stored.vocab_size
-        model = BartForConditionalGeneration.from_pretrained(model_name_or_path, config)
+        tokenizer = BartTokenizer.from_pretrained(options.tokenizer or name)
+        stored = stored_config(name)
+        if stored is not None:
+            _set_vocab_size(config, stored.vocab_size, "weights")
+        model = BartForConditionalGeneration.from_pretrained(name, config)
     fit_vocabulary(model, tokenizer)
+    if options.distill is not None:
+        shrink(model, options.kept_layers, options.do_encoder, options.do_decoder)
+    _prepare(model, options)
+    return model, tokenizer
+
+
+def resumed_model(options: ModelOptions, checkpoint: Path) -> tuple[BartForConditionalGeneration, BartTokenizer]:
+    """The model and vocabulary of a training checkpoint.
+
+    Raises:
+        InputError: the file is no training checkpoint, or its network has another shape than the options ask for.
+    """
+    config = options.config()
+    if options.distill is not None:
+        set_layers(config, len(options.kept_layers), options.do_encoder, options.do_decoder)
+    content = read_file(checkpoint)
+    if not content.keys() >= CHECKPOINT_PARTS:
+        raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of finetune.py")
+    stored = BartConfig(**content["config"])
+    config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
+    for field in dataclasses.fields(BartConfig):
+        old, new = getattr(stored, field.name), getattr(config, field.name)
+        if old != new and type(old) is not float:  # probabilities of dropping may change
+            raise InputError(f"--resume_from_checkpoint {checkpoint}: its {field.name} is {old}, this run's is {new}")
+    tokenizer = BartTokenizer.from_pretrained(checkpoint)
+    model = BartForConditionalGeneration.from_pretrained(checkpoint, config)
+    fit_vocabulary(model, tokenizer)
+    _prepare(model, options)
     return model, tokenizer
 
 
@@ -59,26 +179,43 @@ def load_for_evaluation(
     """A trained model and its vocabulary.
 
     A checkpoint that carries its architecture keeps it; the config then gives the decoding options alone. Without a
-    config the checkpoint's own serve.
+    config, those of the checkpoint are used.
     """
     tokenizer = BartTokenizer.from_pretrained(tokenizer_path or model_name_or_path)
-    if config_path is None:
-        model = BartForConditionalGeneration.from_pretrained(model_name_or_path)
-        fit_vocabulary(model, tokenizer)
-        return model, tokenizer
-    config = BartConfig.from_json(config_path)
-    stored = stored_config(model_name_or_path)
+    config = None if config_path is None else BartConfig.from_json(config_path)
+    stored = None if config is None else stored_config(model_name_or_path)
     model = BartForConditionalGeneration.from_pretrained(model_name_or_path, stored or config)
-    model.generation_config = GenerationConfig.from_model_config(config)
+    if config is not None:
+        model.generation_config = GenerationConfig.from_model_config(config.to_dict())
     fit_vocabulary(model, tokenizer)
     return model, tokenizer
 
 
 def for_inference(model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:
-    """The model laid out to generate in one of `utils.arguments.PRECISIONS`; tf32 is fp32 with faster products."""
+    """The model laid out to generate in one of `utils.machine.PRECISIONS`; tf32 is fp32 with faster products."""
     if precision == "tf32":
         torch.set_float32_matmul_precision("high")
     return model.for_inference("fp32" if precision == "tf32" else precision)
+
+
+def _prepare(model: BartForConditionalGeneration, options: ModelOptions) -> None:
+    """Freeze what is not trained, and set how activations are kept."""
+    network = model.model
+    if options.freeze_embeds:
+        for table in (network.shared, network.encoder.embed_positions, network.decoder.embed_positions):
+            table.requires_grad_(False)
+    if options.freeze_encoder:
+        network.encoder.requires_grad_(False)
+        # The token table belongs to the decoder and the head as well; --freeze_embeds freezes it.
+        network.shared.requires_grad_(not options.freeze_embeds)
+    model.set_activation_checkpointing(options.activation_checkpointing)
+
+
+def _set_vocab_size(config: BartConfig, size: int, origin: str) -> None:
+    if config.vocab_size != size:
+        logger.info("vocab_size: %d from the %s, not the config's %d", size, origin, config.vocab_size)
+        config.vocab_size = size
+        config.validate()
 
 
 def fit_vocabulary(model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> None:
@@ -115,11 +252,3 @@ def check_lengths(config: BartConfig, **options: int | None) -> None:
                 f"--{name} is {value}; the model has {config.max_position_embeddings} positions "
                 "(max_position_embeddings of the config)"
             )
-
-
-def check_gpus(gpus: int) -> None:
-    """Raise InputError when the machine has fewer GPUs than asked for."""
-    if gpus > torch.cuda.device_count():
-        raise InputError(
-            f"--gpus is {gpus}; this machine has {torch.cuda.device_count()} CUDA devices (--gpus 0 runs on the CPU)"
-        )

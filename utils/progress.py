@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 logger = logging.getLogger(__name__)
 LEAST_SECONDS, MOST_SECONDS = 5, 60  # between two lines of a log
@@ -17,10 +18,20 @@ def is_first() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
-def start_log(debug: bool = False) -> None:
-    """Send the first process's log to the terminal; the others only warn."""
+def start_log(debug: bool = False, file: Path | None = None, file_only: str | None = None) -> None:
+    """Send the first process's log to the terminal, and to a file if one is named; the others only warn.
+
+    Args:
+        file_only: a logger whose lines go to the file alone.
+    """
+    terminal = logging.StreamHandler()
+    if file_only is not None:
+        terminal.addFilter(lambda record: record.name != file_only)
+    handlers: list[logging.Handler] = [terminal]
+    if file is not None and is_first():
+        handlers.append(logging.FileHandler(file, encoding="utf-8"))
     level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
+    logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=handlers)
     for chatty in ("httpx", "httpx2", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
-import re
 import sys
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,16 +15,16 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option, parse_dataclass, run_main
-from utils.evaluation.rouge import split_sentences
-from utils.evaluation.scoring import generation_options
-from utils.loading import load_for_evaluation
+from utils.loading import for_inference, load_for_evaluation
+from utils.machine import PRECISIONS, check_gpus
+from utils.windows import SHORTEST_WINDOW, SplitText, split_text
 
 logger = logging.getLogger(__name__)
 
 LongDocuments = Literal["refuse", "cut", "join", "resummarize"]
 LONG_DOCUMENTS: tuple[str, ...] = get_args(LongDocuments)
-# Room for <s>, </s> and any one character: at most four bytes, and the space that add_prefix_space sets before it.
-SHORTEST_WINDOW = 8
+MODEL = "model"  # a section of --help
+TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
 
 
 def summarize(
@@ -40,33 +37,33 @@ def summarize(
     batch_size: int = 8,
     **options: Any,
 ) -> str | list[str]:
-    """Summarise documents, also those that are longer than the model; nothing is left out without a warning.
+    """Summarise documents, which may be longer than the model can read; nothing is left out without a warning.
 
-    A document that fits is summarised as it is. What happens to the others is logged as a warning, with their number.
+    A document that fits the model is summarised as it is. A warning says how many are longer and what is done to them.
 
     Args:
-        texts: a document, or several. White space around a document does not count.
+        texts: one document, or several. White space around a document is ignored.
         model: only its generate_many and config.max_position_embeddings are used.
         long_documents: what to do with documents of more than max_source_length tokens. "refuse": raise InputError.
-            "cut": leave out what is beyond. "join": split them into windows (see `split_text`), and join the windows'
-            summaries with spaces; the summary grows with the document. "resummarize": take the joined summaries for a
-            document, until it fits, and summarise that.
+            "cut": leave out the rest. "join": split them into windows (see `split_text`) and join the summaries of the
+            windows with spaces, so that the summary grows with the document. "resummarize": summarise the joined
+            summaries again, until they fit one window.
         max_source_length: tokens that the model reads at once, `<s>` and `</s>` included. Default: its positions.
         batch_size: windows, of all documents, that are summarised at once.
         options: passed to `model.generate_many`.
 
     Returns:
-        The summary of one document, or a list in the order of the documents.
+        The summary of the one document, or a list in the order of the documents.
 
     Raises:
-        InputError: a blank document, none at all, a bad option, a document that is too long for "refuse", or one that
-            "resummarize" does not make shorter.
+        InputError: there is no document, a document is blank, an option is bad, a document is too long for "refuse", or
+            "resummarize" does not make a document shorter.
     """
     if type(batch_size) is not int or batch_size < 1:
         raise InputError(f"batch_size is {batch_size!r}; allowed: an integer of at least 1")
     sequences = options.get("num_return_sequences", 1)
     if sequences != 1:
-        raise InputError(f"num_return_sequences is {sequences!r}; allowed: 1, for a document gets one summary")
+        raise InputError(f"num_return_sequences is {sequences!r}; allowed: 1, because a document gets one summary")
     rounds = Rounds(
         [texts] if isinstance(texts, str) else list(texts),
         tokenizer,
@@ -76,7 +73,7 @@ def summarize(
     )
     while rounds.windows:
         outputs: list[Sequence[int]] = [[]] * len(rounds.windows)
-        # A model's own defaults may ask for more than one sequence.
+        # The model's own defaults may ask for more than one sequence.
         for article in model.generate_many(rounds.windows, batch_size, **{**options, "num_return_sequences": 1}):
             outputs[article.index] = article.sequences[0].tolist()
         rounds.proceed(outputs)
@@ -84,21 +81,21 @@ def summarize(
 
 
 class Rounds:
-    """What a model is to read for the summaries of documents: windows, and those that follow from what it generates.
+    """The rounds in which documents are summarised; generation itself is left to the caller.
 
-    Generation itself is the caller's: as long as there are windows, it passes what the model made of them to
-    `proceed`.
+    In each round the caller generates from all `windows` and passes the results to `proceed`, until no windows are
+    left. There is one round, or with "resummarize" as many as it takes.
 
     Args:
         documents, long_documents, max_source_length: as in `summarize`.
-        positions: the model's.
+        positions: positions of the model.
 
     Attributes:
-        windows: ids of each window that is to be read next; none when all is done.
-        summaries: of the documents that are done, in the order of the documents.
+        windows: ids of each window that the model reads in this round; empty when all summaries are done.
+        summaries: one for each document; blank until it is done.
 
     Raises:
-        InputError: as `summarize` does, but for the options of generation.
+        InputError: as in `summarize`, except for options of generation.
     """
 
     def __init__(
@@ -112,15 +109,25 @@ class Rounds:
         self.tokenizer = tokenizer
         self.long_documents = long_documents
         self.limit = positions if max_source_length is None else max_source_length
-        _check(documents, positions, long_documents, self.limit)
+        if long_documents not in LONG_DOCUMENTS:
+            raise InputError(f"long_documents is {long_documents!r}; allowed: {', '.join(LONG_DOCUMENTS)}")
+        if type(self.limit) is not int or not SHORTEST_WINDOW <= self.limit <= positions:
+            raise InputError(
+                f"max_source_length is {self.limit!r}; allowed: {SHORTEST_WINDOW} to {positions}, the model's positions"
+            )
+        if not documents:
+            raise InputError("texts is empty; allowed: at least one document")
+        for index, text in enumerate(documents):
+            if not isinstance(text, str) or not text.strip():
+                raise InputError(f"texts[{index}] is {repr(text)[:40]}; allowed: a text that is not blank")
         self.summaries = [""] * len(documents)
         self._start({index: text.strip() for index, text in enumerate(documents)}, "documents")
 
     def proceed(self, outputs: Sequence[Sequence[int]]) -> None:
-        """Take the ids generated for each window.
+        """Take the ids generated for each window, and begin the next round.
 
         Raises:
-            InputError: a document that "resummarize" does not make shorter.
+            InputError: "resummarize" does not make a document shorter.
         """
         texts = (self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in outputs)
         following = {}
@@ -129,7 +136,7 @@ class Rounds:
             if count == 1 or self.long_documents == "join" or not joined:
                 self.summaries[index] = joined
                 continue
-            # Ends: a text that comes back fits, and then this is its last round, or has fewer tokens than before.
+            # This ends: a text either fits, and then this is its last round, or has fewer tokens than the one before.
             new_size = len(self.tokenizer(joined)["input_ids"])
             if new_size > self.limit and new_size >= size:
                 raise InputError(
@@ -141,219 +148,119 @@ class Rounds:
         self._start(following, "joined summaries")
 
     def _start(self, pending: dict[int, str], kind: str) -> None:
-        """A round in which these texts, by the places of their documents, are read."""
+        """Begin a round that reads these texts, given by the index of their document.
+
+        A warning says how many texts are too long, what was done to them, and what kind of texts they are.
+        """
         texts = list(pending.values())
         encoded = self.tokenizer(texts)["input_ids"] if texts else []
-        windows = _windows(texts, encoded, self.tokenizer, self.long_documents, self.limit, kind)
+        windows = [[ids] for ids in encoded]
+        lengths = {index: len(ids) for index, ids in enumerate(encoded) if len(ids) > self.limit}
+        if lengths:
+            found = (
+                f"longer than {self.limit} tokens: {len(lengths)} of {len(texts)} {kind}, the longest with "
+                f"{max(lengths.values())}"
+            )
+            if self.long_documents == "refuse":
+                raise InputError(
+                    f"{found} (texts[{min(lengths)}] is the first); long_documents is 'refuse', allowed to go on: "
+                    + ", ".join(LONG_DOCUMENTS[1:])
+                )
+            if self.long_documents == "cut":
+                for index in lengths:
+                    windows[index] = [[*encoded[index][: self.limit - 1], self.tokenizer.eos_token_id]]
+                done = f"cut there, {sum(lengths.values()) - self.limit * len(lengths)} tokens left out"
+            else:
+                split = {index: split_text(texts[index], self.tokenizer, self.limit) for index in lengths}
+                for index, part in split.items():
+                    windows[index] = part.windows
+                done = self._told(list(split.values()))
+            logger.warning("%s; %s", found, done)
         self.windows = list(chain.from_iterable(windows))
-        # Of each document, the tokens of its text and the number of its windows.
+        # For each document: the tokens of its text, and the number of its windows.
         self._parts = {index: (len(ids), len(own)) for index, ids, own in zip(pending, encoded, windows, strict=True)}
 
-
-def _check(documents: Sequence[str], positions: int, long_documents: str, limit: int) -> None:
-    if long_documents not in LONG_DOCUMENTS:
-        raise InputError(f"long_documents is {long_documents!r}; allowed: {', '.join(LONG_DOCUMENTS)}")
-    if type(limit) is not int or not SHORTEST_WINDOW <= limit <= positions:
-        raise InputError(
-            f"max_source_length is {limit!r}; allowed: {SHORTEST_WINDOW} to {positions}, the model's positions"
-        )
-    if not documents:
-        raise InputError("texts is empty; allowed: at least one document")
-    for index, text in enumerate(documents):
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(f"texts[{index}] is {repr(text)[:40]}; allowed: a text that is not blank")
-
-
-def _windows(
-    texts: Sequence[str],
-    encoded: Sequence[list[int]],
-    tokenizer: BartTokenizer,
-    long_documents: str,
-    limit: int,
-    kind: str,
-) -> list[list[list[int]]]:
-    """What the model is to read of each text, as lists of ids; says what was done to those longer than it can.
-
-    Args:
-        encoded: the ids of each text.
-        kind: what the texts are called in the warning.
-
-    Raises:
-        InputError: long_documents is "refuse" and a text is too long.
-    """
-    lengths = {index: len(ids) for index, ids in enumerate(encoded) if len(ids) > limit}
-    windows = [[ids] for ids in encoded]
-    if not lengths:
-        return windows
-    found = (
-        f"longer than {limit} tokens: {len(lengths)} of {len(texts)} {kind}, the longest with {max(lengths.values())}"
-    )
-    if long_documents == "refuse":
-        raise InputError(
-            f"{found} (texts[{min(lengths)}] is the first); long_documents is 'refuse', allowed to go on: "
-            + ", ".join(LONG_DOCUMENTS[1:])
-        )
-    if long_documents == "cut":
-        for index in lengths:
-            windows[index] = [[*encoded[index][: limit - 1], tokenizer.eos_token_id]]
-        logger.warning("%s; cut there, %d tokens left out", found, sum(lengths.values()) - limit * len(lengths))
-        return windows
-    split = {index: split_text(texts[index], tokenizer, limit) for index in lengths}
-    for index, part in split.items():
-        windows[index] = part.windows
-    done = f"split into {sum(len(part.windows) for part in split.values())} windows, whose summaries are joined"
-    if long_documents == "resummarize":
-        done += " and summarised again"
-    if sentences := sum(part.split_sentences for part in split.values()):
-        done += f"; sentences longer than a window, split between words: {sentences}"
-    if words := sum(part.split_words for part in split.values()):
-        done += f"; words longer than a window, split between tokens: {words}"
-    logger.warning("%s; %s", found, done)
-    return windows
-
-
-@dataclass
-class SplitText:
-    windows: list[list[int]]  # ids of each window, `<s>` and `</s>` included
-    split_sentences: int  # sentences that no window can hold, split between words
-    split_words: int  # words that no window can hold, split between tokens
-
-
-def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> SplitText:
-    """Split a text into windows of whole sentences, few and of like length.
-
-    Every character is in exactly one window, but for white space between windows and around the text. A sentence that
-    is longer than a window is split between words, and such a word between tokens. Each window is read as a text of its
-    own, so its first word has no space before it.
-
-    Windows are filled one after the other, which gives their number, and then again up to the smallest size that needs
-    no more of them, so that the last one is no stub.
-
-    Args:
-        max_length: tokens that a window may have, `<s>` and `</s>` included; at least SHORTEST_WINDOW.
-
-    Raises:
-        InputError: a word has to be split where the vocabulary leaves no token end that is a character's end.
-    """
-    room = max_length - 2
-    units, long_sentences = _split_long(
-        _sentences(text.strip()), lambda sentence: re.findall(r"\s*\S+", sentence), tokenizer, room
-    )
-    units, long_words = _split_long(units, lambda word: _split_word(word, tokenizer, room), tokenizer, room)
-    # A unit's ids depend on what stands before it: nothing where it opens a window, else its white space.
-    opening = _encode([unit.strip() for unit in units], tokenizer)
-    following = _encode(units, tokenizer, add_prefix_space=False)
-    lengths = [(len(first), len(later)) for first, later in zip(opening, following, strict=True)]
-    fewest = len(_fill(lengths, room))
-    size = 1 + bisect_left(range(1, room), True, key=lambda size: len(_fill(lengths, size)) <= fewest)
-    windows = [
-        [
-            tokenizer.bos_token_id,
-            *opening[start],
-            *chain.from_iterable(following[start + 1 : end]),
-            tokenizer.eos_token_id,
-        ]
-        for start, end in pairwise([*_fill(lengths, size), len(units)])
-    ]
-    return SplitText(windows, long_sentences, long_words)
-
-
-def _encode(texts: Sequence[str], tokenizer: BartTokenizer, add_prefix_space: bool | None = None) -> list[list[int]]:
-    """Ids of each text, without `<s>` and `</s>`."""
-    return [ids[1:-1] for ids in tokenizer(texts, add_prefix_space=add_prefix_space)["input_ids"]]
-
-
-def _sentences(text: str) -> list[str]:
-    """The text's sentences, each with the white space before it, so that together they are the text."""
-    ends, end = [], 0
-    for sentence in split_sentences(text):
-        end = text.index(sentence, end) + len(sentence)
-        # Punkt also sees ends inside words, as in "he left.(She stayed.)".
-        if text[end : end + 1].isspace():
-            ends.append(end)
-    return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
-
-
-def _split_long(
-    units: Sequence[str], split: Callable[[str], list[str]], tokenizer: BartTokenizer, room: int
-) -> tuple[list[str], int]:
-    """The units, with those of more than `room` tokens split further, and how many these were."""
-    parts = [
-        [unit] if len(ids) <= room else split(unit)
-        for unit, ids in zip(units, _encode([unit.strip() for unit in units], tokenizer), strict=True)
-    ]
-    return list(chain.from_iterable(parts)), sum(len(part) > 1 for part in parts)
-
-
-def _split_word(word: str, tokenizer: BartTokenizer, room: int) -> list[str]:
-    """A word in pieces of like length, of at most `room` tokens; the first keeps the white space before it."""
-    pieces: list[str] = []
-    [ids] = _encode([word.lstrip()], tokenizer, add_prefix_space=False)
-    while ids:
-        size = math.ceil(len(ids) / math.ceil(len(ids) / room))
-        for end in range(size, 0, -1):
-            piece = tokenizer.decode(ids[:end])
-            # A byte-level token may end inside a character, whose bytes then do not come back.
-            same = _encode([piece], tokenizer, add_prefix_space=False) == [ids[:end]]
-            if same and len(_encode([piece], tokenizer)[0]) <= room:
-                break
-        else:
-            raise InputError(
-                f"a word of {len(ids)} tokens cannot be split into windows of {room + 2}: in this vocabulary none of "
-                "its tokens ends where a character ends; allowed: words that fit, or long_documents='cut'"
-            )
-        pieces.append(piece)
-        ids = ids[end:]
-    pieces[0] = word[: len(word) - len(word.lstrip())] + pieces[0]
-    return pieces
-
-
-def _fill(lengths: Sequence[tuple[int, int]], size: int) -> list[int]:
-    """The first unit of each window, when windows are filled up to `size` tokens one after the other.
-
-    Args:
-        lengths: tokens of each unit where it opens a window, and where it follows another. A window may hold more than
-            `size` tokens if these are of a single unit.
-    """
-    starts: list[int] = []
-    used = 0
-    for index, (opening, following) in enumerate(lengths):
-        used += following
-        if not starts or used > size:
-            starts.append(index)
-            used = opening
-    return starts
+    def _told(self, split: Sequence[SplitText]) -> str:
+        """What was done to texts that were split."""
+        done = f"split into {sum(len(part.windows) for part in split)} windows, whose summaries are joined"
+        if self.long_documents == "resummarize":
+            done += " and summarised again"
+        if sentences := sum(part.split_sentences for part in split):
+            done += f"; sentences longer than a window, split between words: {sentences}"
+        if words := sum(part.split_words for part in split):
+            done += f"; words longer than a window, split between tokens: {words}"
+        return done
 
 
 @dataclass(frozen=True)
-class SummarizeArguments:
-    model: str = option(help="checkpoint file, Hub-format directory or Hub name")
+class SummarizerArguments:
+    """The options that this command and the service share: the model, and what it does with long documents."""
+
+    model: str = option(positional=True, section=MODEL, help="checkpoint file, Hub-format directory or Hub name")
     config_path: str | None = option(
         None,
+        section=MODEL,
         help="JSON with the decoding options, and the architecture if the checkpoint has none; by default the "
         "checkpoint's own",
     )
-    tokenizer: str | None = option(None, help="vocabulary; by default the one that lies with the weights")
+    tokenizer: str | None = option(
+        None, section=MODEL, help="vocabulary; by default the one in the folder of the weights"
+    )
+    precision: str = option(
+        "fp32", section=MODEL, choices=PRECISIONS, help="tf32 and fp16 need a GPU, int8 runs on the CPU"
+    )
+    gpus: int | None = option(
+        None, section=MODEL, least=0, most=1, help="0 runs on the CPU; by default 1 if there is one"
+    )
     long_documents: str = option(
         "join",
+        section=MODEL,
         choices=LONG_DOCUMENTS,
         help="documents longer than max_source_length: refuse them, cut them, or split them at sentence ends into "
         "windows, and join the windows' summaries or summarise these again",
     )
     max_source_length: int | None = option(
-        None, least=SHORTEST_WINDOW, help="tokens that the model reads at once; by default its positions"
+        None, section=MODEL, least=SHORTEST_WINDOW, help="tokens that the model reads at once; by default its positions"
     )
+
+    def __post_init__(self) -> None:
+        check_gpus(self.gpus or 0)
+        if self.device == "cpu" and self.precision in ("tf32", "fp16"):
+            raise InputError(
+                f"--precision {self.precision} needs a GPU and this would run on the CPU; allowed there: fp32, bf16, "
+                "int8"
+            )
+        if self.device == "cuda" and self.precision == "int8":
+            raise InputError("--precision int8 runs on the CPU; allowed with it: --gpus 0")
+
+    @property
+    def device(self) -> str:
+        gpus = torch.cuda.is_available() if self.gpus is None else self.gpus
+        return "cuda" if gpus else "cpu"
+
+    def load(self) -> tuple[BartForConditionalGeneration, BartTokenizer]:
+        """Load the model, in its copy for inference, and its vocabulary.
+
+        Raises:
+            InputError: the checkpoint, the config or the vocabulary cannot be used.
+        """
+        model, tokenizer = load_for_evaluation(self.model, self.config_path, self.tokenizer)
+        return for_inference(model.to(self.device), self.precision), tokenizer
+
+
+@dataclass(frozen=True)
+class SummarizeArguments(SummarizerArguments):
     num_beams: int | None = option(None, least=1, help="beams; by default the model's")
     max_length: int | None = option(None, least=2, help="tokens to generate at most; by default the model's")
     batch_size: int = option(8, least=1, help="windows that are summarised at once")
-    lines: bool = option(False, help="read one document a line; without it all input is one document")
+    lines: bool = option(False, help="read one document a line; without it the whole input is one document")
 
 
 def read_documents(data: bytes, lines: bool) -> list[str]:
-    """One document, or with `lines` one a line (lines end at "\\n" alone), from the bytes of standard input.
+    """Take the bytes of standard input as one document, or as one a line; lines end at "\\n" alone.
 
     Raises:
-        InputError: bytes that are not UTF-8, or a blank document; it names the line.
+        InputError: bytes that are not UTF-8, or a blank document; the message names the line.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -368,11 +275,31 @@ def read_documents(data: bytes, lines: bool) -> list[str]:
     return documents
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Summarise standard input, on a GPU if there is one, and print one summary a line.
+def _typed(lines: bool) -> bytes:
+    """Read standard input; at a terminal, say what is expected.
 
     Raises:
-        InputError: anything wrong with options, input or checkpoint.
+        InputError: a line is so long that the terminal has cut it.
+    """
+    if not sys.stdin.isatty():
+        return sys.stdin.buffer.read()
+    what = "documents, one a line" if lines else "a document"
+    print(f"Type or paste {what}; Enter and then Ctrl-D end it.", file=sys.stderr)
+    data = sys.stdin.buffer.read()
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if len(line) >= TERMINAL_LINE:
+            raise InputError(
+                f"standard input, line {number}: {len(line)} bytes, and a terminal drops what is beyond "
+                f"{TERMINAL_LINE}; allowed: shorter lines, or a file (< FILE)"
+            )
+    return data
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Summarise standard input and print one summary a line.
+
+    Raises:
+        InputError: the options, the input or the checkpoint cannot be used.
     """
     args = parse_dataclass(
         SummarizeArguments,
@@ -380,9 +307,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "Summarise the text on standard input, however long, and print one summary a line.",
         prog="python -m utils.summarize",
     )
-    documents = read_documents(sys.stdin.buffer.read(), args.lines)
-    model, tokenizer = load_for_evaluation(args.model, args.config_path, args.tokenizer)
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    documents = read_documents(_typed(args.lines), args.lines)
+    model, tokenizer = args.load()
     summaries = summarize(
         documents,
         model,
@@ -390,7 +316,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         long_documents=args.long_documents,
         max_source_length=args.max_source_length,
         batch_size=args.batch_size,
-        **generation_options(args.num_beams, args.max_length),
+        **{name: value for name in ("num_beams", "max_length") if (value := getattr(args, name)) is not None},
     )
     for summary in summaries:
         print(" ".join(summary.split("\n")))

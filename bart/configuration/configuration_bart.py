@@ -1,22 +1,22 @@
-"""The architecture of a BART, as the published `config.json` files write it."""
+"""The architecture of a BART model, in the fields of the published `config.json` files."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from bart.generation.config import GenerationConfig
+from bart.files import read_json, write_json
 
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
 
-# Fields of published BART and mBART configs that carry no architecture. They are kept and written back; listing
-# them here keeps the misspelling check from taking one of them for a typo of a neighbouring field.
+# Fields of published BART and mBART configs that do not describe the architecture. They are kept and written back. The
+# list keeps the misspelling check from taking one of them for a misspelt field.
 _BOOKKEEPING = frozenset(
     "_name_or_path _num_labels add_bias_logits add_cross_attention add_final_layer_norm architectures "
     "chunk_size_feed_forward classif_dropout classifier_dropout dtype extra_pos_embeddings finetuning_task "
@@ -26,7 +26,7 @@ _BOOKKEEPING = frozenset(
     "task_specific_params tie_encoder_decoder tie_word_embeddings tokenizer_class torch_dtype torchscript "
     "transformers_version use_bfloat16 use_cache".split()
 )
-# Values of those fields that would mean another network than the one in modeling_bart.py.
+# Values of those fields that mean a network that modeling_bart.py does not implement.
 _UNSUPPORTED = {
     "static_position_embeddings": True,
     "normalize_embedding": False,
@@ -40,8 +40,8 @@ _UNSUPPORTED = {
 class BartConfig:
     """Architecture of a BART model; the defaults are `facebook/bart-large`.
 
-    Any other keyword is kept in `extra`, reads and writes as an attribute, and is written back by `to_dict`.
-    Decoding options among them (`num_beams`, `length_penalty`, …) become the model's generation defaults.
+    Other keywords are kept in `extra`; they can be read and set as attributes, and `to_dict` writes them back. Decoding
+    options among them (`num_beams`, `length_penalty`, …) become the model's generation defaults.
 
     Raises:
         InputError: a keyword looks like a misspelt field, or a value is out of range.
@@ -75,7 +75,7 @@ class BartConfig:
         if fields.get("model_type") == "mbart" or fields.get("normalize_before"):
             fields.setdefault("pre_ln", True)
         for field in dataclasses.fields(self):
-            value = fields.pop(field.name, None)  # null is how transformers writes what is unset
+            value = fields.pop(field.name, None)  # transformers writes null for what is not set
             setattr(self, field.name, field.default if value is None else value)
         for name, value in fields.items():
             setattr(self, name, value)
@@ -92,7 +92,7 @@ class BartConfig:
         self.extra[name] = value
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only when normal lookup fails; `extra` itself is missing while a copy is being unpickled.
+        # Called only where normal lookup fails. While a copy is unpickled, `extra` itself is missing.
         if name != "extra" and name in self.__dict__.get("extra", {}):
             return self.extra[name]
         raise AttributeError(f"BartConfig has no field {name!r}")
@@ -137,26 +137,21 @@ class BartConfig:
             InputError: the file is missing, is not a JSON object, or holds a bad field (the message names the file).
         """
         path = Path(path)
-        try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such config file") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise InputError(f"{path}: not a readable JSON config ({error})") from None
-        if not isinstance(fields, dict):
-            raise InputError(f"{path}: a config is a JSON object, this is {type(fields).__name__}")
+        if not path.exists():
+            raise InputError(f"{path}: no such config file")
+        fields = read_json(path)
         try:
             return cls(**fields)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, known and unknown, as they would stand in a config.json."""
+        """All fields, known and unknown, as a config.json holds them."""
         return {name: getattr(self, name) for name in _FIELD_NAMES} | self.extra
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the config as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_json(Path(path), self.to_dict())
 
 
 _FIELD_TYPES = {field.name: str(field.type) for field in dataclasses.fields(BartConfig)}

@@ -1,12 +1,12 @@
-"""Beam search as a state machine: it takes scores and gives choices, and knows nothing of models or text.
+"""Beam search as a state machine: it takes scores, returns choices, and knows nothing of models or text.
 
-Shapes: B articles, K beams, R = B·K rows, V vocabulary, T the greatest length, t ids that the article's hypotheses hold
-so far (the start token included), C candidates per article, of which the first K are "the top".
+Shapes: B articles, K beams, R = B·K rows, V vocabulary, T greatest length, t the number of ids that an article's
+hypotheses hold so far (the start token included), C candidates per article, of which the first K are "the top".
 
-Invariant: after every step beam k of article b is the open hypothesis ``tokens[b, k, :t]`` with the sum of
-log-probabilities ``scores[b, k]``, and it holds no EOS. Finished hypotheses are kept apart: the K best of each article,
-best first, scored with the length penalty. Articles do not see each other, may have begun at different times, and may
-leave.
+Invariant: after every step, beam k of article b is the open hypothesis ``tokens[b, k, :t]``, which holds no EOS, and
+``scores[b, k]`` is the sum of its log-probabilities. The K best finished hypotheses of each article are kept apart,
+best first, scored with the length penalty. Articles do not influence each other, may have begun at different times, and
+may leave.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from torch import Tensor
 
 from bart.generation.rules import draw
 
-# The score of what must not win. Finite, as in transformers: where nothing else is left it still ranks above -inf.
+# The score of a hypothesis that must not win. As in transformers it is finite, so that it ranks above -inf.
 _HOPELESS = -1.0e9
-# Columns whose best is found first when the best of many columns are looked for.
+# Columns in a block, in the search for the best of many columns.
 _BLOCK = 128
 
 
 def _top_sums(scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` greatest of scores (B, K, V) + bases (B, K) of each article, and where they are in its K·V.
+    """The ``count`` greatest of scores (B, K, V) + bases (B, K) of each article, and their places in its K·V.
 
-    As `torch.topk` of the sums, in one quick pass over the scores: the greatest lie in the blocks whose own greatest
-    are the greatest, so only so many blocks have to be added up and searched.
+    This is `torch.topk` of the sums, in one quick pass over the scores: the greatest sums lie in the ``count`` blocks
+    with the greatest maxima, so the other blocks need not be searched.
     """
     _, beams, width = scores.shape
     blocks = width // _BLOCK
     if beams * blocks <= 4 * count:
         return (scores + bases[:, :, None]).flatten(1).topk(count)
     split = scores[:, :, : blocks * _BLOCK].unflatten(2, (blocks, _BLOCK))
-    # Rounding keeps the order: a block's greatest sum is that of its greatest score.
+    # Rounding keeps the order, so a block's greatest sum is the sum of its greatest score.
     best = (split.amax(dim=3) + bases[:, :, None]).flatten(1).topk(count).indices
     firsts = best // blocks * width + best % blocks * _BLOCK  # (B, count)
     columns = (firsts[:, :, None] + torch.arange(_BLOCK, device=scores.device)).flatten(1)
@@ -48,7 +48,7 @@ def _top_sums(scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor
 
 
 def is_among(ids: Tensor, chosen: Tensor) -> Tensor:
-    """Whether each id (…) is one of the chosen (n,): `torch.isin`, which may wait for the device if n is large."""
+    """Whether each id (…) is one of the chosen (n,). `torch.isin` may wait for the device if n is large."""
     return (ids[..., None] == chosen).any(dim=-1)
 
 
@@ -58,9 +58,9 @@ class Hypotheses:
 
     Attributes:
         tokens: (B, N, T) ids, padded after the last one.
-        parents: (B, N, T - 1); the beam that held the hypothesis when id i + 1 was chosen, -1 after the last id.
+        parents: (B, N, T - 1); entry i is the beam that held the hypothesis when id i + 1 was chosen, -1 after the end.
         scores: (B, N).
-        finished: (B, N) bool; false for hypotheses that go on and for places not taken yet.
+        finished: (B, N) bool; false for hypotheses that go on and for empty places.
     """
 
     tokens: Tensor
@@ -70,26 +70,20 @@ class Hypotheses:
 
     def take(self, index: Tensor) -> Hypotheses:
         """Hypotheses index[b, m] (B, M) of each article b."""
-        return Hypotheses(
-            self.tokens.gather(1, index[:, :, None].expand(-1, -1, self.tokens.shape[2])),
-            self.parents.gather(1, index[:, :, None].expand(-1, -1, self.parents.shape[2])),
-            self.scores.gather(1, index),
-            self.finished.gather(1, index),
+        longer = (
+            part.gather(1, index[:, :, None].expand(-1, -1, part.shape[2])) for part in (self.tokens, self.parents)
         )
+        return Hypotheses(*longer, self.scores.gather(1, index), self.finished.gather(1, index))
 
     def of(self, articles: Tensor) -> Hypotheses:
         """The hypotheses of some articles (M,)."""
-        return Hypotheses(self.tokens[articles], self.parents[articles], self.scores[articles], self.finished[articles])
+        return Hypotheses(*(tensor[articles] for tensor in vars(self).values()))
 
     @staticmethod
     def join(parts: Sequence[Hypotheses], dim: int = 1) -> Hypotheses:
-        """The hypotheses of all parts, article by article; with dim 0, of other articles after one another."""
-        return Hypotheses(
-            torch.cat([part.tokens for part in parts], dim=dim),
-            torch.cat([part.parents for part in parts], dim=dim),
-            torch.cat([part.scores for part in parts], dim=dim),
-            torch.cat([part.finished for part in parts], dim=dim),
-        )
+        """The hypotheses of all parts, per article; with dim 0, parts hold different articles."""
+        fields = zip(*(vars(part).values() for part in parts), strict=True)
+        return Hypotheses(*(torch.cat(tensors, dim=dim) for tensors in fields))
 
 
 class BeamSearch:
@@ -97,11 +91,11 @@ class BeamSearch:
 
     Args:
         articles: B, the articles to begin with.
-        beams: K; or several numbers, the beams of an article that this search has, where other searches have others.
+        beams: K; or the numbers of this search's beams, where an article also has beams of other searches.
         max_length: T, at least 2.
         start_token_id: first id of every hypothesis.
         pad_token_id: fills hypotheses after their end.
-        eos_ids: (n,) ids that end a hypothesis; may be empty. Their device is that of all state.
+        eos_ids: (n,) ids that end a hypothesis; may be empty. All state is on their device.
         length_penalty, early_stopping: as in GenerationConfig.
         sample: draw candidates without replacement instead of taking the best.
     """
@@ -135,10 +129,10 @@ class BeamSearch:
         hopeless = torch.full(shape, _HOPELESS, dtype=torch.float32, device=eos_ids.device)
         unfinished = torch.zeros(shape, dtype=torch.bool, device=eos_ids.device)
         self.finished = Hypotheses(tokens, parents, hopeless, unfinished)
-        # All beams start alike: only the first may be extended, or they would stay alike.
+        # All beams start alike. Only the first may be extended, or they would stay alike.
         self.open = Hypotheses(tokens, parents, hopeless.index_fill(1, self.beams.new_zeros(1), 0.0), unfinished)
         self.lengths = eos_ids.new_ones(articles)  # (B,): t
-        # (B, 1): whether the finished hypotheses of an article may still change.
+        # (B, 1): whether an article's finished hypotheses may still change.
         self.active = torch.ones_like(unfinished[:, :1])
 
     @property
@@ -148,7 +142,7 @@ class BeamSearch:
 
     @property
     def state(self) -> list[Tensor]:
-        """The tensors (B, …) that steps change; a search may be given others in their place."""
+        """The tensors (B, …) that steps change; setting it replaces them."""
         return [*vars(self.open).values(), *vars(self.finished).values(), self.lengths, self.active]
 
     @state.setter
@@ -167,7 +161,7 @@ class BeamSearch:
             scores: (R, V) log-probabilities of the next id, after all rules.
 
         Returns:
-            (B, K) the beam of the article whose decoder state each beam goes on from.
+            (B, K) for each beam, the beam of the article that it continues.
         """
         candidates = self._extend(scores.view(-1, self.width, scores.shape[1]))
         self.finished = self._collect(candidates, self._eligible(candidates))
@@ -182,7 +176,7 @@ class BeamSearch:
     def _extend(self, scores: Tensor) -> Hypotheses:
         """The C most likely extensions of the open hypotheses by one id; ``finished`` says which of them end there.
 
-        Each beam gets one place more than there are EOS ids, so that K extensions remain open whatever ends.
+        Each beam has one candidate more than there are EOS ids, so that K extensions stay open whatever ends.
         """
         vocab_size = scores.shape[2]
         count = min(max(2, len(self.eos_ids) + 1), vocab_size) * self.width
@@ -202,7 +196,7 @@ class BeamSearch:
         return replace(extended, scores=sums, finished=is_among(ids, self.eos_ids) | last)
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
-        """(B, C) bool: the candidates that finish here. Those below the top only stand by to stay open."""
+        """(B, C) bool: the candidates that finish here. Those below the top can only become open hypotheses."""
         eligible = candidates.finished & self.active
         eligible[:, self.width :] = False
         return eligible
@@ -220,7 +214,7 @@ class BeamSearch:
         return both.take(both.scores.topk(self.width).indices)
 
     def _attainable(self, candidates: Hypotheses) -> Tensor:
-        """(B, 1) the score that the article's open hypotheses are taken to be able to reach."""
+        """(B, 1) the score that, by assumption, the article's open hypotheses can reach at best."""
         return self.open.scores[:, :1] / self._penalty(self._assumed_lengths())
 
     def _assumed_lengths(self) -> Tensor:
@@ -228,16 +222,16 @@ class BeamSearch:
         return torch.full_like(self.lengths, self.max_length - 1) if longer_is_better else self.lengths
 
     def _penalty(self, lengths: Tensor) -> Tensor:
-        """(B,) -> (B, 1), what the score of a hypothesis with so many ids after the start token is divided by."""
+        """(B,) numbers of ids after the start token -> (B, 1), the divisor of a hypothesis's score."""
         return (lengths[:, None].double() ** self.length_penalty).float()
 
 
 class DiverseBeamGroup(BeamSearch):
     """One group of diverse beam search, with the choices of transformers 4 (its ``BeamSearchScorer``).
 
-    It differs from BeamSearch in four places: an article is done when even its best *candidate*, ended or not, cannot
+    It differs from BeamSearch in four ways: an article is done when even its best *candidate*, ended or not, cannot
     improve it; open hypotheses are the best candidates in order of rank, however bad; with early stopping, hypotheses
-    cut at max_length do not count if those that ended suffice; and a done article emits padding.
+    cut at max_length do not count if those that ended suffice; and a finished article emits padding.
     """
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
@@ -250,7 +244,8 @@ class DiverseBeamGroup(BeamSearch):
         return eligible
 
     def _next_open(self, candidates: Hypotheses) -> Hypotheses:
-        # In the last step too, when all candidates finish: later groups pay for these ids, and EOS is not among them.
+        # This also holds in the last step, where all candidates finish: later groups are penalised for these ids, and
+        # EOS is not among them.
         by_rank = self._ended(candidates).long().argsort(dim=1, stable=True)
         chosen = candidates.take(by_rank[:, : self.width])
         places = self._at(self.lengths)
@@ -269,6 +264,6 @@ class DiverseBeamGroup(BeamSearch):
 
 def best_hypotheses(searches: Sequence[BeamSearch], count: int) -> Hypotheses:
     """The ``count`` best finished hypotheses of each article, best first, from the beam groups that searched it."""
-    # Among equals the later group's comes first, as transformers has it.
+    # Of equal scores the later group's comes first, as in transformers.
     found = Hypotheses.join([search.finished for search in reversed(searches)])
     return found.take(found.scores.sort(dim=1, descending=True, stable=True).indices[:, :count])

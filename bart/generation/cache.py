@@ -1,9 +1,9 @@
 """Keys and values that decoding keeps between steps.
 
-On a CUDA device a step can be recorded and replayed (see `graphs`). So tensors there keep their shapes over many steps,
+On a CUDA device a step can be recorded and replayed (see `graphs`). Tensors there keep their shapes over many steps,
 and a step finds the columns to write to in a tensor.
 
-Shapes: B articles, K beams, H heads, S source length, T tokens there is room for, Dh the head width.
+Shapes: B articles, K beams, H heads, S source length, T tokens there is room for, Dh head width.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Tokens by which the room for self-attention's keys and values grows at least. Torch's attention reads all of the room
-# in every step, under a mask, since matrix products would copy a part of it; so there should not be too much. But a
-# growth changes shapes.
+# The least number of tokens by which the room for keys and values of self-attention grows. Torch reads all of the room
+# in every step, under a mask, so there should not be too much of it. But each growth changes shapes.
 ROOM = 8
 MOST_ROOM_OF_FIXED_SHAPES = 64
-# Of keys, so that attention's kernels can read masks as they are.
+# A multiple of keys with which attention's kernels can read masks as they are.
 ALIGNMENT = 16
-# Multiple to which sources are padded where shapes should recur.
+# The multiple to which sources are padded where shapes should recur.
 SOURCE_PIECE = 64
 
 
@@ -37,18 +36,18 @@ def has_fixed_shapes(device: torch.device) -> bool:
 class LayerCache:
     """One decoder layer's keys and values.
 
-    Cross-attention's are computed once per article and shared by its beams. Self-attention's stay where they are
-    written: a step's token of beam k has column c·K + k, with a c that no beam still reads, and which columns are a
-    beam's own past is a matter of the mask.
+    Cross-attention's are computed once per article, and its beams share them. Self-attention's stay where they are
+    written: a step's token of beam k has column c·K + k, for a c that no beam reads any more, and a mask says which
+    columns are a beam's own past.
     """
 
-    cross_keys: Tensor  # (B, H, S, Dh), or what else the model's attention takes
+    cross_keys: Tensor  # (B, H, S, Dh), or another last dimension where the model's attention takes that
     cross_values: Tensor  # (B, H, S, Dh)
     self_keys: Tensor  # (B, H, T·K, Dh)
     self_values: Tensor  # (B, H, T·K, Dh)
 
     def store(self, keys: Tensor, values: Tensor, columns: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values (B, H, K, Dh) of each beam's next token; return all there is room for."""
+        """Store the keys and values (B, H, K, Dh) of each beam's next token; return the whole stores."""
         self.self_keys[:, :, columns] = keys
         self.self_values[:, :, columns] = values
         return self.self_keys, self.self_values
@@ -57,18 +56,21 @@ class LayerCache:
 class DecoderCache:
     """What the decoder remembers of its articles and of the tokens it has read.
 
-    Articles may join at different times: all of them read one token per step and beam, in the same column.
+    Articles may join at different times. In each step, all articles read one token per beam, in the same columns.
+
+    Stores hold 0 wherever an article has written nothing: attention multiplies hidden values by a weight of 0, and NaN
+    times 0 is NaN.
 
     Args:
         cross: per layer, the keys and values of the encoder states, each (B, H, S, Dh).
         own: some keys of self-attention (…, Dh), for their type.
-        readable: (B, S), true where a source position may be read, or None for all of them.
+        readable: (B, S), true where a source position may be read, or None for all positions.
         beams: K, decoder rows per article.
         max_length: the most tokens a beam will be given.
 
     Attributes:
-        columns: where the keys and values of each beam's next token belong: where shapes are fixed a tensor (K,), and
-            else a slice, which is quicker on the CPU.
+        columns: the columns of each beam's next token: a tensor (K,) where shapes are fixed, elsewhere a slice, which
+            is quicker on the CPU.
     """
 
     def __init__(
@@ -96,20 +98,20 @@ class DecoderCache:
         self.beams = beams
         self.max_length = max_length
         self.steps = 0
-        self.joined = [0] * articles  # the step before which each article joined
+        self.joined = [0] * articles  # the number of steps before each article joined
         self.positions = torch.full((articles,), -1, device=keys.device)  # of the token that an article read last
         # (B, 1, K, T·K): 0 where a beam may read a column, -inf where it may not.
         self.self_mask = own.new_empty((articles, 1, beams, 0))
         self.own_columns = additive(torch.eye(beams, dtype=torch.bool, device=keys.device), own.dtype)
-        self.free: deque[int] = deque()  # columns that hold nothing
-        self.used: deque[tuple[int, int]] = deque()  # (step, column) of those that do, oldest first
+        self.free: deque[int] = deque()  # columns that no article reads
+        self.used: deque[tuple[int, int]] = deque()  # (step, column) of the others, oldest first
         self.first_columns = torch.arange(beams, device=keys.device)
         self.columns: slice | Tensor = torch.empty_like(self.first_columns) if self.fixed_shapes else slice(0, 0)
         self._set_readable(readable)
 
     @property
     def state(self) -> list[Tensor]:
-        """The tensors that a step reads or changes, where shapes are fixed; a step may be given others in their place.
+        """The tensors that a step reads or changes, where shapes are fixed; a step may be given others instead.
 
         Nothing else changes between two calls of `advance`.
         """
@@ -142,23 +144,21 @@ class DecoderCache:
 
     def keep(self, articles: Tensor) -> None:
         """Go on with some of the articles (M,) only."""
-        for layer in self.layers:
-            layer.cross_keys, layer.cross_values = layer.cross_keys[articles], layer.cross_values[articles]
-            layer.self_keys, layer.self_values = layer.self_keys[articles], layer.self_values[articles]
+        self.layers = [LayerCache(*(store[articles] for store in vars(layer).values())) for layer in self.layers]
         self.self_mask, self.positions = self.self_mask[articles], self.positions[articles]
         self.joined = [self.joined[article] for article in articles.tolist()]
         self._changed(self.readable[articles])
 
     def replace(self, articles: Tensor, other: DecoderCache) -> None:
-        """Put the articles of a cache that has read nothing yet in the places of others (M,), copying nothing else."""
+        """Put the articles of a cache that has read nothing yet into the places of others (M,).
+
+        Nothing else is copied.
+        """
         length = max(self.readable.shape[1], other.readable.shape[1])
         for layer, new in zip(self.layers, other.layers, strict=True):
-            for name in ("cross_keys", "cross_values"):
-                old, added = getattr(layer, name), getattr(new, name)
-                if old.shape[2] < length:
-                    old = padded(old, 2, length)
-                    setattr(layer, name, old)
-                old[articles, :, : added.shape[2]] = added  # what an earlier article left behind these is hidden
+            layer.cross_keys = _replaced(layer.cross_keys, articles, new.cross_keys, length)
+            layer.cross_values = _replaced(layer.cross_values, articles, new.cross_values, length)
+            layer.self_keys[articles] = layer.self_values[articles] = 0
         self.self_mask[articles] = -torch.inf
         self.positions[articles] = -1
         for article in articles.tolist():
@@ -168,7 +168,7 @@ class DecoderCache:
         self._changed(readable)
 
     def _changed(self, readable: Tensor) -> None:
-        """Give up columns and source positions that none of the articles, with these readable ones, needs."""
+        """Give up columns and source positions that none of the articles, of which these are readable, needs."""
         oldest = min(self.joined)
         while self.used and self.used[0][0] < oldest:
             self.free.append(self.used.popleft()[1])
@@ -177,25 +177,24 @@ class DecoderCache:
             longest = _rounded_up(longest, SOURCE_PIECE)
         if longest < readable.shape[1]:
             for layer in self.layers:
-                for name in ("cross_keys", "cross_values"):
-                    shorter = getattr(layer, name)[:, :, :longest]
-                    # Recorded steps know tensors by where they begin.
-                    setattr(layer, name, shorter.contiguous() if self.fixed_shapes else shorter)
+                stores = layer.cross_keys[:, :, :longest], layer.cross_values[:, :, :longest]
+                # Recorded steps find tensors by their address.
+                layer.cross_keys, layer.cross_values = (
+                    store.contiguous() if self.fixed_shapes else store for store in stores
+                )
         self._set_readable(readable[:, :longest])
 
     def _grow(self) -> None:
-        """Make room for more columns; what is not written yet is 0, for a masked NaN would still spread."""
+        """Make room for more columns."""
         columns = self.self_mask.shape[3]
         tokens = columns // self.beams
-        # By a part of what there is, so that growths copy each column only some few times.
+        # In proportion to what there is, so that each column is copied only a few times.
         tokens += self.room if self.fixed_shapes else max(self.room, tokens // 4)
         more = min(tokens, self.max_length) * self.beams
         self.free.extend(range(columns, more, self.beams))
         self.self_mask = padded(self.self_mask, 3, more, -torch.inf)
         for layer in self.layers:
-            layer.self_keys, layer.self_values = (
-                padded(store, 2, more) for store in (layer.self_keys, layer.self_values)
-            )
+            layer.self_keys, layer.self_values = padded(layer.self_keys, 2, more), padded(layer.self_values, 2, more)
 
     def _set_readable(self, readable: Tensor) -> None:
         self.readable = readable
@@ -209,11 +208,20 @@ def _rounded_up(number: int, multiple: int) -> int:
     return math.ceil(number / multiple) * multiple
 
 
+def _replaced(store: Tensor, articles: Tensor, new: Tensor, length: int) -> Tensor:
+    """A store (B, H, L, Dh), made longer if need be, with new articles (M, H, L', Dh) in some places."""
+    if store.shape[2] < length:
+        store = padded(store, 2, length)
+    store[articles, :, : new.shape[2]] = new
+    store[articles, :, new.shape[2] :] = 0
+    return store
+
+
 def padded(tensor: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:
-    """The tensor made so long in one dimension."""
+    """The tensor, filled up to a length in one dimension."""
     return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, length - tensor.shape[dim]), value=value)
 
 
 def additive(mask: Tensor, dtype: torch.dtype, low: float = -torch.inf) -> Tensor:
-    """True -> 0, false -> low: attention would else turn the mask into that in every layer."""
+    """True -> 0, false -> low. Done once, this saves attention the conversion in every layer."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, low)

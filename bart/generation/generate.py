@@ -1,7 +1,7 @@
-"""From source ids to generated ids: the loop that joins a model, the score rules and a way to choose.
+"""From source ids to generated ids: `generate` for one batch, and for articles that join and leave a batch.
 
-Shapes: B articles, K beams (or samples) per article, R = B·K decoder rows (row r belongs to article r // K), S source
-length, T generated length, D model width, V vocabulary.
+Shapes: B articles, K beams (or samples) per article, R = B·K decoder rows (row r belongs to article r // K), N returned
+sequences per article, S source length, T generated length, D model width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation.beam_search import Hypotheses
-from bart.generation.config import GenerationConfig
+from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
 
-if TYPE_CHECKING:
-    from bart.modeling.modeling_bart import BartForConditionalGeneration
+# Called with the numbers of articles, their encoder states (B, S, D) and their mask (B, S) bool.
+Encoded = Callable[[list[int], Tensor, Tensor], object]
 
 
 @dataclass
 class GenerationOutput:
-    """What ``generate(return_dict_in_generate=True)`` returns; N sequences per article.
+    """What ``generate(return_dict_in_generate=True)`` returns.
 
     Attributes:
         sequences: (B·N, T) ids, article by article, best first; padded on the right to the longest.
@@ -46,7 +47,7 @@ class GenerationOutput:
 
 @torch.no_grad()
 def generate(
-    model: BartForConditionalGeneration,
+    model: Model,
     input_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
     *,
@@ -59,7 +60,6 @@ def generate(
     eval mode and gets its mode back.
 
     Args:
-        model: only its encode, new_cache, decode, config, generation_config and device are used.
         input_ids: (B, S) int64; may be left out with encoder_outputs.
         attention_mask: (B, S), 1 for ids and 0 for padding. None: the padding ids of input_ids are masked, unless the
             padding id is also an EOS id.
@@ -67,38 +67,36 @@ def generate(
         options: fields of GenerationConfig; they override ``model.generation_config``.
 
     Returns:
-        (B·num_return_sequences, T) int64 ids, from the start token on, padded on the right, T the longest of them; with
+        (B·N, T) int64 ids, from the start token on, padded on the right to the longest of them; with
         return_dict_in_generate a GenerationOutput.
 
     Raises:
         InputError: an unknown or bad option, inputs of a wrong shape, an empty batch, ids outside the vocabulary, an
             article without a single unmasked id, or more ids than the model has positions.
     """
-    config = model.generation_config.merged(**options)
-    config.check_vocabulary(model.config.vocab_size)
+    config, max_length = _config(model, options)
     device = model.device
     input_ids, attention_mask, encoder_outputs = (
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
     )
     mask = _checked_mask(model, config, input_ids, attention_mask, encoder_outputs)
-    max_length = config.longest(model.config.max_position_embeddings)
     if config.shortest > max_length:
         warnings.warn(f"min_length ({config.shortest}) is above max_length ({max_length})", stacklevel=3)
-    rules_for(config, max_length, input_ids, device)  # refuses what it cannot apply before anything is computed
+    rules_for(config, max_length, input_ids, device)  # raises what it refuses before anything is computed
     kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
     with _eval_mode(model):
-        if encoder_outputs is None:
-            encoder_outputs = model.encode(input_ids, mask)
-        articles = [Sources(list(range(len(encoder_outputs))), mask, encoder_outputs, input_ids)]
+        states = model.encode(input_ids, mask) if encoder_outputs is None else encoder_outputs
+        articles = [Sources(list(range(len(states))), mask, states, input_ids)]
+        # Random draws and kept scores need the rows of the whole batch to the end.
+        may_leave = kept is None and not config.do_sample
         parts = list(
             decode(
                 model,
                 config,
                 max_length,
-                len(encoder_outputs),
+                len(states),
                 lambda _: articles.pop() if articles else None,
-                # Random draws and the rows of kept scores are those of the whole batch to the end.
-                may_leave=kept is None and not config.do_sample,
+                may_leave=may_leave,
                 kept=kept,
             )
         )
@@ -110,31 +108,43 @@ def generate(
 
 @dataclass
 class GeneratedArticle:
-    """An article that `generate_many` or `generate_live` is done with.
+    """An article that `generate_many` or `generate_live` has finished.
 
     Attributes:
         index: its place among the sources; for `generate_live` its number.
-        sequences: (N, T) ids, best first; padded on the right to the longest.
-        seconds: in the batch, and its share of the encoding with others.
+        sequences: (N, T) ids on the CPU, best first; padded on the right to the longest.
+        seconds: from its joining the batch to its end, and its share of the encoding; for `generate_live` from its
+            arrival.
+        encoding_seconds: its share of the encoding: the time of its group over the number of articles in it.
     """
 
     index: int
     sequences: Tensor
     seconds: float
+    encoding_seconds: float = 0.0
 
 
 @torch.no_grad()
 def generate_many(
-    model: BartForConditionalGeneration, sources: Sequence[Sequence[int]], batch_size: int, **options: Any
+    model: Model,
+    sources: Sequence[Sequence[int]],
+    batch_size: int,
+    *,
+    encoded: Encoded | None = None,
+    **options: Any,
 ) -> Iterator[GeneratedArticle]:
-    """Generate for any number of articles, of which new ones take the places of those that are done.
+    """Generate for any number of articles; new ones take the places of those that are done.
 
     Long sources come first: articles of like length are in the batch together, and memory runs out at once if at all.
     In fp32 each article gets the ids that `generate` gives it alone.
 
     Args:
-        sources: ids of each article, without padding.
+        sources: the ids of each article, without padding.
         batch_size: articles decoded at once.
+        encoded: called for each group of articles, right after they were encoded and before they are decoded, with
+            their indices, their encoder states (B, S, D) and their mask (B, S), true for ids. From the states, the loss
+            of references can be computed without encoding again: ``model(encoder_outputs=states, attention_mask=mask,
+            labels=labels)``. It runs in inference mode, and its time counts in no article's seconds.
         options: fields of GenerationConfig; return_dict_in_generate and output_scores have no effect.
 
     Yields:
@@ -145,51 +155,50 @@ def generate_many(
     """
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; allowed: at least 1")
-    config = model.generation_config.merged(**options)
-    config.check_vocabulary(model.config.vocab_size)
-    max_length = config.longest(model.config.max_position_embeddings)
+    config, max_length = _config(model, options)
     for index, source in enumerate(sources):
         _check_source(model, index, source)
     waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    ready = Sources([], None, torch.empty(0), None)  # encoded together, of which some wait to join
-    encoding = 0.0  # seconds of each of these
-    joined: dict[int, float] = {}  # when each article joined, had it been encoded just before
+    ready = Sources([], None, torch.empty(0), None)  # encoded together; those that have not joined yet
+    times = _Times(model.device)
 
     def next_sources(count: int) -> Sources | None:
-        nonlocal ready, encoding
-        start = time.perf_counter()
+        nonlocal ready
         if not ready.numbers:
             if not waiting:
                 return None
             numbers = [waiting.pop() for _ in range(min(batch_size, len(waiting)))]
-            ready = _encoded(model, config, numbers, [sources[number] for number in numbers])
-            encoding = (time.perf_counter() - start) / len(ready.numbers)
+            with times.encoding(numbers):
+                ready = _encode(model, config, numbers, [sources[number] for number in numbers])
+            if encoded is not None:
+                with times.stopped():
+                    encoded(numbers, ready.states, ready.mask)
         longest = len(sources[ready.numbers[0]])
         first, ready = ready.of(slice(0, count), longest), ready.of(slice(count, None), longest)
         for number in first.numbers:
-            joined[number] = time.perf_counter() - encoding
+            times.begin(number, ago=times.shares[number])
         return first
 
     with _eval_mode(model):
-        yield from _articles(decode(model, config, max_length, batch_size, next_sources), joined)
+        yield from _articles(decode(model, config, max_length, batch_size, next_sources), times)
 
 
 @torch.no_grad()
 def generate_live(
-    model: BartForConditionalGeneration,
+    model: Model,
     arrivals: Callable[[int], Sequence[tuple[int, Sequence[int]]]],
     batch_size: int,
     **options: Any,
 ) -> Iterator[GeneratedArticle]:
-    """Generate for sources that may arrive while others are in work, and then join these.
+    """Generate for sources that arrive while others are decoded, and then join these.
 
     In fp32 each article gets the ids that `generate` gives it alone.
 
     Args:
-        arrivals: gives at most so many of the sources that have arrived, each as a number of its own and its ids
-            without padding; none where there are none. It is asked once before the first step, and after each one
-            (on accelerators after some) until there is no room or it gives none. Once all articles are done and there
-            are no more, generation ends.
+        arrivals: gives at most so many of the sources that have arrived, each as a number of the caller's and its ids
+            without padding; none where there are none. It is asked once before the first step, and after each step (on
+            accelerators after some steps) until there is no room or it gives none. Generation ends when all articles
+            are done and there are no more.
         batch_size: articles decoded at once.
         options: as for `generate_many`.
 
@@ -199,55 +208,99 @@ def generate_live(
     Raises:
         InputError: as `generate` does; for a source when it arrives.
     """
-    config = model.generation_config.merged(**options)
-    config.check_vocabulary(model.config.vocab_size)
-    max_length = config.longest(model.config.max_position_embeddings)
-    joined: dict[int, float] = {}
+    config, max_length = _config(model, options)
+    times = _Times(model.device)
 
     def next_sources(room: int) -> Sources | None:
         arrived = arrivals(room)
         for number, source in arrived:
             _check_source(model, number, source)
-            joined[number] = time.perf_counter()
+            times.begin(number)
         if not arrived:
             return None
-        return _encoded(model, config, [number for number, _ in arrived], [source for _, source in arrived])
+        numbers = [number for number, _ in arrived]
+        with times.encoding(numbers):
+            return _encode(model, config, numbers, [source for _, source in arrived])
 
     with _eval_mode(model):
-        yield from _articles(decode(model, config, max_length, batch_size, next_sources, live=True), joined)
+        yield from _articles(decode(model, config, max_length, batch_size, next_sources, live=True), times)
 
 
-def _check_source(model: BartForConditionalGeneration, number: int, source: Sequence[int]) -> None:
-    """Raise InputError for a source without ids, with too many, or with some that are not in the vocabulary."""
-    if not 0 < len(source) <= model.config.max_position_embeddings:
-        most = model.config.max_position_embeddings
+class _Times:
+    """When each article joined, its share of the encoding, and a clock that can be stopped.
+
+    A GPU works on after the host has given it its work; where the work's time is measured, the host waits for it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.left_out = 0.0  # seconds for which the clock was stopped
+        self.began: dict[int, float] = {}
+        self.shares: dict[int, float] = {}
+
+    def now(self) -> float:
+        return time.perf_counter() - self.left_out
+
+    def begin(self, number: int, ago: float = 0.0) -> None:
+        self.began[number] = self.now() - ago
+
+    @contextmanager
+    def encoding(self, numbers: list[int]) -> Iterator[None]:
+        """Measure the encoding of these articles."""
+        self._synchronise()
+        start = time.perf_counter()
+        yield
+        self._synchronise()
+        self.shares |= dict.fromkeys(numbers, (time.perf_counter() - start) / len(numbers))
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Leave out the time of what is done inside."""
+        start = time.perf_counter()
+        yield
+        self._synchronise()
+        self.left_out += time.perf_counter() - start
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _articles(parts: Iterator[tuple[list[int], Hypotheses]], times: _Times) -> Iterator[GeneratedArticle]:
+    """The articles of each part of the results."""
+    for numbers, found in parts:
+        steps = (found.parents >= 0).sum(dim=2).amax(dim=1).tolist()
+        now = times.now()
+        for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
+            # An ordinary tensor, which may be changed and trained on, and does not keep other articles' ids.
+            sequences = tokens[:, : length + 1].clone()
+            yield GeneratedArticle(number, sequences, now - times.began.pop(number), times.shares.pop(number))
+
+
+def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, int]:
+    """The options for this call, checked against the model, and the greatest length of a sequence."""
+    config = model.generation_config.merged(**options)
+    config.check_vocabulary(model.config.vocab_size)
+    return config, config.longest(model.config.max_position_embeddings)
+
+
+def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
+    """Raise InputError for a source without ids, with too many, or with ids outside the vocabulary."""
+    most, last = model.config.max_position_embeddings, model.config.vocab_size - 1
+    if not 0 < len(source) <= most:
         raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
-    if not (min(source) >= 0 and max(source) < model.config.vocab_size):
-        last = model.config.vocab_size - 1
+    if not (min(source) >= 0 and max(source) <= last):
         raise InputError(f"source {number} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
 
 
-def _encoded(
-    model: BartForConditionalGeneration, config: GenerationConfig, numbers: list[int], sources: Sequence[Sequence[int]]
-) -> Sources:
-    """Sources, encoded together."""
+def _encode(model: Model, config: GenerationConfig, numbers: list[int], sources: Sequence[Sequence[int]]) -> Sources:
+    """Encode sources together."""
     lengths = torch.tensor([len(source) for source in sources])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
     ids = torch.full(mask.shape, config.fill_token_id or 0)
     ids[mask] = torch.cat([torch.as_tensor(source, dtype=torch.long) for source in sources])
     ids, mask = ids.to(model.device), mask.to(model.device)
     return Sources(numbers, mask, model.encode(ids, mask), ids.masked_fill(~mask, NO_ID))
-
-
-def _articles(parts: Iterator[tuple[list[int], Hypotheses]], joined: dict[int, float]) -> Iterator[GeneratedArticle]:
-    """The articles of each part of the results; joined says when each of those in work joined."""
-    for numbers, found in parts:
-        steps = (found.parents >= 0).sum(dim=2).amax(dim=1).tolist()
-        now = time.perf_counter()
-        for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
-            # An ordinary tensor, which may be changed and trained on, and does not keep those of other articles.
-            sequences = tokens[:, : length + 1].clone()
-            yield GeneratedArticle(number, sequences, now - joined.pop(number))
 
 
 def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:
@@ -266,10 +319,11 @@ def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor] | No
 
 
 @contextmanager
-def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Eval mode inside, the mode of each module as it was after it."""
+def _eval_mode(model: Model) -> Iterator[None]:
+    """Put all modules into eval mode; give each its mode back at the end."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
@@ -278,7 +332,7 @@ def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _checked_mask(
-    model: BartForConditionalGeneration,
+    model: Model,
     config: GenerationConfig,
     input_ids: Tensor | None,
     attention_mask: Tensor | None,
@@ -291,22 +345,20 @@ def _checked_mask(
     if input_ids is not None and (input_ids.dim() != 2 or input_ids.dtype not in (torch.int64, torch.int32)):
         got = f"{tuple(input_ids.shape)} of {input_ids.dtype}"
         raise InputError(f"input_ids are {got}; allowed: two dimensions (articles, source length) of int64")
-    width = model.config.d_model
+    width, positions = model.config.d_model, model.config.max_position_embeddings
     if encoder_outputs is not None and (encoder_outputs.dim() != 3 or encoder_outputs.shape[2] != width):
         shape = tuple(encoder_outputs.shape)
         raise InputError(f"encoder_outputs are {shape}; allowed: three dimensions (articles, source length, {width})")
-    shape = source.shape[:2]
+    shape = tuple(source.shape[:2])
     if 0 in shape:
-        raise InputError(f"the source is {tuple(shape)}; allowed: at least one article and one id")
-    positions = model.config.max_position_embeddings
+        raise InputError(f"the source is {shape}; allowed: at least one article and one id")
     if shape[1] > positions:
         raise InputError(f"the source has {shape[1]} ids; allowed: at most {positions}, the model's positions")
     if encoder_outputs is not None and encoder_outputs.shape[:2] != shape:
-        raise InputError(
-            f"encoder_outputs are of {tuple(encoder_outputs.shape[:2])}; allowed: {tuple(shape)}, as input_ids"
-        )
+        got = tuple(encoder_outputs.shape[:2])
+        raise InputError(f"encoder_outputs are of {got}; allowed: {shape}, as input_ids")
     if attention_mask is not None and attention_mask.shape != shape:
-        raise InputError(f"attention_mask is {tuple(attention_mask.shape)}; allowed: {tuple(shape)}, as the source")
+        raise InputError(f"attention_mask is {tuple(attention_mask.shape)}; allowed: {shape}, as the source")
     if input_ids is not None:
         least, most = (int(bound) for bound in input_ids.aminmax())
         if least < 0 or most >= model.config.vocab_size:

@@ -1,18 +1,18 @@
 """Decoding steps that are recorded once and then replayed: CUDA graphs.
 
-Taken eagerly, a step is some hundred launches of small kernels, and a GPU waits for the host most of the time. A
-recorded step is one launch. It reads and writes the same memory every time; so what a step changes, the batch's state,
-then lies in tensors that stay where they are.
+An eager step launches some hundred small kernels, and a GPU waits for the host most of the time. A recorded step is one
+launch. It reads and writes the same memory every time, so the tensors that a step changes, the batch's state, must keep
+their addresses.
 
-Recordings are kept per geometry, the shapes of the state: articles, source length, columns of the cache. Where articles
-leave or join, or the cache grows, the state becomes other tensors. They are copied to those of their geometry's
-recording if there is one. If not, the next steps are eager, until the geometry seems to last.
+Recordings are kept per geometry, the shapes of the state: articles, source length, columns of the cache. When articles
+leave or join, or the cache grows, the state becomes other tensors. If their geometry has a recording, they are copied
+into its tensors. If not, the next steps are eager until the geometry has lasted some steps.
 
-Not recorded, but always eager, are steps that draw random numbers (do_sample), whose scores are kept (output_scores) or
-whose rules hold the source (encoder_no_repeat_ngram_size), and those under autocast, whose copies of the weights do not
-last. BART_GRAPHS=0 in the environment switches recording off.
+Some steps are never recorded: those that draw random numbers (do_sample), whose scores are kept (output_scores), whose
+rules hold the source (encoder_no_repeat_ngram_size), and those under autocast, whose copies of the weights do not last.
+BART_GRAPHS=0 in the environment switches recording off.
 
-A recorder does not have to be CUDA's: nothing but `cuda_recorder` needs a GPU.
+Only `cuda_recorder` needs a GPU; other recorders can take its place.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bart.generation.config import GenerationConfig
+from bart.configuration.configuration_generation import GenerationConfig
 
-# Eager steps of a geometry before one is recorded, and the steps that then must be left for it: recording takes about
-# as long as some eager steps do.
+# Recording takes as long as some eager steps. A step is recorded after so many eager steps of its geometry, if so many
+# steps are left.
 EAGER_STEPS = 4
 STEPS_WORTH_RECORDING = 8
-# The one not used for longest is dropped for another.
+# Beyond this, the recording that was not used for longest is dropped.
 MOST_RECORDINGS = 8
 
-# A step from the state in these tensors to the next in the same.
+# Takes the state in these tensors to the next state, in the same tensors.
 Step = Callable[[Sequence[Tensor]], None]
-# Takes a step and returns what repeats it, on the same tensors.
+# Takes a step, and returns a function that repeats it on the same tensors.
 Recorder = Callable[[Step, Sequence[Tensor]], Callable[[], None]]
 
 
 class Recordable(Protocol):
-    """What takes steps that can be recorded."""
+    """A batch whose steps can be recorded."""
 
     state: list[Tensor]
-    """All tensors that a step changes or that may be replaced between steps; a step puts new ones in some's place."""
+    """All tensors that a step changes or that may be replaced between steps; a step may replace some itself."""
 
     def take_step(self) -> None:
-        """Take a step that depends on nothing but the state and its shapes, and does not make the host wait."""
+        """Take a step that depends on the state and its shapes alone, and does not make the host wait."""
 
 
 @dataclass
 class Recording:
-    """A recorded step, and the tensors that it takes its state from and leaves it in."""
+    """A recorded step, and the tensors from which it reads its state and to which it writes the next."""
 
     state: list[Tensor]
     replay: Callable[[], None]
 
 
 def _load(own: Sequence[Tensor], state: Sequence[Tensor]) -> None:
-    """Copy a state to a recording's tensors, but for what is there already."""
+    """Copy a state into a recording's tensors, apart from those that are in place already."""
     for place, tensor in zip(own, state, strict=True):
         if place.data_ptr() != tensor.data_ptr():
             place.copy_(tensor)
@@ -70,7 +70,7 @@ def _load(own: Sequence[Tensor], state: Sequence[Tensor]) -> None:
 class RecordedSteps:
     """The recordings of a batch's steps.
 
-    The batch must keep what its steps read besides its state, such as weights, alive and at the same addresses.
+    What steps read besides the state, such as weights, must stay alive and keep its addresses.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -81,11 +81,11 @@ class RecordedSteps:
         self.memory: dict[int, Tensor] = {}  # by place in the state, without dimensions
 
     def step(self, batch: Recordable, steps_left: int) -> bool:
-        """Take a step by a recording; or do nothing and return False, where it shall be an eager one.
+        """Take a step by a recording; or do nothing and return False, so that the caller takes an eager step.
 
         Args:
-            batch: always the same.
-            steps_left: steps, this one included, for which the geometry can last.
+            batch: the same in all calls.
+            steps_left: the most steps, this one included, for which the geometry can last.
         """
         state = batch.state
         if self.current is not None and all(a is b for a, b in zip(state, self.current.state, strict=True)):
@@ -123,10 +123,10 @@ class RecordedSteps:
         return Recording(own, self.recorder(step, own))
 
     def _place(self, index: int, like: Tensor) -> Tensor:
-        """A tensor for the state, in memory that all geometries share.
+        """A tensor for one place of the state, in memory that all geometries share.
 
-        Where a geometry follows another, what has kept its shape is in its place already; all else is a new tensor,
-        that shares no memory with any of these.
+        When a geometry follows another, tensors of unchanged shape are in place already. The others are new tensors,
+        which do not overlap with this memory.
         """
         memory = self.memory.get(index)
         if memory is None or memory.numel() < like.numel():
@@ -136,25 +136,25 @@ class RecordedSteps:
 
 @functools.cache
 def _recording_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all batches, since cuBLAS keeps memory for every stream that it has seen."""
+    """One for all batches, because cuBLAS keeps memory for every stream that it has seen."""
     return torch.cuda.Stream(device)
 
 
 def cuda_recorder(device: torch.device) -> Recorder:
-    """Records CUDA graphs, which share the memory of their intermediate results: one is replayed at a time."""
+    """A recorder of CUDA graphs. They share the memory of intermediate results: only one is replayed at a time."""
     stream = _recording_stream(device)
     pool = torch.cuda.graph_pool_handle()
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
         with torch.cuda.device(device):
-            # Taken on the recording's stream: what libraries allocate on first use must not become part of the graph.
+            # A first step on the same stream: what libraries allocate on first use must not become part of the graph.
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 step(state)
             graph = torch.cuda.CUDAGraph()
             # Other threads, such as those of data loaders, may go on allocating.
             with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                step(state)  # nothing is computed here
+                step(state)  # this computes nothing
             torch.cuda.current_stream().wait_stream(stream)
         return graph.replay
 
@@ -162,7 +162,7 @@ def cuda_recorder(device: torch.device) -> Recorder:
 
 
 def recorder_for(device: torch.device, config: GenerationConfig, keeps_scores: bool) -> Recorder | None:
-    """What records the steps of decoding with these options; None where they have to be eager."""
+    """The recorder for decoding with these options; None where steps have to be eager."""
     if device.type != "cuda" or not can_be_recorded(config, keeps_scores):
         return None
     if torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
@@ -171,5 +171,5 @@ def recorder_for(device: torch.device, config: GenerationConfig, keeps_scores: b
 
 
 def can_be_recorded(config: GenerationConfig, keeps_scores: bool) -> bool:
-    """Whether steps with these options depend on nothing but tensors of fixed shapes."""
+    """Whether steps with these options depend on tensors of fixed shapes alone."""
     return not (config.do_sample or keeps_scores or config.encoder_no_repeat_ngram_size)

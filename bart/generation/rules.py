@@ -1,13 +1,12 @@
 """Rules that change the scores of the next token: bans, forced tokens, penalties, and the filters of sampling.
 
-A rule is a callable ``rule(prefixes, scores) -> scores``. It owns the scores it is given and may write into them. Rows
-do not influence each other, so a rule gives a row the same scores whatever else is in the batch.
+A rule is a callable ``rule(prefixes, scores) -> scores``, which may overwrite the scores it gets. Rows do not influence
+each other, so a row's scores do not depend on the rest of the batch. Each rule computes the values of the logits
+processor of transformers that it names.
 
 Shapes: B articles, K beams, R = B·K decoder rows (row r belongs to article r // K), t ids of the longest row so far,
 the start token included, V vocabulary, S source length. ``scores`` is (R, V) float32: log-probabilities with beams,
 logits without. A banned token scores -inf.
-
-Each rule gives the values of the transformers logits processor it names.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from bart.generation.config import GenerationConfig
 
 _BANNED = float("-inf")
-# In the place of an id, where there is none.
+# Takes the place of an id where there is none.
 NO_ID = -1
 
 
@@ -33,7 +32,7 @@ class Prefixes:
     Attributes:
         tokens: (R, t) ids; a row's ids after its length mean nothing.
         lengths: (R,), on the device of the tokens.
-        shortest, longest: the least and the greatest of the lengths, known without asking the device.
+        shortest, longest: bounds on the lengths, known without asking the device.
     """
 
     tokens: Tensor
@@ -41,14 +40,8 @@ class Prefixes:
     shortest: int
     longest: int
 
-    @classmethod
-    def of(cls, tokens: Tensor) -> Prefixes:
-        """Rows (R, t) that are all of one length."""
-        length = tokens.shape[1]
-        return cls(tokens, tokens.new_full((len(tokens),), length), length, length)
-
     def last(self, count: int) -> Tensor:
-        """(R, count) the last ids of each row; those of a row that has fewer mean nothing."""
+        """(R, count) the last ids of each row; where a row has fewer, they mean nothing."""
         if self.shortest == self.longest:
             return self.tokens[:, self.longest - count : self.longest]
         places = self.lengths[:, None] + torch.arange(-count, 0, device=self.lengths.device)
@@ -61,15 +54,14 @@ Rule = Callable[[Prefixes, Tensor], Tensor]
 def draw(scores: Tensor, count: int) -> Tensor:
     """Draw ``count`` different columns (N, count) of each row of scores (N, V), with probabilities softmax(scores).
 
-    A row whose columns are all banned (-inf) draws from all of them; like arg-max and top-k there, it has to return
-    something.
+    A row whose columns are all banned (-inf) draws from all of them, because something has to be returned.
 
     Raises:
         InputError: scores that are NaN or +inf.
     """
     nothing_left = scores.amax(dim=1, keepdim=True) == -torch.inf
     probabilities = scores.masked_fill(nothing_left, 0.0).softmax(dim=1)
-    # One such score makes all of its row NaN. multinomial, too, waits for the device to see whether it can draw.
+    # One such score makes its whole row NaN. Asking makes the host wait for the device, but so does multinomial.
     if bool(probabilities[:, 0].isnan().any()):
         raise InputError(
             "do_sample is True, and scores of the next id are NaN or +inf; allowed: weights, a precision, a "
@@ -120,7 +112,7 @@ class RepetitionPenalty:
         tokens = prefixes.tokens
         if prefixes.shortest < prefixes.longest:
             held = torch.arange(tokens.shape[1], device=tokens.device) < prefixes.lengths[:, None]
-            tokens = torch.where(held, tokens, tokens[:, :1])  # a row's first id again, which changes nothing
+            tokens = torch.where(held, tokens, tokens[:, :1])  # repeating a row's first id changes nothing
         seen = scores.gather(1, tokens)
         return scores.scatter_(1, tokens, torch.where(seen < 0, seen * self.penalty, seen / self.penalty))
 
@@ -131,7 +123,7 @@ def _ban_continuations(scores: Tensor, last: Tensor, windows: Tensor, valid: Ten
     Args:
         scores: (R, V), written in place.
         last: (R, n - 1), the last ids of each row.
-        windows: (G, W, n) where G divides R: the n-grams that hold for the rows of one of G equal, consecutive groups.
+        windows: (G, W, n) n-grams, where G divides R: each of G equal, consecutive groups of rows has its own.
         valid: bool, broadcasts to (R, W): the windows that count; None for all.
     """
     groups, rows = windows.shape[0], scores.shape[0]
@@ -140,12 +132,12 @@ def _ban_continuations(scores: Tensor, last: Tensor, windows: Tensor, valid: Ten
     if valid is not None:
         matches &= valid
     banned = windows[:, None, :, -1].expand(-1, rows // groups, -1).flatten(0, 1)  # (R, W)
-    # A token may end one window that matches and one that does not: amin lets the ban win, in any order of writing.
+    # A token may end one window that matches and another that does not. With amin, the ban wins in any order.
     return scores.scatter_reduce_(1, banned, torch.where(matches, _BANNED, torch.inf), "amin")
 
 
 def _long_enough(prefixes: Prefixes, count: int) -> Tensor | None:
-    """(R, 1) bool, the rows that have so many ids; None for all."""
+    """(R, 1) bool, the rows with at least so many ids; None for all rows."""
     return None if prefixes.shortest >= count else (prefixes.lengths >= count)[:, None]
 
 
@@ -171,12 +163,12 @@ class EncoderNoRepeatNGram:
 
     Args:
         size: n.
-        source_ids: (B, S); NO_ID behind the ids of a source that has fewer.
+        source_ids: (B, S); NO_ID after the end of a shorter source.
     """
 
     def __init__(self, size: int, source_ids: Tensor) -> None:
         self.size = size
-        # Shorter sources hold no n-gram.
+        # A source of fewer than n ids holds no n-gram.
         self.windows = source_ids.clamp(min=0).unfold(1, size, 1) if source_ids.shape[1] >= size else None
         self.whole = source_ids[:, size - 1 :] != NO_ID  # (B, W), the windows that end within their source
 
@@ -243,18 +235,18 @@ class TopP:
 
     def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
         ascending, order = scores.sort()
-        # Summing from the unlikely end keeps the token that crosses the threshold.
+        # Summing from the least likely token keeps the token that crosses the threshold.
         dropped = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - self.top_p
         dropped[:, -self.at_least :] = False
         return scores.masked_fill_(dropped.scatter(1, order, dropped), _BANNED)
 
 
 def diversity_penalties(chosen: Tensor, penalty: float, vocab_size: int) -> Tensor:
-    """What the tokens chosen by earlier beam groups cost in this step (B, V) (HammingDiversityLogitsProcessor).
+    """Penalties (B, V) of the tokens that earlier beam groups chose in this step (HammingDiversityLogitsProcessor).
 
     Args:
         chosen: (B, N) ids that the earlier groups of each article chose; N may be 0.
-        penalty: cost of a token per time it was chosen.
+        penalty: of a token, for each time it was chosen.
         vocab_size: V.
     """
     counts = torch.zeros(chosen.shape[0], vocab_size, dtype=torch.float32, device=chosen.device)
@@ -268,7 +260,7 @@ def rules_for(config: GenerationConfig, max_length: int, source_ids: Tensor | No
         config: the options.
         max_length: greatest length of a sequence.
         source_ids: (B, S), needed by encoder_no_repeat_ngram_size alone.
-        device: where the scores will be.
+        device: of the scores.
 
     Raises:
         InputError: source_ids are needed and missing.
@@ -293,7 +285,7 @@ def rules_for(config: GenerationConfig, max_length: int, source_ids: Tensor | No
     if config.forced_eos_token_ids:
         rules.append(ForcedToken(max_length - 1, torch.tensor(config.forced_eos_token_ids, device=device)))
     if config.do_sample:
-        # With beams, enough tokens stay for every beam to go on even if all its EOS ids are drawn.
+        # With beams, enough tokens must stay for every beam to go on even if all EOS ids are drawn.
         at_least = 1 if config.num_beams == 1 else max(2, len(eos) + 1)
         if config.temperature != 1:
             rules.append(Temperature(config.temperature))

@@ -1,4 +1,4 @@
-"""The loop that joins a model, the rules and a search, over a batch that articles leave and join as it runs.
+"""The loop over decoding steps: it joins a model, the rules and a search, and lets articles leave and join the batch.
 
 Shapes: B articles in the batch, K hypotheses per article, R = B·K decoder rows, S source length, D model width,
 V vocabulary.
@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.beam_search import Hypotheses
 from bart.generation.cache import DecoderCache, padded
-from bart.generation.config import GenerationConfig
 from bart.generation.graphs import RecordedSteps, recorder_for
+from bart.generation.model import Model
 from bart.generation.rules import NO_ID, Rule, rules_for
 from bart.generation.search import Search, search_for
-
-if TYPE_CHECKING:
-    from bart.modeling.modeling_bart import BartForConditionalGeneration
 
 
 @dataclass
@@ -32,7 +29,7 @@ class Sources:
         numbers: B numbers by which the caller knows them.
         mask: (B, S) bool, or None where all positions may be read.
         states: (B, S, D) from the encoder.
-        ids: (B, S), NO_ID where no rule shall see one; None where the caller has only states.
+        ids: (B, S), NO_ID where rules should see no id; None where the caller has only states.
     """
 
     numbers: list[int]
@@ -41,27 +38,27 @@ class Sources:
     ids: Tensor | None
 
     def of(self, places: slice, length: int) -> Sources:
-        """Some of these articles, cut to so many positions."""
+        """Some of these articles, cut to a number of positions."""
         mask, ids = (None if part is None else part[places, :length] for part in (self.mask, self.ids))
         return Sources(self.numbers[places], mask, self.states[places, :length], ids)
 
 
 class Batch:
-    """Articles in the midst of decoding, which may have joined at different times.
+    """The articles that are being decoded, which may have joined at different times.
 
     Args:
         max_length: greatest length of a sequence.
-        kept: gets the scores (R, V) after all rules of every step, unless it is None.
+        kept: a list to which each step appends the scores (R, V) after all rules, or None.
         first: the articles to begin with.
 
     Attributes:
-        numbers: by which the caller knows the articles.
-        lengths: ids that each article's hypotheses hold.
+        numbers: those by which the caller knows the articles.
+        lengths: the number of ids that each article's hypotheses hold.
     """
 
     def __init__(
         self,
-        model: BartForConditionalGeneration,
+        model: Model,
         config: GenerationConfig,
         max_length: int,
         kept: list[Tensor] | None,
@@ -80,7 +77,7 @@ class Batch:
         self.recorded = None if recorder is None else RecordedSteps(recorder)
 
     def join(self, done: list[int], new: Sources) -> list[int]:
-        """Let articles take the places of those that are done, and places of their own; return those left as done."""
+        """Put articles into the places of those that are done, and into new places; return the places left as done."""
         count, more = len(self.numbers), len(new.numbers) - len(done)
         if more > 0:
             self.keep([*range(count), *[0] * more])  # copies, which are replaced at once
@@ -89,7 +86,7 @@ class Batch:
         return done[len(new.numbers) :]
 
     def replace(self, places: list[int], new: Sources) -> None:
-        """Let articles take the places of as many others."""
+        """Put articles into the places of as many others."""
         cache, search = self._begun(new)
         index = torch.tensor(places, dtype=torch.long, device=self.model.device)
         self.cache.replace(index, cache)
@@ -113,7 +110,7 @@ class Batch:
         self._set_ids(None if self.ids is None else self.ids[index])
 
     def _begun(self, new: Sources) -> tuple[DecoderCache, Search]:
-        """A cache and a search in which nothing has happened yet."""
+        """A cache and a search before their first step."""
         config = self.config
         beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
         # The last id of a sequence is never read.
@@ -139,7 +136,7 @@ class Batch:
         self.cache.state, self.search.state = tensors[:count], tensors[count:]
 
     def take_step(self) -> None:
-        """See `graphs.Recordable`; the lengths are in the state, and here it may be any of the possible ones."""
+        """See `graphs.Recordable`. The lengths are in the state, so the bounds on them must hold for all steps."""
         self._decode(1, self.max_length - 1)
 
     def active(self) -> list[bool]:
@@ -153,7 +150,7 @@ class Batch:
         return [self.numbers[place] for place in places], self.search.results().of(index)
 
     def _decode(self, shortest: int, longest: int) -> None:
-        """A step after `cache.advance`, with lengths within these bounds."""
+        """A step after `cache.advance`; all lengths lie within these bounds."""
         scores = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1).float()
         if self.config.num_beams > 1:
             scores = self.model.log_softmax(scores)
@@ -162,32 +159,30 @@ class Batch:
             self.cache.reorder(parents)
 
     def _set_ids(self, ids: Tensor | None) -> None:
-        """Only rules that read the sources change with the articles."""
         self.ids = ids
+        # Only rules that read the sources change with the articles.
         if self.rules is None or self.config.encoder_no_repeat_ngram_size:
             self.rules = rules_for(self.config, self.max_length, ids, self.model.device)
 
 
 def steps_between_checks(device: torch.device) -> int:
-    """Steps between two questions to a device which articles are done.
+    """How often the device is asked which articles are done.
 
-    Each makes the host wait for an accelerator; each step too many costs one decoder step, and changes nothing. On the
-    CPU asking is free.
+    The host then waits for an accelerator. A step after an article's end costs time but changes nothing. On the CPU,
+    asking is free.
     """
     return 1 if device.type == "cpu" else 8
 
 
-# Where results are waited for, articles leave soon.
-# Two at once are cheaper to encode and to put in place.
-LIVE_LEAVING_PART = 1 / 8
+def leaving_part(device: torch.device, live: bool, are_replaced: bool) -> float:
+    """The part of the batch that must be done before articles leave it.
 
-
-def leaving_part(device: torch.device, are_replaced: bool) -> float:
-    """Articles leave when they are so large a part of the batch.
-
-    If others take their places, that costs little more than encoding these, better some at once. If not, the state of
-    those that stay is copied; and on a GPU shapes change, so that steps have to be recorded anew (see `graphs`).
+    Where others take their places, leaving costs little more than the others' encoding, which is cheaper for several at
+    once. Where none do, the state of the articles that stay is copied; and on a GPU shapes change, so that steps have
+    to be recorded anew (see `graphs`). Live articles leave soon, because somebody waits for them.
     """
+    if live:
+        return 1 / 8
     if are_replaced:
         return 1 / 16
     return 1 / 2 if device.type == "cuda" else 1 / 4
@@ -195,7 +190,7 @@ def leaving_part(device: torch.device, are_replaced: bool) -> float:
 
 @torch.inference_mode()
 def decode(
-    model: BartForConditionalGeneration,
+    model: Model,
     config: GenerationConfig,
     max_length: int,
     batch_size: int,
@@ -207,17 +202,16 @@ def decode(
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Decode articles, at most `batch_size` at once, and yield those that are done with their results.
 
-    What an article gets does not depend on which others are in the batch, apart from the rounding of products of other
-    sizes.
+    An article's result does not depend on the others in the batch, apart from the rounding of products of other sizes.
 
     Args:
         max_length: greatest length of a sequence.
-        sources: gives at most so many articles more; None when there are none. Unless live, the first ones fill the
-            batch, and after None nothing more comes.
+        sources: gives at most so many more articles; None when there are none. Unless live, the first call fills the
+            batch, and None means that no more will come.
         may_leave: whether articles may leave before all are done.
-        live: whether more may come at any time: `sources` is asked whenever there is room, the batch grows as it runs,
-            and articles leave sooner.
-        kept: gets the scores (R, V) after all rules of every step, unless it is None.
+        live: whether more may come at any time: `sources` is called whenever there is room, the batch may grow, and
+            articles leave sooner.
+        kept: a list to which each step appends the scores (R, V) after all rules, or None.
     """
     new = sources(batch_size)
     if new is None:
@@ -233,8 +227,8 @@ def decode(
             continue
         active = batch.active()
         done = [place for place, busy in enumerate(active) if not busy]
-        part = LIVE_LEAVING_PART if live else leaving_part(model.device, new is not None)
-        waits = len(done) < part * len(active) if may_leave else any(active)
+        part = leaving_part(model.device, live, are_replaced=new is not None) if may_leave else 1
+        waits = len(done) < part * len(active)
         if waits and not at_the_end:
             if not live:
                 continue

@@ -1,7 +1,8 @@
 """Ways to choose the next ids of the articles in a batch, behind one interface.
 
-A search holds some articles, K hypotheses each, which may have begun at different times. The loop of `schedule` asks it
-for the ids to read next and gives it the scores of those that follow. Articles leave and join as rows of its state.
+A search holds K hypotheses of each article; articles may have begun at different times. The loop of `schedule` asks it
+for the ids to read next, and gives it the scores of the ids that may follow. Articles leave and join as rows of its
+state.
 
 Shapes: B articles, K hypotheses per article, R = B·K decoder rows (row r belongs to article r // K), T the greatest
 length, V vocabulary.
@@ -15,8 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, Hypotheses, best_hypotheses, is_among
-from bart.generation.config import GenerationConfig
 from bart.generation.rules import Prefixes, Rule, diversity_penalties, draw
 
 
@@ -25,7 +26,7 @@ class Search(Protocol):
 
     @property
     def last_ids(self) -> Tensor:
-        """(B, K) the ids that the decoder has to read next."""
+        """(B, K) the ids that the decoder reads next."""
 
     @property
     def active(self) -> Tensor:
@@ -33,7 +34,7 @@ class Search(Protocol):
 
     @property
     def state(self) -> list[Tensor]:
-        """The tensors (B, …) that steps change; setting it puts others in their place. Nothing else changes."""
+        """The tensors (B, …) that steps change, and nothing else does; setting it replaces them."""
 
     @state.setter
     def state(self, tensors: Sequence[Tensor]) -> None: ...
@@ -44,12 +45,12 @@ class Search(Protocol):
         """Choose the next id of every hypothesis.
 
         Args:
-            scores: (R, V) fp32, logarithms of probabilities with beams, logits without; they may be written into.
-            shortest, longest: bounds on the lengths of the articles' hypotheses. The tighter, the less is computed.
-            kept: gets the scores (R, V) after all rules, unless it is None.
+            scores: (R, V) fp32, log-probabilities with beams, logits without; they may be overwritten.
+            shortest, longest: bounds on the lengths of the articles' hypotheses. Tight bounds save computation.
+            kept: a list to which the scores (R, V) after all rules are appended, or None.
 
         Returns:
-            (B, K) the hypothesis of its article that each goes on from, None where each goes on from itself.
+            (B, K) for each hypothesis, the one of its article that it continues; None where each continues itself.
         """
 
     def results(self) -> Hypotheses:
@@ -66,7 +67,7 @@ def _eos_ids(config: GenerationConfig, device: torch.device) -> Tensor:
 
 
 def _fill_id(config: GenerationConfig) -> int:
-    # Without EOS ids there may be no padding id either, and nothing to pad.
+    # Without EOS ids there may be no padding id; then there is nothing to pad.
     return 0 if config.fill_token_id is None else config.fill_token_id
 
 
@@ -133,7 +134,7 @@ class BeamGroups:
     """Beam search, taking or sampling candidates; with several groups, diverse beam search.
 
     An article's beams are those of its first group, then of its second, and so on. In each step the groups choose one
-    after the other, for each pays for the ids that those before it chose.
+    after the other, because a group is penalised for ids that earlier groups chose.
     """
 
     def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:

@@ -1,25 +1,17 @@
 """Weights in and out: Hub directories, safetensors, torch files, Lightning and fairseq checkpoints.
 
-Reading goes in four steps, each a function here: find the weights file, read it (its format is told by its first bytes,
-never by its name), bring its names to those of `BartForConditionalGeneration`, and fill a model built on the meta
-device, so that a load holds one copy of the weights besides the mapped file.
-
-Torch files are loaded with `weights_only=True`; the one class allowed beyond tensors and plain containers is
-`argparse.Namespace`, which fairseq and older Lightning checkpoints carry. Nothing else is ever unpickled.
+Loading takes four steps: find the weights file, read it (`bart.tensor_files`), rename its tensors to the parameters of
+`BartForConditionalGeneration`, and fill a model that was built on the meta device. So a load holds one copy of the
+weights besides the mapped file.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
-import pickle
 import re
-import struct
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,18 +21,19 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from bart.files import replacing
-from bart.generation import GenerationConfig
+from bart.files import read_json, replacing, write_json
 from bart.hub import resolve
+from bart.tensor_files import read_file
 
 if TYPE_CHECKING:
-    from bart.modeling.modeling_bart import BartForConditionalGeneration
     from bart.tokenization.tokenization_bart import BartTokenizer
 
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
+Config = TypeVar("Config", BartConfig, GenerationConfig)
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -52,49 +45,39 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
     "model.pt",
 )
-# A Hub repository often holds both; the second set is downloaded only where the first brought no weights.
+# A Hub repository often has both kinds of weights; the second kind is downloaded only where the first is missing.
 _HUB_PATTERNS = (
     [CONFIG_FILE, GENERATION_FILE, "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"],
     [CONFIG_FILE, GENERATION_FILE, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"],
 )
 
 _SHARED = "model.shared.weight"
-_ANCHOR = re.compile(r"(?:^|(?<=\.))(shared|encoder\.embed_(tokens|positions))\.weight$")  # what tells a prefix
+_COPIES = (  # names under which files hold the same embeddings again
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "model.decoder.output_projection.weight",
+    "lm_head.weight",
+)
+_ANCHOR = re.compile(r"(?:^|(?<=\.))(shared|encoder\.embed_(tokens|positions))\.weight$")  # follows a network's prefix
 _COUNTERS = re.compile(r"(^|\.)((en|de)coder\.version|_float_tensor)$")  # bookkeeping of fairseq, not weights
 _HEADS = re.compile(r"(^|\.)(classification_heads?|qa_outputs)\.")
 _FAIRSEQ_ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
-    "gelu_accurate": "gelu_new",  # the tanh formula, in spite of its name
+    "gelu_accurate": "gelu_new",  # in spite of its name, the tanh formula
     "gelu_fast": "gelu_new",
     "swish": "silu",
 }
-# What torch's restricted unpickler raises on damaged bytes: found by flipping and cutting bytes of real files.
-_DAMAGED = (
-    OSError,
-    pickle.UnpicklingError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    struct.error,
-)
 _NAMES_SHOWN = 3
-
-
-# ---------------------------------------------------------------------------------------------------------- loading
 
 
 def load_pretrained(
     model_class: type[Model], path_or_name: str | os.PathLike[str], config: BartConfig | None = None
 ) -> Model:
-    """Builds a model from stored weights; it comes back in eval mode, on the CPU, with fp32 parameters.
+    """Build a model from stored weights; it comes back in eval mode, on the CPU, with fp32 parameters.
 
-    Weights stored in half precision are widened to fp32 (exactly), so that a model behaves alike whatever its file
-    holds; call `.half()` or `.bfloat16()` for less.
+    Half-precision weights are widened to fp32 (exactly), so that a model does not depend on the type in its file; call
+    `.half()` or `.bfloat16()` for less.
 
     Args:
         model_class: `BartForConditionalGeneration` or a class with its parameter names and constructor.
@@ -108,29 +91,27 @@ def load_pretrained(
         InputError: nothing at that path, a damaged or foreign file, no config to be found, embeddings that are not
             tied, or weights that do not fit; the latter lists missing, unexpected and wrongly shaped names.
     """
-    weights = _find_weights(path_or_name)
-    checkpoint = _read_sharded(weights) if weights.suffix == ".json" else read_file(weights)
-    state = _canonical_names(_state_dict(checkpoint, weights), weights)
+    path = _find_weights(path_or_name)
+    checkpoint, state = _read(path)
     generation: GenerationConfig | None = None
     if config is None:
-        config, generation = _stored_config(checkpoint, state, weights)
+        config, generation = _stored_config(checkpoint, state, path)
         if config is None:
-            raise InputError(f"{weights}: no config in it and no {CONFIG_FILE} beside it; pass a config")
+            raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
     with torch.device("meta"):
         model = model_class(config)
-    _fill(model, state, weights)
+    _fill(model, state, path)
     if generation is not None:
         model.generation_config = generation
     return model.eval()
 
 
 def stored_config(path_or_name: str | os.PathLike[str]) -> BartConfig | None:
-    """The config that lies in a checkpoint or beside its weights, if any; sources and errors of `load_pretrained`."""
-    weights = _find_weights(path_or_name)
-    if weights.suffix in (".safetensors", ".json"):  # these hold weights alone, so they need not be read
-        return _stored_config({}, {}, weights)[0]
-    checkpoint = read_file(weights)
-    return _stored_config(checkpoint, _canonical_names(_state_dict(checkpoint, weights), weights), weights)[0]
+    """The config in a checkpoint or beside its weights, if any; sources and errors are those of `load_pretrained`."""
+    path = _find_weights(path_or_name)
+    # Files of weights alone need not be read.
+    checkpoint, state = ({}, {}) if path.suffix in (".safetensors", ".json") else _read(path)
+    return _stored_config(checkpoint, state, path)[0]
 
 
 def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:
@@ -145,66 +126,20 @@ def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:
     raise InputError(f"{path}: a directory without weights; it must hold one of {', '.join(WEIGHT_FILES)}")
 
 
-def _read_sharded(index: Path) -> dict[str, Any]:
-    weight_map = _read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise InputError(f"{index}: no 'weight_map' from names to files, so this is not an index of shards")
-    state: dict[str, Any] = {}
-    for name in sorted(set(weight_map.values())):
-        shard = index.parent / name
-        if Path(name).name != name or not shard.is_file():
-            raise InputError(f"{index}: it names the shard {name!r}, which is no file in {index.parent}")
-        state.update(read_file(shard))
-    return state
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """The content of one file: names to tensors, or the top level of a training checkpoint; nothing in it is run.
-
-    Raises:
-        InputError: the file is missing, empty, damaged or foreign.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(16)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    if not head:
-        raise InputError(f"{path}: the file is empty")
-    if head[8:9] == b"{":  # eight bytes of header length, then JSON
-        try:
-            return safetensors.torch.load_file(path)
-        except SafetensorError as error:
-            raise InputError(f"{path}: a damaged, truncated or foreign safetensors file ({error})") from error
-    if head.startswith((b"PK\x03\x04", b"\x80")):
-        return _read_torch(path, zipped=head.startswith(b"PK"))
-    hint = "; it is a Git LFS pointer: run `git lfs pull`" if head.startswith(b"version https:/") else ""
-    raise InputError(f"{path}: neither a safetensors file nor a torch checkpoint{hint}")
-
-
-def _read_torch(path: Path, zipped: bool) -> dict[str, Any]:
-    """Loads a torch file, without running code from it; files from before torch 1.6 are bare pickles, not zipped."""
-    # torch picks its reader by the suffix .safetensors, whatever the content; an open file has no suffix.
-    mapped = zipped and path.suffix != ".safetensors"
-    try:
-        with (
-            path.open("rb") as file,
-            torch.serialization.safe_globals([argparse.Namespace]),
-            warnings.catch_warnings(),
-        ):
-            warnings.filterwarnings("ignore", "Detected pickle protocol")  # a foreign pickle: the error says so
-            content = torch.load(path if mapped else file, map_location="cpu", weights_only=True, mmap=mapped)
-    except _DAMAGED as error:
-        foreign = re.search(r"Unsupported (?:global: GLOBAL|class) ([\w.]+)", str(error))
-        if foreign is None:
-            raise InputError(f"{path}: a damaged, truncated or foreign torch file") from error
-        raise InputError(
-            f"{path}: it holds a pickled {foreign[1]}; only tensors, plain containers and argparse.Namespace are "
-            "loaded, so save its state dict alone"
-        ) from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: it holds a {type(content).__name__}, not a checkpoint")
-    return content
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The content of a weights file, or of all shards that an index names; and its weights under our names."""
+    if path.suffix != ".json":
+        checkpoint = read_file(path)
+    else:
+        weight_map = read_json(path).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise InputError(f"{path}: no shard index; its weight_map must map the weights to files")
+        checkpoint = {}
+        for name in sorted(set(weight_map.values())):
+            if Path(name).name != name or not (path.parent / name).is_file():
+                raise InputError(f"{path}: it names the shard {name!r}, which is no file in {path.parent}")
+            checkpoint.update(read_file(path.parent / name))
+    return checkpoint, _canonical_names(_state_dict(checkpoint, path), path)
 
 
 def _state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
@@ -220,7 +155,7 @@ def _state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
 
 
 def _canonical_names(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Renames to `BartForConditionalGeneration`'s names, each weight once (the tied embeddings as model.shared.weight).
+    """Rename to `BartForConditionalGeneration`'s names, each weight once (the tied embeddings as model.shared.weight).
 
     Raises:
         InputError: no BART network in it, or more than one, or copies of the embeddings that differ.
@@ -230,8 +165,7 @@ def _canonical_names(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
         found = f"{len(stems)} BART networks ({_shorten(stems)})" if stems else "no BART network"
         raise InputError(f"{path}: {found} in it; its names are {_shorten(state)}")
     prefix = re.sub(r"(^|(?<=\.))model\.$", "", stems[0])
-    heads = [name for name in state if _HEADS.search(name)]
-    if heads:
+    if heads := [name for name in state if _HEADS.search(name)]:
         logger.warning("%s: heads left out, the model generates text: %s", path, _shorten(heads))
 
     renamed: dict[str, Tensor] = {}
@@ -248,26 +182,19 @@ def _canonical_names(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
         else:
             renamed[name] = tensor
 
-    copies = (
-        _SHARED,
-        "model.encoder.embed_tokens.weight",
-        "model.decoder.embed_tokens.weight",
-        "model.decoder.output_projection.weight",
-        "lm_head.weight",
-    )
-    tied = {name: renamed.pop(name) for name in copies if name in renamed}
+    tied = {name: renamed.pop(name) for name in (_SHARED, *_COPIES) if name in renamed}
     for name, tensor in tied.items():
         renamed.setdefault(_SHARED, tensor)
         if not torch.equal(tensor, renamed[_SHARED]):
             raise InputError(f"{path}: {name} differs from {next(iter(tied))}; BART's embeddings are tied")
     if _SHARED in renamed:
-        # Bare BartModel files (facebook/bart-large) and fairseq's have none.
+        # Files of a bare BartModel (facebook/bart-large) and of fairseq have none.
         renamed.setdefault("final_logits_bias", torch.zeros(1, renamed[_SHARED].shape[0]))
     return renamed
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Moves `state` into a model on the meta device, keeping ties; the tensors are copied out of the mapped file."""
+    """Move `state` into a model on the meta device, keeping ties; the tensors are copied out of the mapped file."""
     copies = _tied_copies(model)
     slots = {name: slot for name, slot in model.state_dict().items() if name not in copies}
 
@@ -288,7 +215,7 @@ def _fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
 
     filled: dict[str, Tensor] = {}
     for name, slot in slots.items():
-        # A copy, not the mapped pages: a file overwritten in place must not change or kill a running model.
+        # A copy: if the mapped file is overwritten, a running model must neither change nor be killed.
         filled[name] = torch.empty(slot.shape, dtype=slot.dtype, device="cpu").copy_(state.pop(name))
     embeddings = nn.Parameter(filled[_SHARED])
     model.load_state_dict(filled | dict.fromkeys([_SHARED, *copies], embeddings), assign=True)
@@ -297,63 +224,49 @@ def _fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
 def _tied_copies(model: nn.Module) -> set[str]:
     """The other names of model.shared.weight."""
     shared = model.get_parameter(_SHARED)
-    return {
-        name
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-        if parameter is shared and name != _SHARED
-    }
-
-
-# ------------------------------------------------------------------------------------------------ stored configuration
+    named = model.named_parameters(remove_duplicate=False)
+    return {name for name, parameter in named if parameter is shared and name != _SHARED}
 
 
 def _stored_config(
-    checkpoint: dict[str, Any], state: dict[str, Tensor], weights: Path
+    checkpoint: dict[str, Any], state: dict[str, Tensor], path: Path
 ) -> tuple[BartConfig | None, GenerationConfig | None]:
-    """The config that lies in the checkpoint or beside it, and the generation defaults there, where there are any."""
+    """The config in the checkpoint or beside it, and the generation defaults of the same place; None where missing."""
     if isinstance(checkpoint.get("config"), dict):
         defaults = checkpoint.get("generation_config")
-        config = _config(checkpoint["config"], weights)
-        return config, _generation_config(defaults, weights) if isinstance(defaults, dict) else None
-    beside = weights.with_name(CONFIG_FILE)
+        config = _made(_bart_config, checkpoint["config"], path)
+        return config, _made(GenerationConfig.from_dict, defaults, path) if isinstance(defaults, dict) else None
+    beside, defaults_file = path.with_name(CONFIG_FILE), path.with_name(GENERATION_FILE)
     if beside.is_file():
-        config, defaults_file = _config(_read_json(beside), beside), weights.with_name(GENERATION_FILE)
+        config = _made(_bart_config, read_json(beside), beside)
         if not defaults_file.is_file():
             return config, None
-        return config, _generation_config(_read_json(defaults_file), defaults_file)
+        return config, _made(GenerationConfig.from_dict, read_json(defaults_file), defaults_file)
     arguments = checkpoint.get("args")
     if arguments is None and isinstance(checkpoint.get("cfg"), dict):
         arguments = checkpoint["cfg"].get("model")
     if isinstance(arguments, argparse.Namespace):
-        return _fairseq_config(arguments, state, weights), None
+        return _made(_bart_config, _fairseq_fields(vars(arguments), state, path), path), None
     return None, None
 
 
-def _config(fields: dict[str, Any], path: Path) -> BartConfig:
-    model_type = fields.get("model_type", "bart")
-    if model_type not in ("bart", "mbart"):
-        raise InputError(f"{path}: model_type {model_type!r}; allowed are 'bart' and 'mbart'")
-    with _naming(path):
-        return BartConfig(**fields)
-
-
-def _generation_config(fields: dict[str, Any], path: Path) -> GenerationConfig:
-    with _naming(path):
-        return GenerationConfig.from_dict(fields)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Puts the file's name before the message of an InputError."""
+def _made(make: Callable[[Mapping[str, Any]], Config], fields: Mapping[str, Any], path: Path) -> Config:
+    """A config made of fields, with the file's name before the message of an InputError."""
     try:
-        yield
+        return make(fields)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _fairseq_config(arguments: argparse.Namespace, state: dict[str, Tensor], path: Path) -> BartConfig:
-    """The config for fairseq's training arguments; vocabulary and positions, which they lack, are the tables' rows."""
-    given = vars(arguments)
+def _bart_config(fields: Mapping[str, Any]) -> BartConfig:
+    model_type = fields.get("model_type", "bart")
+    if model_type not in ("bart", "mbart"):
+        raise InputError(f"model_type {model_type!r}; allowed are 'bart' and 'mbart'")
+    return BartConfig(**fields)
+
+
+def _fairseq_fields(given: Mapping[str, Any], state: dict[str, Tensor], path: Path) -> dict[str, Any]:
+    """Fields of BartConfig for fairseq's training arguments, and for the number of ids and positions in the tables."""
     sizes = {"ffn_dim": "ffn_embed_dim", "layers": "layers", "attention_heads": "attention_heads"}
     sides = {f"{side}_{ours}": f"{side}_{theirs}" for side in ("encoder", "decoder") for ours, theirs in sizes.items()}
     tables = {"vocab_size": _SHARED, "max_position_embeddings": "model.encoder.embed_positions.weight"}
@@ -370,53 +283,43 @@ def _fairseq_config(arguments: argparse.Namespace, state: dict[str, Tensor], pat
     ):
         if value not in allowed:
             raise InputError(f"{path}: fairseq argument {name} is {value!r}; allowed here: {allowed}")
-    rows = {ours: len(state[name]) for ours, name in tables.items()}
-    rows["max_position_embeddings"] -= 2  # the padding index, 1, and everything below it take no position
-    fields = {
+    same = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
+    return {
+        "vocab_size": len(state[tables["vocab_size"]]),
+        # Positions are counted from behind the padding id, 1.
+        "max_position_embeddings": len(state[tables["max_position_embeddings"]]) - 2,
         "d_model": given["encoder_embed_dim"],
         "activation_function": _FAIRSEQ_ACTIVATIONS[activation],
         "activation_dropout": given.get("activation_dropout") or given.get("relu_dropout") or 0.0,
         "scale_embedding": not given.get("no_scale_embedding", False),
         "pre_ln": pre_ln,
+        **{name: given[name] for name in same if name in given},
+        **{ours: given[theirs] for ours, theirs in sides.items()},
     }
-    same = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
-    fields |= {name: given[name] for name in same if name in given}
-    return _config(fields | rows | {ours: given[theirs] for ours, theirs in sides.items()}, path)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # JSON and UTF-8 errors alike
-        raise InputError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a JSON {type(content).__name__}, not an object")
-    return content
-
-
-def _shorten(names: Any) -> str:
+def _shorten(names: Iterable[str]) -> str:
     names = list(names)
     rest = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-# ----------------------------------------------------------------------------------------------------------- saving
-
-
 def save_pretrained(
-    model: BartForConditionalGeneration, directory: str | os.PathLike[str], tokenizer: BartTokenizer | None = None
+    model: nn.Module,
+    config: BartConfig,
+    generation: GenerationConfig,
+    directory: str | os.PathLike[str],
+    tokenizer: BartTokenizer | None = None,
 ) -> None:
-    """Writes the Hub format that `transformers` loads: config.json, generation_config.json, model.safetensors.
+    """Write the Hub format that `transformers` loads: config.json, generation_config.json, model.safetensors.
 
-    Tied copies of the embeddings are left out, as Hugging Face does. A Pre-LN model is written as an mBART, which is
-    the same arrangement under the name that transformers knows. Decoding options go to generation_config.json alone
-    (`model.generation_config` is their one truth), so config.json is free of them. Each file is written under a
-    temporary name and renamed.
+    Tied copies of the embeddings are left out, as Hugging Face does. A Pre-LN model is written as an mBART, because
+    transformers knows the same arrangement under that name. Decoding options are written to generation_config.json
+    alone. Each file is written under a temporary name and renamed.
 
     Args:
         model: its parameters are stored in their own precision.
+        config, generation: the model's.
         directory: made if absent; files of the same names are replaced.
         tokenizer: saved beside the weights when given.
 
@@ -429,18 +332,18 @@ def save_pretrained(
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
-    config, generation = model.config, model.generation_config.to_dict()
-    family = ("mbart", "MBartForConditionalGeneration") if config.pre_ln else ("bart", "BartForConditionalGeneration")
-    decoding = GenerationConfig().to_dict().keys() | generation.keys()
-    moved = {"torch_dtype"} | {name for name in config.extra if name in decoding}
+    options = generation.to_dict()
+    moved = config.extra.keys() & {*options, "torch_dtype"}
     fields = {name: value for name, value in config.to_dict().items() if name not in moved}
     # transformers loads in the precision that the config names, so a stale one would cast the weights.
-    fields |= {"model_type": family[0], "architectures": [family[1]], "dtype": str(model.dtype).removeprefix("torch.")}
+    fields["dtype"] = str(model.get_parameter(_SHARED).dtype).removeprefix("torch.")
+    fields["model_type"] = "mbart" if config.pre_ln else "bart"
+    fields["architectures"] = ["MBartForConditionalGeneration" if config.pre_ln else "BartForConditionalGeneration"]
 
     copies = _tied_copies(model)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name not in copies}
-    _write_json(directory / CONFIG_FILE, fields)
-    _write_json(directory / GENERATION_FILE, generation)
+    write_json(directory / CONFIG_FILE, fields)
+    write_json(directory / GENERATION_FILE, options)
     with replacing(directory / WEIGHT_FILES[0]) as temporary:
         try:
             safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
@@ -451,8 +354,3 @@ def save_pretrained(
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(directory / WEIGHT_FILES[0])) from error
     if tokenizer is not None:
         tokenizer.save_pretrained(directory)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

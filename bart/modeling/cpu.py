@@ -1,6 +1,6 @@
-"""What torch's own operators do slowly on a CPU: dropout, attention with dropout, and attention in bf16.
+"""Operators that are slow in torch on CPUs: dropout, attention with dropout, and attention in bf16.
 
-Attention takes so many heads at once that their scores stay in the processor's cache.
+Attention handles only as many heads at once as have room for their scores in the processor's cache.
 
 Shapes: B batch, H heads, T queries, L keys, Dh head width.
 """
@@ -17,14 +17,14 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from bart.generation.cache import additive
 
 SCORES_AT_ONCE = 2**22  # bytes of attention scores
-LEVELS = 2**16  # of a draw: how finely a probability of dropping is kept
+LEVELS = 2**16  # of a draw; a probability of dropping is a multiple of 1 / LEVELS
 
 
 def draw_kept(shape: Sequence[int], probability: float) -> tuple[Tensor, float]:
-    """What dropout keeps: true in a share `1 - probability` of places, at random; and what to scale that by.
+    """A mask that is true at random places, a share `1 - probability` of them, and the factor for what is kept.
 
-    16 bits decide each place, four at a time from torch's random state; `Tensor.bernoulli_` takes three times as long.
-    The share is a multiple of 1 / LEVELS, and the scale its inverse.
+    Each place takes 16 random bits, and torch draws them for four places at once; `Tensor.bernoulli_` takes three times
+    as long. The factor is the inverse of the share.
     """
     count = math.prod(shape)
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
@@ -34,7 +34,7 @@ def draw_kept(shape: Sequence[int], probability: float) -> tuple[Tensor, float]:
 
 
 def dropout(states: Tensor, probability: float) -> Tensor:
-    """As torch.nn.functional.dropout in training, with other draws, and a byte for each place to keep."""
+    """As torch.nn.functional.dropout in training, with other draws; the backward pass needs a byte for each place."""
     return _Dropout.apply(states, probability)
 
 
@@ -53,9 +53,9 @@ class _Dropout(torch.autograd.Function):
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention as two products, for bf16, where that takes about half the time of torch's fused kernel.
+    """Attention as two products. In bf16 this takes about half the time of torch's fused kernel.
 
-    Arguments and result are those of `attend_with_dropout`; there is no gradient.
+    Arguments and result are those of `attend_with_dropout`. There is no gradient.
     """
     mask = _additive(mask, query.dtype)
     context = torch.empty_like(query)
@@ -68,15 +68,15 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
 def attend_with_dropout(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool, probability: float
 ) -> Tensor:
-    """Attention whose weights drop out, in training.
+    """Attention with dropout of its weights, for training.
 
-    `scaled_dot_product_attention` keeps scores, weights and draws of all heads in fp32. This keeps a byte for each
-    weight and computes the weights anew in the backward pass (Dao et al., 2022, appendix B.4).
+    `scaled_dot_product_attention` keeps scores, weights and draws of all heads in fp32 for the backward pass. This
+    keeps a byte for each weight, and computes the weights again (Dao et al., 2022, appendix B.4).
 
     Args:
         query, keys, values: (B, H, T or L, Dh).
         mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere.
-        is_causal: in place of a mask, a query reads the keys up to its own place.
+        is_causal: in place of a mask, a query reads the keys up to its own position.
 
     Returns:
         (B, H, T, Dh), in memory (B, T, H, Dh).
@@ -108,7 +108,7 @@ class _AttendWithDropout(torch.autograd.Function):
         factor, dtype = query.shape[3] ** -0.5, query.dtype
         scaled = query * factor
         of_query, of_keys, of_values = _like(query), _like(keys), _like(values)
-        # What softmax's derivative subtracts: the sum over keys of weights times their gradients.
+        # Softmax's derivative subtracts the sum over keys of weights times their gradients.
         correction = (gradient.to(torch.promote_types(dtype, torch.float32)) * context).sum(dim=-1, keepdim=True)
         gradient = gradient * ctx.scale
         for part in _parts(query, keys):
@@ -138,7 +138,10 @@ def _parts(query: Tensor, keys: Tensor) -> Iterator[Part]:
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """(B or 1, 1, T or 1, L), 0 where a key may be read, and else so low that it has no weight unless all are."""
+    """(B or 1, 1, T or 1, L): 0 where a key may be read, elsewhere so low that the key gets no weight.
+
+    Finite, so that a query that may read nothing does not get NaN.
+    """
     if mask is None or mask.dtype != torch.bool:
         return mask
     return additive(mask, dtype, torch.finfo(dtype).min)
@@ -156,5 +159,5 @@ def _weights(query: Tensor, keys: Tensor, mask: Tensor | None, part: Part) -> Te
 
 
 def _like(states: Tensor) -> Tensor:
-    """Room for (B, H, T, Dh) that lies in memory as (B, T, H, Dh), the order in which projections read and write."""
+    """An empty (B, H, T, Dh) with the memory layout (B, T, H, Dh), in which projections read and write."""
     return torch.empty_like(states.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)

@@ -1,7 +1,7 @@
 """Kernels in C for inference on CPUs, compiled on first use; see kernels.c.
 
-They are optional: `load()` returns None where there is no compiler, and what they compute is then left to torch.
-BART_KERNELS=0 in the environment switches them off.
+They are optional: `load()` returns None where there is no compiler, and torch then computes instead. BART_KERNELS=0 in
+the environment switches them off.
 
 Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, D = H·Dh model width,
 Dh head width; N rows, I and O the inputs and outputs of a product, or O the width of rows.
@@ -14,11 +14,12 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,45 +31,17 @@ logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_suffix(".c")
 # Sums may only be reordered where the source says so, and masks need infinity: no -ffast-math.
-FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fopenmp -fPIC".split()
+FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fvisibility=hidden -fopenmp -fPIC"
 COMPILE_SECONDS = 120
-
-_POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-_ATTEND = [
-    *(_POINTER, _INT, _SIZE, _SIZE, _SIZE),  # query, whether it is bf16, strides
-    *(_POINTER, _POINTER, _INT, _SIZE, _SIZE, _SIZE),  # keys, values, their kind, strides
-    *(_POINTER, _INT, _SIZE, _SIZE, _SIZE),  # mask, whether it is bf16, strides, rows
-    *(_POINTER, _SIZE, _SIZE, _SIZE, _SIZE, _SIZE, _INT),  # context, B, H, K, L, Dh, threads
-]
-_CODE_HEADS = [
-    *(_POINTER, _INT, _POINTER),  # input, whether it is bf16, codes
-    *(_SIZE, _SIZE, _SIZE, _SIZE, _SIZE, _INT),  # B, L, parts, H, Dh, threads
-]
-_FINISH_ROWS = [
-    *(_POINTER, _INT, _POINTER, _POINTER, _INT),  # input, whether it is bf16, peak, bias, whether to apply gelu
-    *(_POINTER, _INT, _POINTER, _POINTER, _SIZE, _SIZE, _INT),  # out, is it bf16, codes, code_peak, N, O, threads
-]
-_ADD_AND_NORM = [
-    *(_POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_float),  # hidden, update, weight, bias, epsilon
-    *(_POINTER, _SIZE, _SIZE, _INT),  # out, N, O, threads
-]
-_LOG_SOFTMAX = [_POINTER, _SIZE, _SIZE, _INT]  # rows, N, O, threads
-_MULTIPLY = [
-    *(_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER),  # input, is it bf16, weights, scale, offset, bias
-    *(_INT, _POINTER, _INT, _SIZE, _SIZE, _SIZE, _INT),  # whether to apply gelu, out, is it bf16, N, I, O, threads
-]
-_ATTEND_MANY = [
-    *(_POINTER, _POINTER, _POINTER, _INT, _SIZE, _SIZE, _SIZE),  # query, keys, values, are they bf16, strides
-    *(_POINTER, _INT, _SIZE),  # mask, whether it is bf16, stride
-    *(_POINTER, _SIZE, _SIZE, _SIZE, _INT),  # context, B, H, L, threads
-]
-# What keys and values may be; as in the source.
-_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
-SCALE_BYTES = 4  # behind the codes of a key or value
-# Outputs whose weights lie together, and inputs; as in the source.
+# What the source calls FP32, BF16 and CODES, and its constants of the same names.
+FLOATS = {torch.float32: 0, torch.bfloat16: 1}
+KINDS = {**FLOATS, torch.int8: 2}
 PANEL, QUAD = 32, 4
-# Head width that `attend_many` is for, and the greatest length with which its sums stay within 32 bits.
-WIDTH, MOST_KEYS = 64, 1 << 16
+WIDTH = 64  # the head width of `attend_many`
+MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
+SCALE_BYTES = 4  # behind the codes of a key or value
+MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a thread keeps some rows on its stack
+_TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
 
 
 class _Symbol(ctypes.Structure):
@@ -86,9 +59,10 @@ class PackedCodes:
     """A linear layer's weight as codes of 8 bits, and its bias, in the order in which `Kernels.multiply` reads them.
 
     Attributes:
-        codes: (panels, quads, PANEL, QUAD): the output of a code is panel and place in it, its input quad and place.
+        codes: (panels, quads, PANEL, QUAD): panel and place in it say the output of a code, quad and place in it the
+            input.
         scale: (panels · PANEL,) of a product of two codes, apart from the row's own.
-        offset: (panels · PANEL,) what 128 too much in all codes of a row add to a product.
+        offset: (panels · PANEL,) what 128 too much in all codes of a row adds to a product.
         bias: (panels · PANEL,).
         inputs, outputs: I and O.
     """
@@ -106,63 +80,54 @@ class PackedCodes:
 class Kernels:
     """The compiled functions.
 
-    Tensors lie on the CPU, in the formats that each method names; those without a word on strides have no gaps. What
-    breaks this is a fault of the caller (AssertionError). There are no gradients.
+    Tensors are on the CPU and in the formats that each method names; where strides are not mentioned, they are
+    contiguous. There are no gradients.
+
+    Attributes:
+        is_avx512: whether attention has code for this processor.
+        multiplies: whether `multiply` and `attend_many` exist.
+
+    Raises (all methods):
+        ValueError: tensors of other shapes, types, strides or devices.
+        MemoryError: a kernel found no memory.
     """
 
     def __init__(self, library: Path) -> None:
-        functions = ctypes.CDLL(str(library))
-
-        def bind(function: Any, arguments: list[type]) -> Any:
-            function.argtypes, function.restype = arguments, None
-            return function
-
-        self._attend = bind(functions.attend, _ATTEND)
-        self._code_heads = bind(functions.code_heads, _CODE_HEADS)
-        self._finish_rows = bind(functions.finish_rows, _FINISH_ROWS)
-        self._add_and_norm = bind(functions.add_and_norm, _ADD_AND_NORM)
-        self._log_softmax = bind(functions.log_softmax, _LOG_SOFTMAX)
-        # Whether attention is written for this processor; whether `multiply` and `attend_many` are there.
-        self.is_avx512, self.multiplies = bool(functions.is_avx512()), bool(functions.multiplies())
-        if self.multiplies:
-            self._multiply = bind(functions.multiply, _MULTIPLY)
-            self._attend_many = bind(functions.attend_many, _ATTEND_MANY)
+        self._library = ctypes.CDLL(str(library))
+        self.is_avx512, self.multiplies = (
+            bool(ctypes.c_int.in_dll(self._library, name).value) for name in ("is_avx512", "multiplies")
+        )
+        for name, types in argument_types(SOURCE.read_text(encoding="utf-8")).items():
+            if hasattr(self._library, name):
+                function = getattr(self._library, name)
+                function.argtypes, function.errcheck = types, _raise_if_failed
 
     def __reduce__(self) -> tuple[Callable[[], Kernels | None], tuple[()]]:
-        """Copied or unpickled as part of a model, they are those of the machine at hand, or None."""
+        """A copy, or a pickle that is read elsewhere, has the kernels of the machine at hand, or None."""
         return load, ()
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention of queries (B, H, K, Dh) to keys and values (B, H, L, Dh) -> context (B, K, D), as the query.
 
         Args:
-            query: bf16 or fp32, with any strides but the last. Where keys are bf16 and the processor multiplies that,
-                it is rounded to bf16, and so are the weights; all else is fp32.
+            query: bf16 or fp32, with any strides but the last. Where keys are bf16 and the processor multiplies bf16,
+                the query and the weights are rounded to it; all else is fp32.
             keys, values: fp32, bf16, or (B, H, L, Dh + 4) of `code_heads`; with equal strides, any but the last.
-            mask: bf16 or fp32, added to the scores, (B or 1, 1, K or 1, L), or None. Every query must see a key. What
-                is -inf for all queries of an article is not read.
+            mask: bf16 or fp32, added to the scores, (B or 1, 1, K or 1, L), or None. Columns that are -inf for all
+                queries of an article are not read. A query without a visible key gets NaN.
         """
         articles, heads, queries, width = query.shape
         length = keys.shape[2]
-        *query_strides, query_step = query.stride()
-        *strides, step = keys.stride()
-        assert query.is_cpu and (query.dtype is torch.float32 or query.dtype is torch.bfloat16)
-        assert keys.dtype is values.dtype and values.stride() == (*strides, step)
         room = width + SCALE_BYTES if keys.dtype is torch.int8 else width
-        assert keys.shape == values.shape == (articles, heads, length, room) and query_step == step == 1
-        mask_address, mask_is_bf16, mask_strides, mask_rows = None, False, (0, 0), 1
-        if mask is not None:
-            mask_articles, mask_heads, mask_rows, mask_length = mask.shape
-            mask_is_bf16 = mask.dtype is torch.bfloat16
-            assert (mask_is_bf16 or mask.dtype is torch.float32) and mask.stride(3) == 1 and mask_length == length
-            assert mask_articles in (1, articles) and mask_heads == 1 and mask_rows in (1, queries)
-            mask_address = mask.data_ptr()
-            mask_strides = mask.stride(0) if mask_articles > 1 else 0, mask.stride(2)
+        _check(query, FLOATS, (articles, heads, queries, width))
+        _check(keys, KINDS, (articles, heads, length, room))
+        _check(values, (keys.dtype,), keys.shape, keys.stride())
+        _require(width <= MOST_INPUTS)
         context = query.new_empty((articles, queries, heads * width))
-        self._attend(
-            *(query.data_ptr(), query.dtype is torch.bfloat16, *query_strides),
-            *(keys.data_ptr(), values.data_ptr(), _KINDS[keys.dtype], *strides),
-            *(mask_address, mask_is_bf16, *mask_strides, mask_rows),
+        self._library.attend(
+            *(query.data_ptr(), KINDS[query.dtype], *query.stride()[:3]),
+            *(keys.data_ptr(), values.data_ptr(), KINDS[keys.dtype], *keys.stride()[:3]),
+            *_mask(mask, articles, queries, length),
             *(context.data_ptr(), articles, heads, queries, length, width, torch.get_num_threads()),
         )
         return context
@@ -171,29 +136,22 @@ class Kernels:
         """Self-attention, of (B, H, L, Dh) each, in 8 bits -> context (B, L, D), as the query.
 
         Queries and keys are quantised with one scale for each, values with one for each dimension of a head, and
-        weights to 16 bits of the greatest one. Only where `multiplies` is true, Dh is WIDTH and L at most MOST_KEYS.
+        weights to 16 bits of the greatest one. It exists where `multiplies` is true, for Dh = WIDTH and L up to
+        MOST_KEYS.
 
         Args:
             query, keys, values: all fp32 or all bf16; with equal strides, any but the last.
-            mask: bf16 or fp32, added to the scores, (B or 1, 1, 1, L), or None. An article must have a key to see. Of
-                what is -inf neither key nor value is read.
+            mask: bf16 or fp32, added to the scores, (B or 1, 1, 1, L), or None. Keys and values at -inf are not read.
         """
         articles, heads, length, width = query.shape
-        *strides, step = query.stride()
-        assert query.is_cpu and (query.dtype is torch.float32 or query.dtype is torch.bfloat16)
-        assert query.dtype is keys.dtype is values.dtype and query.shape == keys.shape == values.shape
-        assert query.stride() == keys.stride() == values.stride() and step == 1
-        assert width == WIDTH and length <= MOST_KEYS
-        mask_address, mask_is_bf16, mask_stride = None, False, 0
-        if mask is not None:
-            mask_is_bf16 = mask.dtype is torch.bfloat16
-            assert (mask_is_bf16 or mask.dtype is torch.float32) and mask.stride(3) == 1
-            assert mask.shape in ((1, 1, 1, length), (articles, 1, 1, length))
-            mask_address, mask_stride = mask.data_ptr(), mask.stride(0) if len(mask) > 1 else 0
+        _check(query, FLOATS, (articles, heads, length, WIDTH))
+        for other in (keys, values):
+            _check(other, (query.dtype,), query.shape, query.stride())
+        _require(length <= MOST_KEYS)
         context = query.new_empty((articles, length, heads * width))
-        self._attend_many(
-            *(query.data_ptr(), keys.data_ptr(), values.data_ptr(), query.dtype is torch.bfloat16, *strides),
-            *(mask_address, mask_is_bf16, mask_stride),
+        self._library.attend_many(
+            *(query.data_ptr(), keys.data_ptr(), values.data_ptr(), KINDS[query.dtype], *query.stride()[:3]),
+            *_mask(mask, articles, 1, length)[:3],
             *(context.data_ptr(), articles, heads, length, torch.get_num_threads()),
         )
         return context
@@ -201,66 +159,59 @@ class Kernels:
     def code_heads(self, projected: Tensor, parts: int, heads: int) -> Tensor:
         """Parts (B, L, parts · D) in fp32 or bf16, such as keys and values -> (parts, B, H, L, Dh + 4) in int8.
 
-        A row has codes round(x · 127 / max|x|), and behind them, as fp32, the max|x| / 127 to multiply them by.
+        A row holds the codes round(x · 127 / max|x|), then max|x| / 127 as fp32, by which they are to be multiplied.
         """
-        articles, length, _ = projected.shape
-        width = projected.shape[2] // (parts * heads)
-        assert projected.dtype is torch.float32 or projected.dtype is torch.bfloat16
+        articles, length, total = projected.shape
+        width = min(total // (parts * heads), MOST_INPUTS)
+        address = _address(projected, FLOATS, articles * length * parts * heads * width)
         codes = torch.empty((parts, articles, heads, length, width + SCALE_BYTES), dtype=torch.int8)
-        self._code_heads(
-            *(_address(projected, projected.dtype, articles * length * parts * heads * width),),
-            *(projected.dtype is torch.bfloat16, codes.data_ptr()),
+        self._library.code_heads(
+            *(address, KINDS[projected.dtype], codes.data_ptr()),
             *(articles, length, parts, heads, width, torch.get_num_threads()),
         )
         return codes
 
     def multiply(
-        self,
-        rows: Tensor,
-        weight: PackedCodes,
-        activation: str = "none",
-        dtype: torch.dtype = torch.float32,
+        self, rows: Tensor, weight: PackedCodes, with_gelu: bool = False, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """act(bias + rows · weightᵀ) for rows (N, I) in fp32 or bf16, with the rows quantised as `quantize_rows` does.
+        """bias + rows · weightᵀ for rows (N, I) in fp32 or bf16, which are quantised as by `quantize_rows`.
 
-        Only where `multiplies` is true.
+        It exists where `multiplies` is true.
 
         Args:
-            activation: none, or gelu (the exact one).
+            with_gelu: apply GELU, the exact one.
             dtype: of the result (N, O): fp32 or bf16.
         """
-        assert dtype is torch.float32 or dtype is torch.bfloat16
-        assert rows.dtype is torch.float32 or rows.dtype is torch.bfloat16
-        assert activation == "none" or activation == "gelu"
-        assert rows.shape[1] == weight.inputs
-        out = torch.empty((len(rows), weight.outputs), dtype=dtype)
-        outputs = len(weight.codes) * PANEL
-        self._multiply(
-            *(_address(rows, rows.dtype, rows.numel()), rows.dtype is torch.bfloat16),
-            _address(weight.codes, torch.int8, weight.codes.numel()),
-            _address(weight.scale, torch.float32, outputs),
-            _address(weight.offset, torch.int32, outputs),
-            _address(weight.bias, torch.float32, outputs),
-            activation == "gelu",
-            *(out.data_ptr(), dtype is torch.bfloat16),
-            *(len(rows), weight.inputs, weight.outputs, torch.get_num_threads()),
+        inputs, count = weight.inputs, len(rows)
+        panels, quads = -(-weight.outputs // PANEL), -(-inputs // QUAD)
+        _require(dtype in FLOATS and inputs <= MOST_INPUTS)
+        out = torch.empty((count, weight.outputs), dtype=dtype)
+        self._library.multiply(
+            *(_address(rows, FLOATS, count * inputs), KINDS[rows.dtype]),
+            _address(weight.codes, (torch.int8,), panels * quads * PANEL * QUAD),
+            _address(weight.scale, (torch.float32,), panels * PANEL),
+            _address(weight.offset, (torch.int32,), panels * PANEL),
+            _address(weight.bias, (torch.float32,), panels * PANEL),
+            *(with_gelu, out.data_ptr(), KINDS[dtype], count, inputs, weight.outputs, torch.get_num_threads()),
         )
         return out
 
     def add_and_norm(self, hidden: Tensor, update: Tensor, norm: nn.LayerNorm) -> Tensor:
         """norm(hidden + update), for states (…, O) in fp32."""
-        out = torch.empty_like(hidden)
-        width = hidden.shape[-1]
-        states = [_address(states, torch.float32, out.numel()) for states in (hidden, update)]
-        parameters = [_address(parameter, torch.float32, width) for parameter in (norm.weight, norm.bias)]
-        rows = out.numel() // width
-        self._add_and_norm(*states, *parameters, norm.eps, out.data_ptr(), rows, width, torch.get_num_threads())
+        count, width = hidden.numel(), hidden.shape[-1]
+        out = torch.empty_like(hidden, memory_format=torch.contiguous_format)
+        self._library.add_and_norm(
+            *(_address(states, (torch.float32,), count) for states in (hidden, update)),
+            *(_address(parameter, (torch.float32,), width) for parameter in (norm.weight, norm.bias)),
+            *(norm.eps, out.data_ptr(), count // width, width, torch.get_num_threads()),
+        )
         return out
 
     def log_softmax(self, rows: Tensor) -> Tensor:
-        """The logarithms of the softmax of rows (N, O) in fp32, in whose place they come."""
+        """The logarithms of the softmax of rows (N, O) in fp32, which they overwrite."""
         count, width = rows.shape
-        self._log_softmax(_address(rows, torch.float32, count * width), count, width, torch.get_num_threads())
+        address = _address(rows, (torch.float32,), count * width)
+        self._library.log_softmax(address, count, width, torch.get_num_threads())
         return rows
 
     def quantize_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -268,70 +219,107 @@ class Kernels:
 
         peak = max|row| + the least normal number, codes = round(row · 127 / peak) + 128.
         """
-        codes = torch.empty_like(rows, dtype=torch.uint8)
-        peak = torch.empty((rows.shape[0], 1), dtype=torch.float32)
-        self._run(rows, codes=codes, code_peak=peak)
+        count, width = rows.shape
+        _require(width <= MOST_INPUTS)
+        codes, peak = torch.empty_like(rows, dtype=torch.uint8), torch.empty((count, 1), dtype=torch.float32)
+        self._library.quantize_rows(
+            *(_address(rows, FLOATS, count * width), KINDS[rows.dtype], codes.data_ptr(), peak.data_ptr()),
+            *(count, width, torch.get_num_threads()),
+        )
         return codes, peak
 
-    def finish(
+    def finish_rows(
         self,
         products: Tensor,
         peak: Tensor,
         bias: Tensor,
-        activation: str = "none",
+        with_gelu: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """act(bias + products · peak), for products (N, O), peak (N, 1) and bias (O,) in fp32.
+        """bias + products · peak, for products (N, O), peak (N, 1) and bias (O,) in fp32.
 
         Args:
-            activation: none, or gelu (the exact one).
-            dtype: of the result: fp32, which takes the place of the products, or bf16.
+            with_gelu: apply GELU, the exact one.
+            dtype: of the result: fp32, which overwrites the products, or bf16.
         """
-        assert dtype is torch.float32 or dtype is torch.bfloat16
+        count, width = products.shape
+        _require(dtype in FLOATS)
         out = products if dtype is torch.float32 else torch.empty_like(products, dtype=dtype)
-        self._run(products, peak, bias, activation, out)
+        self._library.finish_rows(
+            _address(products, (torch.float32,), count * width),
+            _address(peak, (torch.float32,), count),
+            _address(bias, (torch.float32,), width),
+            *(with_gelu, out.data_ptr(), KINDS[dtype], count, width, torch.get_num_threads()),
+        )
         return out
 
-    def _run(
-        self,
-        rows: Tensor,
-        peak: Tensor | None = None,
-        bias: Tensor | None = None,
-        activation: str = "none",
-        out: Tensor | None = None,
-        codes: Tensor | None = None,
-        code_peak: Tensor | None = None,
-    ) -> None:
-        """Take rows through the steps whose arguments are given, in this order."""
-        width, dtype = rows.shape[-1], rows.dtype
-        count = rows.numel() // width
-        assert dtype is torch.float32 or (dtype is torch.bfloat16 and peak is None)
-        assert activation == "none" or activation == "gelu"
-        self._finish_rows(
-            *(_address(rows, dtype, rows.numel()), dtype is torch.bfloat16),
-            None if peak is None else _address(peak, torch.float32, count),
-            None if bias is None else _address(bias, torch.float32, width),
-            activation == "gelu",
-            *((None, False) if out is None else (out.data_ptr(), out.dtype is torch.bfloat16)),
-            *((None, None) if codes is None else (codes.data_ptr(), code_peak.data_ptr())),
-            *(count, width, torch.get_num_threads()),
-        )
+
+def argument_types(source: str) -> dict[str, list[type]]:
+    """The types of the arguments of each function that the source exports."""
+    signatures = re.findall(r"^EXPORT int (\w+)\((.*?)\)$", source, re.MULTILINE | re.DOTALL)
+    return {
+        name: [
+            ctypes.c_void_p if "*" in argument else _TYPES[argument.split()[-2]] for argument in arguments.split(",")
+        ]
+        for name, arguments in signatures
+    }
 
 
-def _address(tensor: Tensor, dtype: torch.dtype, numbers: int) -> int:
-    assert tensor.is_cpu and tensor.dtype is dtype and tensor.numel() == numbers and tensor.is_contiguous()
+def _raise_if_failed(failed: int, function: Any, arguments: tuple[Any, ...]) -> None:
+    if failed:
+        raise MemoryError(f"the kernel {function.__name__} found no memory")
+
+
+def _require(fits: bool) -> None:
+    # Not an assert, which `python -O` leaves out: a kernel would read or write beyond its tensors.
+    if not fits:
+        raise ValueError("a kernel got a tensor whose shape, type, strides or device it does not take")
+
+
+def _check(
+    tensor: Tensor, types: Collection[torch.dtype], shape: Sequence[int], strides: Sequence[int] | None = None
+) -> None:
+    """Require a tensor on the CPU whose last dimension has no gaps."""
+    _require(
+        tensor.is_cpu
+        and tensor.dtype in types
+        and tensor.shape == shape
+        and tensor.stride(-1) == 1
+        and (strides is None or tensor.stride() == strides)
+    )
+
+
+def _address(tensor: Tensor, types: Collection[torch.dtype], numbers: int) -> int:
+    """The address of a contiguous tensor on the CPU of so many numbers."""
+    _require(tensor.is_cpu and tensor.dtype in types and tensor.numel() == numbers and tensor.is_contiguous())
     return tensor.data_ptr()
 
 
+def _mask(mask: Tensor | None, articles: int, queries: int, length: int) -> tuple[Any, ...]:
+    """Address, kind, strides and rows of a mask (B or 1, 1, K or 1, L)."""
+    if mask is None:
+        return None, 0, 0, 0, 1
+    mask_articles, _, rows, _ = mask.shape
+    _require(mask_articles in (1, articles) and rows in (1, queries))
+    _check(mask, FLOATS, (mask_articles, 1, rows, length))
+    return mask.data_ptr(), KINDS[mask.dtype], mask.stride(0) if mask_articles > 1 else 0, mask.stride(2), rows
+
+
 def _openmp_of_torch() -> str:
-    """Path of the OpenMP library whose threads torch uses: a second one's would keep the cores from them."""
+    """Path of the OpenMP library whose threads torch uses. Threads of another one would compete for the cores."""
     symbols = ctypes.CDLL(torch._C.__file__)
     found = _Symbol()
-    # GOMP_parallel is what GCC has code call; libraries other than its own have it too, but not all.
+    # GCC's code calls GOMP_parallel. GCC's own library has it, and some others.
     if not hasattr(symbols, "GOMP_parallel"):
         raise OSError("torch has no OpenMP library that GCC can use")
     ctypes.CDLL(None).dladdr(ctypes.cast(symbols.GOMP_parallel, ctypes.c_void_p), ctypes.byref(found))
     return os.fsdecode(found.file)
+
+
+def _is_private(path: Path) -> bool:
+    """Whether this user owns a file or folder and nobody else may write to it."""
+    status = path.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def compile_kernels(*options: str) -> Kernels:
@@ -339,28 +327,31 @@ def compile_kernels(*options: str) -> Kernels:
 
     Raises:
         OSError, RuntimeError, subprocess.SubprocessError: there is no compiler, it fails, there is no home directory,
-            or something else that is needed is missing.
+            or others could change the compiled file.
     """
     if sys.platform != "linux":
         raise OSError(f"they are not made for {sys.platform}")
     openmp = _openmp_of_torch()
     compiler = shlex.split(os.environ.get("CC", "cc"))
-    flags = [*FLAGS, *options]
+    flags = [*FLAGS.split(), *options]
     run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=COMPILE_SECONDS)
-    # What the compiler knows of itself and, from -march=native, of this processor.
+    # What the compiler says of itself and, because of -march=native, of this processor.
     macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
     origin = [SOURCE.read_bytes(), macros, repr((compiler, flags, openmp, torch.__version__)).encode()]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
-    library = cache / f"kernels-{hashlib.sha256(b''.join(origin)).hexdigest()[:32]}.so"
-    if not library.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        # Renamed once it is whole: other processes may be at the same.
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"
+    library = cache / f"{hashlib.sha256(b''.join(origin)).hexdigest()[:32]}.so"
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(cache):
+        raise OSError(f"{cache} is not owned by this user, or others may write to it")
+    if not library.exists() or not _is_private(library):
+        # Renamed once it is whole, because other processes may compile it at the same time.
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
             run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
             # Without -fopenmp, which would link the compiler's own library.
-            place = f"-Wl,-rpath,{os.path.dirname(openmp)}"
-            run([*compiler, "-shared", unlinked, openmp, place, "-Wl,-z,defs", "-lm", "-o", linked])
+            rpath = f"-Wl,-rpath,{os.path.dirname(openmp)}"
+            run([*compiler, "-shared", unlinked, openmp, rpath, "-Wl,-z,defs", "-lm", "-o", linked])
+            linked.chmod(0o700)
             linked.replace(library)
     return Kernels(library)
 

@@ -2,42 +2,33 @@
 
 Parameter names and shapes are those of Hugging Face's `BartForConditionalGeneration`, and so are the results.
 
-Shapes: B batch, S source length, T target length, K beams, R = B·K decoder rows, D model width, H heads,
-Dh = D / H head width, V vocabulary.
+Shapes: B batch, S source length, T target length, K beams, R = B·K decoder rows, D model width, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
+import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from bart.generation import GeneratedArticle, GenerationConfig, GenerationOutput, generate, generate_many
-from bart.generation.cache import DecoderCache, LayerCache
-from bart.modeling import cpu
+from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
+from bart.generation.cache import DecoderCache
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
+from bart.modeling.layers import BartDecoder, BartDecoderLayer, BartEncoder, BartEncoderLayer
+from bart.modeling.packed import Packer
 
 if TYPE_CHECKING:
     from bart.tokenization.tokenization_bart import BartTokenizer
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "relu": F.relu,
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-}
-# fairseq numbered positions from pad_token_id + 1 = 2, and the published tables keep the two unused rows.
-POSITION_OFFSET = 2
 # Labels with this value are left out of the loss, as in torch.nn.functional.cross_entropy.
 IGNORE_INDEX = -100
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
@@ -68,248 +59,6 @@ def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id
     shifted = labels.new_full(labels.shape, decoder_start_token_id)
     shifted[:, 1:] = labels[:, :-1]
     return shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
-
-
-def _readable(attention_mask: Tensor | None) -> Tensor | None:
-    """(B, S) of ones and zeros -> (B, 1, 1, S), true where a position may be read."""
-    return None if attention_mask is None else attention_mask.bool()[:, None, None, :]
-
-
-def _dropout(states: Tensor, probability: float, training: bool) -> Tensor:
-    if training and probability and states.device.type == "cpu":
-        return cpu.dropout(states, probability)
-    return F.dropout(states, probability, training)
-
-
-class BartAttention(nn.Module):
-    """Multi-head scaled dot-product attention (Vaswani et al., 2017, section 3.2)."""
-
-    def __init__(self, d_model: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads = heads
-        self.dropout = dropout
-        self.k_proj = nn.Linear(d_model, d_model)
-        self.v_proj = nn.Linear(d_model, d_model)
-        self.q_proj = nn.Linear(d_model, d_model)
-        self.out_proj = nn.Linear(d_model, d_model)
-
-    def _split(self, states: Tensor) -> Tensor:
-        """(B, L, D) -> (B, H, L, Dh)."""
-        return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-    def queries(self, states: Tensor) -> Tensor:
-        """Queries (B, H, T, Dh) of states (B, T, D)."""
-        return self._split(self.q_proj(states))
-
-    def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, each (B, H, L, Dh), of states (B, L, D)."""
-        return self._split(self.k_proj(states)), self._split(self.v_proj(states))
-
-    def queries_keys_values(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (B, H, L, Dh), of the same states (B, L, D)."""
-        return self.queries(states), *self.keys_values(states)
-
-    def forward(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
-    ) -> Tensor:
-        """Attend with queries (B, H, T, Dh) to keys and values (B, H, L, Dh) -> (B, T, D).
-
-        Args:
-            mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere.
-        """
-        dropout = self.dropout if self.training else 0.0
-        on_cpu = query.device.type == "cpu"
-        if on_cpu and dropout:
-            context = cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
-        elif on_cpu and query.dtype == torch.bfloat16 and not (is_causal or torch.is_grad_enabled()):
-            context = cpu.attend(query, keys, values, mask)
-        else:
-            context = F.scaled_dot_product_attention(
-                query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
-            )
-        return self.out_proj(context.transpose(1, 2).flatten(2))
-
-
-class _Layer(nn.Module):
-    """What encoder and decoder layers share: residual branches and the feed-forward block."""
-
-    def __init__(self, config: BartConfig, ffn_dim: int) -> None:
-        super().__init__()
-        self.pre_ln = config.pre_ln
-        self.dropout = config.dropout
-        self.activation_dropout = config.activation_dropout
-        self.activation = ACTIVATIONS[config.activation_function]
-        self.fc1 = nn.Linear(config.d_model, ffn_dim)
-        self.fc2 = nn.Linear(ffn_dim, config.d_model)
-        self.final_layer_norm = nn.LayerNorm(config.d_model)
-
-    def _branch(self, hidden: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
-        update = _dropout(branch(norm(hidden) if self.pre_ln else hidden), self.dropout, self.training)
-        return hidden + update if self.pre_ln else self.add_and_norm(hidden, update, norm)
-
-    @staticmethod
-    def add_and_norm(hidden: Tensor, update: Tensor, norm: nn.LayerNorm) -> Tensor:
-        return norm(hidden + update)
-
-    def _feed_forward(self, hidden: Tensor) -> Tensor:
-        inner = _dropout(self.activation(self.fc1(hidden)), self.activation_dropout, self.training)
-        return self.fc2(inner)
-
-
-class BartEncoderLayer(_Layer):
-    def __init__(self, config: BartConfig) -> None:
-        super().__init__(config, config.encoder_ffn_dim)
-        self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
-
-    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """hidden (B, S, D), mask (B, 1, 1, S) or None -> (B, S, D)."""
-
-        def self_attention(states: Tensor) -> Tensor:
-            return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
-
-        hidden = self._branch(hidden, self.self_attn_layer_norm, self_attention)
-        hidden = self._branch(hidden, self.final_layer_norm, self._feed_forward)
-        if hidden.dtype == torch.float16:  # keep an overflow from turning into NaN downstream
-            limit = torch.finfo(torch.float16).max - 1000
-            hidden = hidden.clamp(-limit, limit)
-        return hidden
-
-
-class BartDecoderLayer(_Layer):
-    def __init__(self, config: BartConfig) -> None:
-        super().__init__(config, config.decoder_ffn_dim)
-        heads, dropout = config.decoder_attention_heads, config.attention_dropout
-        self.self_attn = BartAttention(config.d_model, heads, dropout)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
-        self.encoder_attn = BartAttention(config.d_model, heads, dropout)
-        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
-
-    def forward(
-        self,
-        hidden: Tensor,
-        self_mask: Tensor | None,
-        cross_mask: Tensor | None,
-        encoder_states: Tensor | None = None,
-        cache: LayerCache | None = None,
-        columns: slice | Tensor | None = None,
-    ) -> Tensor:
-        """One layer over a whole target, or with a cache over the next token of each beam.
-
-        Args:
-            hidden: (B, T, D); with a cache (B, K, D), the beams in the place of positions.
-            self_mask: broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None means causal.
-            cross_mask: (B, 1, 1, S), or None.
-            encoder_states: (B, S, D); not needed with a cache, which holds their keys and values.
-            columns: where the cache keeps the keys and values of these tokens.
-
-        Returns:
-            As hidden.
-        """
-
-        def self_attention(states: Tensor) -> Tensor:
-            query, keys, values = self.self_attn.queries_keys_values(states)
-            if cache is not None:
-                keys, values = cache.store(keys, values, columns)
-            return self.self_attn(query, keys, values, self_mask, is_causal=self_mask is None)
-
-        def cross_attention(states: Tensor) -> Tensor:
-            query = self.encoder_attn.queries(states)
-            if cache is not None:
-                return self.encoder_attn(query, cache.cross_keys, cache.cross_values, cross_mask)
-            return self.encoder_attn(query, *self.encoder_attn.keys_values(encoder_states), cross_mask)
-
-        hidden = self._branch(hidden, self.self_attn_layer_norm, self_attention)
-        hidden = self._branch(hidden, self.encoder_attn_layer_norm, cross_attention)
-        return self._branch(hidden, self.final_layer_norm, self._feed_forward)
-
-
-class _Stack(nn.Module):
-    """What encoder and decoder share: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
-
-    def __init__(self, config: BartConfig, embed_tokens: nn.Embedding, layers: list[_Layer], layerdrop: float) -> None:
-        super().__init__()
-        self.dropout = config.dropout
-        self.layerdrop = layerdrop
-        self.max_positions = config.max_position_embeddings
-        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.activation_checkpointing = False
-        self.embed_tokens = embed_tokens
-        self.embed_positions = nn.Embedding(config.max_position_embeddings + POSITION_OFFSET, config.d_model)
-        self.layers = nn.ModuleList(layers)
-        self.layernorm_embedding = nn.LayerNorm(config.d_model)
-        self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
-
-    def _embed(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
-        """ids (B, T) -> (B, T, D); at positions (B,), where T are the beams, and else at 0 … T - 1."""
-        if positions is not None:
-            places = self.embed_positions(positions[:, None] + POSITION_OFFSET)
-        elif ids.shape[1] <= self.max_positions:
-            places = self.embed_positions.weight[POSITION_OFFSET : POSITION_OFFSET + ids.shape[1]]
-        else:
-            raise InputError(
-                f"a sequence of {ids.shape[1]} tokens is longer than the model's max_position_embeddings "
-                f"({self.max_positions})"
-            )
-        hidden = self.layernorm_embedding(self.embed_tokens(ids) * self.embed_scale + places)
-        return _dropout(hidden, self.dropout, self.training)
-
-    def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
-        if self.training and self.layerdrop and torch.rand(()).item() < self.layerdrop:
-            return hidden
-        if self.activation_checkpointing and self.training:
-            return checkpoint(layer, hidden, *args, use_reentrant=False)
-        return layer(hidden, *args)
-
-
-class BartEncoder(_Stack):
-    def __init__(self, config: BartConfig, embed_tokens: nn.Embedding) -> None:
-        layers = [BartEncoderLayer(config) for _ in range(config.encoder_layers)]
-        super().__init__(config, embed_tokens, layers, config.encoder_layerdrop)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D)."""
-        mask = _readable(attention_mask)
-        hidden = self._embed(input_ids)
-        for layer in self.layers:
-            hidden = self._run(layer, hidden, mask)
-        return self.layer_norm(hidden)
-
-
-class BartDecoder(_Stack):
-    def __init__(self, config: BartConfig, embed_tokens: nn.Embedding) -> None:
-        layers = [BartDecoderLayer(config) for _ in range(config.decoder_layers)]
-        super().__init__(config, embed_tokens, layers, config.decoder_layerdrop)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        encoder_states: Tensor,
-        encoder_attention_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) -> states (B, T, D).
-
-        attention_mask (B, T) hides target positions besides those that causality hides; right-padded targets need
-        none.
-        """
-        length = input_ids.shape[1]
-        self_mask = _readable(attention_mask)
-        if self_mask is not None:
-            self_mask = self_mask & self_mask.new_ones(length, length).tril()
-        cross_mask = _readable(encoder_attention_mask)
-        hidden = self._embed(input_ids)
-        for layer in self.layers:
-            hidden = self._run(layer, hidden, self_mask, cross_mask, encoder_states)
-        return self.layer_norm(hidden)
-
-    def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
-        """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
-        hidden = self._embed(input_ids, cache.positions)
-        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            hidden = layer(hidden, cache.self_mask, cache.cross_mask, cache=layer_cache, columns=cache.columns)
-        return self.layer_norm(hidden)
 
 
 class BartModel(nn.Module):
@@ -346,10 +95,10 @@ class BartForConditionalGeneration(nn.Module):
         super().__init__()
         config.validate()
         self.config = config
-        self.generation_config = GenerationConfig.from_model_config(config)
+        self.generation_config = GenerationConfig.from_model_config(config.to_dict())
         self.model = BartModel(config)
         self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
-        # The head gets its weight from tie_weights; one of its own would cost as much memory as the embeddings.
+        # The head's own weight is as large as the embeddings: on the meta device it takes no memory.
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False, device="meta")
         self.tie_weights()
         if not self.final_logits_bias.is_meta:
@@ -379,6 +128,11 @@ class BartForConditionalGeneration(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.model.shared.weight.dtype
 
+    @property
+    def layers(self) -> list[nn.Module]:
+        """All encoder and decoder layers: the blocks that a network is sharded by."""
+        return [*self.model.encoder.layers, *self.model.decoder.layers]
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -393,7 +147,7 @@ class BartForConditionalGeneration(nn.Module):
         Args:
             input_ids: (B, S) source ids; not needed with encoder_outputs.
             attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
-            decoder_input_ids: (B, T); made from labels, moved right behind the start token, when absent.
+            decoder_input_ids: (B, T); when absent, the labels moved one place right behind the start token.
             decoder_attention_mask: (B, T); None means causal only.
             labels: (B, T) target ids, -100 where no loss is wanted; the loss is their mean cross entropy.
             encoder_outputs: (B, S, D), what `encode` returned for the same source.
@@ -422,12 +176,20 @@ class BartForConditionalGeneration(nn.Module):
         return self.lm_head(hidden) + self.final_logits_bias
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encoder states (B, S, D) of input_ids (B, S)."""
+        """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for tokens and 0 for padding.
+
+        Raises:
+            InputError: the mask has another shape, or a sequence has more tokens than the model has positions.
+        """
+        if attention_mask is not None and attention_mask.shape != input_ids.shape:
+            shape = tuple(attention_mask.shape)
+            raise InputError(f"attention_mask is {shape}; allowed: {tuple(input_ids.shape)}, as input_ids")
         articles = max(1, TOKENS_AT_ONCE // input_ids.shape[1])
         if self.device.type != "cpu" or torch.is_grad_enabled() or len(input_ids) <= articles:
             return self.model.encoder(input_ids, attention_mask)
-        masks = [None] * len(input_ids) if attention_mask is None else attention_mask.split(articles)
-        return torch.cat([self.model.encoder(*part) for part in zip(input_ids.split(articles), masks, strict=False)])
+        ids = input_ids.split(articles)
+        masks = [None] * len(ids) if attention_mask is None else attention_mask.split(articles)
+        return torch.cat([self.model.encoder(*part) for part in zip(ids, masks, strict=True)])
 
     def new_cache(
         self,
@@ -436,7 +198,7 @@ class BartForConditionalGeneration(nn.Module):
         beams: int = 1,
         max_length: int | None = None,
     ) -> DecoderCache:
-        """A cache to decode `beams` rows per article from encoder states (B, S, D), up to max_length tokens each."""
+        """A cache to decode `beams` rows per article from encoder states (B, S, D), at most max_length tokens each."""
         layers = self.model.decoder.layers
         cross = [layer.encoder_attn.keys_values(encoder_states) for layer in layers]
         _, own, _ = layers[0].self_attn.queries_keys_values(encoder_states[:, :1])
@@ -447,30 +209,32 @@ class BartForConditionalGeneration(nn.Module):
         return DecoderCache(cross, own, readable, beams, max_length or positions)
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
-        """Logits (B, K, V) of what follows the next token ids (B, K) of each beam, which the cache then holds.
+        """Logits (B, K, V) after the next ids (B, K) of each beam; the ids' keys and values go into the cache.
 
-        `cache.advance` must have made room for them. What is done here is the same in every step, on tensors of the
-        same shapes, so that it can be recorded.
+        `cache.advance` must have made room for them. The operations are the same in every step, so that a step can be
+        recorded (see `bart.generation.graphs`).
         """
         return self._logits(self.model.decoder.step(ids, cache))
 
     def log_softmax(self, logits: Tensor) -> Tensor:
-        """The logarithms of the probabilities that logits (R, V) in fp32 stand for; it may write into the logits."""
+        """Log-probabilities of logits (R, V) in fp32; may overwrite the logits."""
         return logits.log_softmax(dim=1)
 
     def for_inference(self, precision: str = "fp32") -> BartForConditionalGeneration:
-        """A copy that only generates, and faster: projections fused, weights laid out for this processor.
+        """A copy that only generates, and faster: projections fused, weights packed for this processor.
+
+        Inputs that repeat are encoded once. The copy shares embeddings and norms with this model where their precision
+        is the same.
 
         Args:
-            precision: fp32; bf16; fp16 (on GPUs); or int8 (on CPUs): weights and inputs of matrix products in 8 bits,
-                attention in bf16 where this processor is quick at that, all else in fp32.
+            precision: fp32; bf16 (fp32 on CPUs that cannot multiply it, with a warning); fp16 (on GPUs); or int8 (on
+                CPUs): inputs and weights of matrix products in 8 bits, or weights in 7 bits on processors that would
+                overflow; attention in bf16 or 8 bits where that is faster; all else in fp32.
 
         Raises:
             InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.
         """
-        from bart.modeling.packed import inference_copy
-
-        return inference_copy(self, precision)
+        return InferenceBart(self, precision)
 
     def generate(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any
@@ -517,4 +281,52 @@ class BartForConditionalGeneration(nn.Module):
 
     def save_pretrained(self, directory: str | os.PathLike[str], tokenizer: BartTokenizer | None = None) -> None:
         """Write a Hub-format directory that `transformers` loads; see `bart.modeling.checkpoint`."""
-        save_pretrained(self, directory, tokenizer)
+        save_pretrained(self, self.config, self.generation_config, directory, tokenizer)
+
+
+class InferenceBart(BartForConditionalGeneration):
+    """A copy of a model that only generates; see `BartForConditionalGeneration.for_inference`."""
+
+    def __init__(self, model: BartForConditionalGeneration, precision: str) -> None:
+        if isinstance(model, InferenceBart):
+            raise InputError(
+                "the model is a copy for inference; allowed: for_inference() of the model it was made from"
+            )
+        packer = Packer(precision, model.device)
+        with torch.device("meta"):  # a skeleton without memory
+            super().__init__(copy.deepcopy(model.config))
+        self.generation_config = copy.deepcopy(model.generation_config)
+        self.final_logits_bias = model.final_logits_bias.to(packer.dtype)
+        pairs = list(zip(self.modules(), model.modules(), strict=True))
+        for own, original in pairs:
+            if isinstance(own, (nn.Embedding, nn.LayerNorm)):
+                state = {name: tensor.to(packer.dtype) for name, tensor in original.state_dict().items()}
+                own.load_state_dict(state, assign=True)
+        for own, original in pairs:
+            if isinstance(own, (BartEncoderLayer, BartDecoderLayer)):
+                packer.replace_modules(own, original)
+        self.lm_head = packer.linear([model.lm_head], bias=model.final_logits_bias[0])
+        self.requires_grad_(False).eval()
+        self.kernels = packer.kernels
+        self.remembered: tuple[Tensor, Tensor | None, Tensor] | None = None  # the last ids, mask and states
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.lm_head(hidden)  # which adds the bias
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        return super().log_softmax(logits) if self.kernels is None else self.kernels.log_softmax(logits)
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """As for any model; for the same input as in the last call, the same tensor again."""
+        if self.remembered is not None:
+            ids, mask, states = self.remembered
+            if _same(ids, input_ids) and _same(mask, attention_mask):
+                return states
+        states = super().encode(input_ids, attention_mask)
+        mask = None if attention_mask is None else attention_mask.clone()
+        self.remembered = input_ids.clone(), mask, states
+        return states
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other or (one is not None and other is not None and torch.equal(one, other))

@@ -1,14 +1,15 @@
-"""Weights laid out for inference: fused projections, packed matrices, int8.
+"""Modules of a copy for inference: fused projections, packed matrices, int8.
 
-Shapes: N rows (articles times positions), I input width, O output width, and those of `modeling_bart`.
+They have the methods of the modules of `bart.modeling.layers` whose places they take.
+
+Shapes: N rows (articles times positions), I input width, O output width, and those of `layers`.
 """
 
 from __future__ import annotations
 
-import copy
+import functools
+import logging
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,242 +18,334 @@ from torch import Tensor, nn
 from bart.errors import InputError
 from bart.generation.cache import additive
 from bart.modeling.kernels import MOST_KEYS, WIDTH, Kernels, PackedCodes, load
-from bart.modeling.modeling_bart import BartAttention, BartForConditionalGeneration
+from bart.modeling.layers import (
+    ACTIVATIONS,
+    BartAttention,
+    BartDecoderLayer,
+    BartEncoderLayer,
+    ResidualNorm,
+    attend,
+)
 
-# Hints at the rows of a product, for which its weight is laid out: an article's tokens, and some articles' beams.
-ROWS_OF_ENCODER, ROWS_OF_DECODER = 1024, 16
-# Queries up to which the compiled attention is the faster one where it is not written for the processor.
-MOST_QUERIES = 32
-TINY = torch.finfo(torch.float32).tiny  # in the place of the largest value of a row of zeros
+logger = logging.getLogger(__name__)
+
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
+# The number of rows for which a weight is laid out: an article's tokens, and some articles' beams.
+ROWS_OF_ENCODER, ROWS_OF_DECODER = 1024, 16
+OUTPUTS_AT_ONCE = 256  # of a weight, in quantisation
+# Queries up to which the compiled attention is faster than torch's where it has no code for this processor.
+MOST_QUERIES = 32
+TINY = torch.finfo(torch.float32).tiny  # a row's largest value where all are zero
+Layer = BartEncoderLayer | BartDecoderLayer
+
+
+class PlainLinear(nn.Module):
+    """A linear layer of torch, and the activation after it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, activation: str | None = None) -> None:
+        """weight (O, I), bias (O,)."""
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+        self.activation = activation
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(…, I) -> (…, O)."""
+        return _activated(F.linear(states, self.weight, self.bias), self.activation)
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight lies in the blocks that oneDNN's matrix kernels read.
+    """A linear layer whose weight has the block layout that oneDNN's matrix kernels read, and the activation after it.
 
-    Packing once saves what a plain layer does in every call: with the few rows of a decoding step, several times the
-    work of the product itself.
+    A plain layer brings its weight into that layout in every call. With the few rows of a decoding step, this takes
+    several times as long as the product itself.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, rows: int, activation: str | None = None) -> None:
         """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call."""
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
         self.bias = bias
+        self.activation = activation
 
     def forward(self, states: Tensor) -> Tensor:
-        """(..., I) -> (..., O)."""
-        return torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
+        """(…, I) -> (…, O)."""
+        product = torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
+        return _activated(product, self.activation)
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with weights and inputs of 8 bits, products summed in 32 bits.
+    """A linear layer with weights and inputs of 8 bits and sums of 32 bits, and the activation after it.
 
-    Weights have one scale per output, inputs one per row, found in each call (dynamic quantisation; Zafrir et al.,
-    2019, arXiv:1910.06188), so that no row's result depends on the rows it shares a batch with.
+    Weights have one scale per output. Inputs have one per row, which is found in each call (dynamic quantisation;
+    Zafrir et al., 2019, arXiv:1910.06188), so that a row's result does not depend on the other rows of its batch.
     """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int, dtype: torch.dtype = torch.float32) -> None:
-        """weight (O, I) and bias (O,) in fp32; rows is a hint at N, which may differ from call to call.
-
-        dtype is that of the result, fp32 or bf16.
-        """
-        super().__init__()
-        self.dtype = dtype
-        self.gelu = False  # whether the activation is computed here
-        self.kernels = load()
-        peak = weight.abs().amax(dim=1).clamp(min=TINY)
-        codes = (weight * (127 / peak[:, None])).round_().to(torch.int8)
-        scale = peak / 127**2  # of a product of two codes, apart from the row's own
-        bias = torch.zeros_like(scale) if bias is None else bias
-        if self.kernels is not None and self.kernels.multiplies:
-            self.weight = PackedCodes(codes, scale, bias)
-        else:
-            self.weight, self.bias = torch.ops.onednn.qlinear_prepack(codes, [rows, weight.shape[1]]), bias
-            self.scale, self.zero_point = scale, torch.zeros(len(peak), dtype=torch.int64)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(..., I) of any float type -> (..., O)."""
-        rows = states.flatten(0, -2).contiguous()
-        activation = "gelu" if self.gelu else "none"
-        if isinstance(self.weight, PackedCodes):
-            out = self.kernels.multiply(rows, self.weight, activation, self.dtype)
-        elif self.kernels is not None:
-            codes, peak = self.kernels.quantize_rows(rows)
-            out = self.kernels.finish(self._products(codes), peak, self.bias, activation, self.dtype)
-        else:
-            rows = rows.float()
-            peak = rows.abs().amax(dim=1, keepdim=True).add_(TINY)
-            # Adding 128 to signed codes wraps around to the unsigned ones.
-            codes = (rows * (127 / peak)).round_().to(torch.int8).view(torch.uint8).add_(128)
-            out = self._products(codes).mul_(peak).add_(self.bias)
-            out = (F.gelu(out) if self.gelu else out).to(self.dtype)
-        return out.view(*states.shape[:-1], -1)
-
-    def _products(self, codes: Tensor) -> Tensor:
-        """Codes (N, I) of which 128 stands for 0 -> (N, O): oneDNN multiplies unsigned by signed."""
-        return torch.ops.onednn.qlinear_pointwise(
-            codes, 1.0, 128, self.weight, self.scale, self.zero_point, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-
-
-class FusedAttention(BartAttention):
-    """Attention that projects the same states in one product."""
 
     def __init__(
         self,
-        attention: BartAttention,
-        pack: Callable[..., nn.Module],
-        is_cross: bool,
-        dtype: torch.dtype,
-        in_int8: bool = False,
+        weight: Tensor,
+        bias: Tensor,
+        rows: int,
+        activation: str | None = None,
+        dtype: torch.dtype = torch.float32,
+        kernels: Kernels | None = None,
     ) -> None:
-        """Take over the weights of `attention`; is_cross: keys and values come from other states than queries.
+        """weight (O, I) and bias (O,) in fp32; rows is a hint at N, which may differ from call to call.
 
-        dtype is that of queries, keys and values. in_int8, where there are kernels for it: keys and values of other
-        states are kept in 8 bits, and attention of all positions to all is computed in 8 bits.
+        dtype, fp32 or bf16, is that of the result. Without kernels, oneDNN and torch compute everything.
         """
-        nn.Module.__init__(self)
-        self.heads = attention.heads
-        self.dropout = 0.0
-        self.kernels = load() if attention.q_proj.weight.is_cpu and dtype != torch.float16 else None
-        self.codes = in_int8 and is_cross and self.kernels is not None
-        query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
-        if is_cross:
-            self.q_proj = pack([query], result=dtype)
-            self.kv_proj = pack([key, value], result=dtype)
-        else:
-            self.qkv_proj = pack([query, key, value], result=dtype)
-        self.out_proj = pack([attention.out_proj])
-        width = query.out_features // attention.heads
-        has_kernel = self.kernels is not None and self.kernels.multiplies and width == WIDTH
-        self.in_int8 = in_int8 and not is_cross and has_kernel
+        super().__init__()
+        self.activation = activation
+        self.dtype = dtype
+        self.kernels = kernels
+        multiplies = kernels is not None and kernels.multiplies
+        greatest = 127 if multiplies else greatest_weight_code()
+        peak = torch.linalg.vector_norm(weight, torch.inf, dim=1).clamp(min=TINY)
+        # In parts: intermediate results as large as the matrix would leave gaps in memory.
+        parts = zip(weight.split(OUTPUTS_AT_ONCE), (greatest / peak[:, None]).split(OUTPUTS_AT_ONCE), strict=True)
+        codes = torch.cat([(part * factor).round_().to(torch.int8) for part, factor in parts])
+        scale = peak / (greatest * 127)  # of a product of two codes, apart from the row's own
+        self.packed = PackedCodes(codes, scale, bias) if multiplies else None
+        if self.packed is None:
+            self.weight, self.bias = torch.ops.onednn.qlinear_prepack(codes, [rows, weight.shape[1]]), bias
+            self.scale, self.zero_point = scale, torch.zeros(len(scale), dtype=torch.int64)
 
-    def _split_all(self, projected: Tensor, parts: int) -> Tensor:
+    def forward(self, states: Tensor) -> Tensor:
+        """(…, I) of any float type -> (…, O)."""
+        rows = states.flatten(0, -2).contiguous()
+        with_gelu = self.kernels is not None and self.activation == "gelu"
+        if self.packed is not None:
+            out = self.kernels.multiply(rows, self.packed, with_gelu, self.dtype)
+        elif self.kernels is not None:
+            codes, peak = self.kernels.quantize_rows(rows)
+            products = multiply_codes(codes, self.weight, self.scale, self.zero_point)
+            out = self.kernels.finish_rows(products, peak, self.bias, with_gelu, self.dtype)
+        else:
+            rows = rows.float()
+            peak = rows.abs().amax(dim=1, keepdim=True).add_(TINY)
+            # Adding 128 to signed codes wraps around to unsigned ones.
+            codes = (rows * (127 / peak)).round_().to(torch.int8).view(torch.uint8).add_(128)
+            out = multiply_codes(codes, self.weight, self.scale, self.zero_point).mul_(peak).add_(self.bias)
+        if not with_gelu:
+            out = _activated(out, self.activation)
+        return out.to(self.dtype).view(*states.shape[:-1], -1)
+
+
+def _activated(states: Tensor, activation: str | None) -> Tensor:
+    return states if activation is None else ACTIVATIONS[activation](states)
+
+
+def multiply_codes(codes: Tensor, weight: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """Unsigned codes (N, I), of which 128 stands for 0, times a prepacked weight of signed ones -> (N, O) in fp32.
+
+    Args:
+        scale: (O,), what the products of codes are multiplied by.
+        zero_point: (O,) zeros.
+    """
+    return torch.ops.onednn.qlinear_pointwise(
+        codes, 1.0, 128, weight, scale, zero_point, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+
+
+@functools.cache
+def greatest_weight_code() -> int:
+    """The greatest weight code with which oneDNN's sums are exact.
+
+    Without VNNI, oneDNN adds pairs of products in 16 bits (vpmaddubsw), where 2 · 255 · 127 is cut off at 2^15 - 1.
+    Weights then get 7 bits: 2 · 255 · 64 < 2^15.
+    """
+    weight = torch.ops.onednn.qlinear_prepack(torch.full((64, 64), 127, dtype=torch.int8), [16, 64])
+    codes = torch.full((16, 64), 255, dtype=torch.uint8)
+    products = multiply_codes(codes, weight, torch.ones(64), torch.zeros(64, dtype=torch.int64))
+    if (products == 64 * 127 * 127).all():
+        return 127
+    logger.info("int8: the weights get 7 bits, because this processor adds products of 8 bits in 16")
+    return 64
+
+
+class _FusedAttention(nn.Module):
+    """Attention whose projections of the same states are one product.
+
+    Its subclasses' arguments: `linear` makes one module of several linear layers, dtype is that of queries, keys and
+    values, and in_int8 asks for 8 bits where there are kernels for them.
+    """
+
+    def __init__(self, attention: BartAttention, linear: Callable[..., nn.Module], kernels: Kernels | None) -> None:
+        super().__init__()
+        self.heads = attention.heads
+        self.kernels = kernels
+        self.out_proj = linear([attention.out_proj])
+
+    def _split(self, projected: Tensor, parts: int) -> Tensor:
         """(B, L, parts·D) -> (parts, B, H, L, Dh)."""
         return projected.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        written_for = self.kernels is not None and self.kernels.is_avx512 and keys.dtype == torch.bfloat16
-        suits = query.shape[2] <= MOST_QUERIES or self.codes or written_for
-        many = self.in_int8 and query.shape[2] <= MOST_KEYS  # of all lengths, so that padding changes nothing
-        if self.kernels is not None and (suits or many) and not is_causal:
-            if mask is not None and mask.dtype == torch.bool:
-                mask = additive(mask, torch.float32)
-            if many:
-                return self.out_proj(self.kernels.attend_many(query, keys, values, mask))
-            return self.out_proj(self.kernels.attend(query, keys, values, mask))
-        return super().forward(query, keys, values, mask, is_causal)
+        """As `BartAttention.forward`; keys and values may also be those of `Kernels.code_heads`."""
+        if self.kernels is None or is_causal:
+            return self.out_proj(attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2))
+        if mask is not None and mask.dtype == torch.bool:
+            mask = additive(mask, torch.float32)
+        return self.out_proj(self._context(query, keys, values, mask))
 
-    def queries(self, states: Tensor) -> Tensor:
-        return self._split_all(self.q_proj(states), 1)[0]
+    def _context(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """The heads' contexts, joined: (B, T, D)."""
+        has_code = self.kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
+        if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
+            return self.kernels.attend(query, keys, values, mask)
+        return attend(query, keys, values, mask).transpose(1, 2).flatten(2)
 
-    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        if self.codes:
-            return self.kernels.code_heads(self.kv_proj(states), 2, self.heads).unbind(0)
-        # Heads after one another, as every step reads them.
-        return self._split_all(self.kv_proj(states), 2).contiguous().unbind(0)
+
+class FusedSelfAttention(_FusedAttention):
+    """Self-attention with one product for queries, keys and values."""
+
+    def __init__(
+        self,
+        attention: BartAttention,
+        linear: Callable[..., nn.Module],
+        dtype: torch.dtype,
+        kernels: Kernels | None,
+        in_int8: bool,
+    ) -> None:
+        """in_int8: attention of all positions to all is computed in 8 bits."""
+        super().__init__(attention, linear, kernels)
+        self.qkv_proj = linear([attention.q_proj, attention.k_proj, attention.v_proj], dtype=dtype)
+        width = attention.q_proj.out_features // attention.heads
+        self.in_int8 = in_int8 and kernels is not None and kernels.multiplies and width == WIDTH
 
     def queries_keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        return self._split_all(self.qkv_proj(states), 3).unbind(0)
+        """Queries, keys and values, each (B, H, L, Dh), of the same states (B, L, D)."""
+        return self._split(self.qkv_proj(states), 3).unbind(0)
+
+    def _context(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        # At all lengths, so that a row's result does not depend on how far it is padded.
+        if self.in_int8 and query.shape[2] <= MOST_KEYS:
+            return self.kernels.attend_many(query, keys, values, mask)
+        return super()._context(query, keys, values, mask)
 
 
-class InferenceBart(BartForConditionalGeneration):
-    """A BART whose weights do not change any more: what it encoded last it remembers.
+class FusedCrossAttention(_FusedAttention):
+    """Cross-attention with one product for keys and values."""
 
-    Its head adds `final_logits_bias` itself.
+    def __init__(
+        self,
+        attention: BartAttention,
+        linear: Callable[..., nn.Module],
+        dtype: torch.dtype,
+        kernels: Kernels | None,
+        in_int8: bool,
+    ) -> None:
+        """in_int8: keys and values are kept in 8 bits."""
+        super().__init__(attention, linear, kernels)
+        self.q_proj = linear([attention.q_proj], dtype=dtype)
+        self.kv_proj = linear([attention.k_proj, attention.v_proj], dtype=dtype)
+        self.in_int8 = in_int8 and kernels is not None
+
+    def queries(self, states: Tensor) -> Tensor:
+        """Queries (B, H, T, Dh) of states (B, T, D)."""
+        return self._split(self.q_proj(states), 1)[0]
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        """Keys and values, each (B, H, L, Dh), or (B, H, L, Dh + 4) in int8, of states (B, L, D)."""
+        if self.in_int8:
+            return self.kernels.code_heads(self.kv_proj(states), 2, self.heads).unbind(0)
+        # Each head's rows lie together in memory, because every step reads them so.
+        return self._split(self.kv_proj(states), 2).contiguous().unbind(0)
+
+
+class CompiledNorm(ResidualNorm):
+    """A layer norm over fp32 states whose sum with a branch's output is computed by the kernels."""
+
+    def __init__(self, norm: ResidualNorm, kernels: Kernels) -> None:
+        super().__init__(norm.normalized_shape, norm.eps, device="meta")
+        self.weight, self.bias = norm.weight, norm.bias
+        self.kernels = kernels
+
+    def add(self, hidden: Tensor, update: Tensor) -> Tensor:
+        return self.kernels.add_and_norm(hidden, update, self)
+
+
+class Packer:
+    """Makes the modules of a copy for inference.
+
+    No matrix is held in two layouts longer than its packing takes, apart from the original's.
+
+    Attributes:
+        dtype: the type of weights and states, apart from what int8 and its attention have in other types.
+        kernels: the compiled functions; None where there are none, or none for this precision.
     """
 
-    remembered: tuple[Tensor, Tensor | None, Tensor] | None = None
-    kernels: Kernels | None = None
+    def __init__(self, precision: str, device: torch.device) -> None:
+        """Raises InputError for an unknown precision, and for int8 where it cannot be computed."""
+        if precision not in PRECISIONS:
+            raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
+        on_cpu, has_onednn = device.type == "cpu", torch.backends.mkldnn.is_available()
+        self.is_int8 = precision == "int8"
+        if self.is_int8 and not on_cpu:
+            raise InputError(f"precision is 'int8' and the model is on {device}; int8 runs on the CPU")
+        if self.is_int8 and not has_onednn:
+            raise InputError("precision is 'int8'; this build of torch lacks oneDNN, which computes it")
+        self.packs = on_cpu and has_onednn and precision != "fp16"
+        self.dtype = PRECISIONS[precision]
+        if self.packs and precision == "bf16" and (reason := why_not_packed(torch.bfloat16)) is not None:
+            logger.warning("bf16 cannot be computed here (%s); inference is in fp32 instead", reason)
+            self.dtype = torch.float32
+        self.kernels = load() if on_cpu and precision != "fp16" else None
+        # Of queries, keys and values; and of what a feed-forward block has inside, which is rounded to 8 bits next.
+        self.encoder_dtype = self.decoder_dtype = self.inner_dtype = self.dtype
+        if self.is_int8:
+            self.inner_dtype = torch.bfloat16
+            if torch.cpu._is_avx512_bf16_supported():
+                self.encoder_dtype = self.decoder_dtype = torch.bfloat16
+            elif self.kernels is not None:
+                self.decoder_dtype = torch.bfloat16
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(hidden)
-
-    def log_softmax(self, logits: Tensor) -> Tensor:
-        return super().log_softmax(logits) if self.kernels is None else self.kernels.log_softmax(logits)
-
-    def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encoder states (B, S, D) of input_ids (B, S); for the same input as before, the same tensor again."""
-        if self.remembered is not None:
-            ids, mask, states = self.remembered
-            same_mask = mask is attention_mask or (
-                mask is not None and attention_mask is not None and torch.equal(mask, attention_mask)
-            )
-            if same_mask and torch.equal(ids, input_ids):
-                return states
-        states = super().encode(input_ids, attention_mask)
-        mask = None if attention_mask is None else attention_mask.clone()
-        self.remembered = input_ids.clone(), mask, states
-        return states
-
-
-def inference_copy(model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:
-    """See `BartForConditionalGeneration.for_inference`."""
-    if isinstance(model, InferenceBart):
-        raise InputError("the model is a copy for inference; allowed: for_inference() of the model it was made from")
-    if precision not in PRECISIONS:
-        raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
-    dtype = PRECISIONS[precision]
-    if model.device.type != "cpu" and precision == "int8":
-        raise InputError(f"precision is 'int8' and the model is on {model.device}; int8 runs on the CPU")
-    if precision == "int8" and not torch.backends.mkldnn.is_available():
-        raise InputError("precision is 'int8'; this build of torch lacks oneDNN, which computes it")
-
-    packs = model.device.type == "cpu" and torch.backends.mkldnn.is_available() and precision != "fp16"
-
-    def pack(
-        linears: Sequence[nn.Linear], rows: int, bias: Tensor | None = None, result: torch.dtype = dtype
-    ) -> nn.Module:
-        weight = torch.cat([linear.weight.detach() for linear in linears]).to(dtype)
-        if bias is None:
-            bias = torch.cat([linear.bias.detach() for linear in linears])
-        bias = bias.to(dtype)
-        if precision == "int8":
-            return Int8Linear(weight, bias, rows, result)
-        if packs:
-            return PackedLinear(weight, bias, rows)
-        fused = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-        fused.weight = nn.Parameter(weight, requires_grad=False)
-        fused.bias = nn.Parameter(bias, requires_grad=False)
-        return fused
-
-    of_encoder = of_decoder = inner = dtype  # queries, keys and values; what the feed-forward block has inside
-    if precision == "int8":
-        quick = torch.cpu._is_avx512_bf16_supported()
-        of_encoder = torch.bfloat16 if quick else dtype
-        of_decoder = torch.bfloat16 if quick or load() is not None else dtype
-        inner = torch.bfloat16  # it is rounded to 8 bits next
-    # What stands in the memo is taken for the copy, not copied: no matrix lies in memory in two layouts longer than
-    # its packing takes.
-    memo: dict[int, Any] = {}
-    stacks = (model.model.encoder, ROWS_OF_ENCODER, of_encoder), (model.model.decoder, ROWS_OF_DECODER, of_decoder)
-    for stack, rows, attention_dtype in stacks:
-        for layer in stack.layers:
-            memo[id(layer.fc1)] = pack([layer.fc1], rows, result=inner)
-            memo[id(layer.fc2)] = pack([layer.fc2], rows)
-            in_int8 = precision == "int8" and stack is model.model.encoder
-            memo[id(layer.self_attn)] = FusedAttention(
-                layer.self_attn, partial(pack, rows=rows), False, attention_dtype, in_int8=in_int8
-            )
-    for layer in model.model.decoder.layers:
-        memo[id(layer.encoder_attn)] = FusedAttention(
-            layer.encoder_attn, partial(pack, rows=ROWS_OF_DECODER), True, of_decoder, in_int8=precision == "int8"
+    def replace_modules(self, own: Layer, original: Layer) -> None:
+        """Give a layer of the copy fast modules with the weights of the original layer."""
+        is_encoder = isinstance(own, BartEncoderLayer)
+        rows, dtype = (ROWS_OF_ENCODER, self.encoder_dtype) if is_encoder else (ROWS_OF_DECODER, self.decoder_dtype)
+        linear = functools.partial(self.linear, rows=rows)
+        own.self_attn = FusedSelfAttention(
+            original.self_attn, linear, dtype, self.kernels, in_int8=self.is_int8 and is_encoder
         )
-    memo[id(model.lm_head)] = pack([model.lm_head], ROWS_OF_DECODER, model.final_logits_bias[0])
-    for tensor in model.parameters():
-        memo[id(tensor)] = nn.Parameter(tensor.detach().to(dtype), requires_grad=False)
-    for tensor in model.buffers():
-        memo[id(tensor)] = tensor.to(dtype)
-    fast = copy.deepcopy(model, memo).eval()
-    fast.__class__ = InferenceBart
-    fast.kernels = load() if model.device.type == "cpu" and precision != "fp16" else None
-    if precision == "int8":
-        for layer in (*fast.model.encoder.layers, *fast.model.decoder.layers):
-            if layer.activation is F.gelu:
-                layer.fc1.gelu, layer.activation = True, nn.Identity()
-            if fast.kernels is not None:
-                layer.add_and_norm = fast.kernels.add_and_norm
-    return fast
+        if not is_encoder:
+            own.encoder_attn = FusedCrossAttention(
+                original.encoder_attn, linear, dtype, self.kernels, in_int8=self.is_int8
+            )
+        own.fc1 = linear([original.fc1], activation=original.fc1.activation, dtype=self.inner_dtype)
+        own.fc2 = linear([original.fc2])
+        for name, module in list(own.named_children()):
+            if isinstance(module, ResidualNorm) and self.is_int8 and self.kernels is not None:
+                setattr(own, name, CompiledNorm(module, self.kernels))
+
+    def linear(
+        self,
+        linears: Sequence[nn.Linear],
+        *,
+        rows: int = ROWS_OF_DECODER,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> nn.Module:
+        """One linear layer for several with the same inputs; in int8, dtype is that of its outputs."""
+        weight = _joined([linear.weight for linear in linears]).to(self.dtype)
+        bias = _joined([linear.bias for linear in linears] if bias is None else [bias]).to(self.dtype)
+        if self.is_int8:
+            return Int8Linear(weight, bias, rows, activation, dtype or self.dtype, self.kernels)
+        return PackedLinear(weight, bias, rows, activation) if self.packs else PlainLinear(weight, bias, activation)
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0].detach() if len(tensors) == 1 else torch.cat([tensor.detach() for tensor in tensors])
+
+
+@functools.cache
+def why_not_packed(dtype: torch.dtype) -> str | None:
+    """Why oneDNN has no linear layers in this type, for example on processors without instructions for it; or None."""
+    try:
+        PackedLinear(torch.ones(16, 16, dtype=dtype), torch.ones(16, dtype=dtype), 16)(torch.ones(16, 16, dtype=dtype))
+    except RuntimeError as error:
+        return str(error).split("\n")[0]
+    return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,14 +17,16 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from bart.errors import InputError
+from bart.files import read_json
 from bart.hub import resolve
+from bart.tensor_files import read_file
 
-# In the order of their ids in BART's vocabulary; <mask> has the last id of all.
+# In the order of their ids in BART's vocabulary; <mask> has the last id.
 _LEADING_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _SPECIAL_TOKENS = (*_LEADING_TOKENS, "<mask>")
 _BYTES = 256
 _WORD_END = re.compile(r"(?<=\w) (?=[^\W\d_])")
-_CHARACTERS_PER_TOKEN = 4.6  # of English; only time depends on it
+_CHARACTERS_PER_TOKEN = 4.6  # in English; results do not depend on it
 _FILES = ["tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"]
 _CLEAN_UP = (
     *((f" {mark}", mark) for mark in ".?!,"),
@@ -51,19 +52,19 @@ class Encoded(dict[str, Any]):
 
 
 class BartTokenizer:
-    """Text to ids and back, equal to `transformers.BartTokenizer` over the published files.
+    """Text to ids and back, with the results of `transformers.BartTokenizer` over the published files.
 
     Attributes:
         bos_token_id, pad_token_id, eos_token_id, unk_token_id, mask_token_id: ids of `<s> <pad> </s> <unk> <mask>`.
         vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
         model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
-        add_prefix_space: whether a text is read as if a space stood before its first word. BART: False.
+        add_prefix_space: whether a text is read as if its first word followed a space. BART: False.
 
     Calls share no state, so threads may use one tokenizer with different options.
     """
 
     def __init__(self, backend: Tokenizer, model_max_length: int = 1024, *, source: str = "tokenizer") -> None:
-        """Wrap a byte-level BPE pipeline; `source` names its origin in errors.
+        """Wrap a byte-level BPE pipeline; errors call it `source`.
 
         Raises:
             InputError: the pipeline is of another kind, lacks a special token, or its ids are not 0 ... V-1.
@@ -90,8 +91,8 @@ class BartTokenizer:
                 if token not in declared
             ]
         )
-        # What a tokenizer.json may carry for other uses: random merges would make the ids differ between calls, and
-        # truncation and padding are for each call to decide.
+        # A tokenizer.json may hold settings for other uses. Random merges would make the ids differ between calls, and
+        # each call decides about truncation and padding.
         backend.model.dropout = None
         backend.no_truncation()
         backend.no_padding()
@@ -102,7 +103,7 @@ class BartTokenizer:
         backend.post_processor = processors.RobertaProcessing(
             ("</s>", self.eos_token_id), ("<s>", self.bos_token_id), add_prefix_space=self.add_prefix_space
         )
-        # Else no token spans the place between a word and a space before another.
+        # Otherwise no token spans the place between a word and the space before the next word.
         self._tokens_span_words = not pre_tokenizer.use_regex or any(
             token.rstrip or any(map(str.isspace, token.content))
             for token in backend.get_added_tokens_decoder().values()
@@ -120,9 +121,9 @@ class BartTokenizer:
         """Load a tokenizer.
 
         Args:
-            path_or_name: a folder with `tokenizer.json`, or else with `vocab.json` and `merges.txt` (where present,
+            path_or_name: a folder with `tokenizer.json`, or with `vocab.json` and `merges.txt` (where present,
                 `tokenizer_config.json` gives `model_max_length` and `add_prefix_space`); a Hub name; a file of such a
-                folder; or a checkpoint of this project, which carries its tokenizer.
+                folder; or a checkpoint of this project, which holds its tokenizer.
 
         Raises:
             InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
@@ -131,30 +132,36 @@ class BartTokenizer:
         if path.is_file() and path.suffix != ".ckpt" and any((path.parent / name).exists() for name in _FILES[:2]):
             path = path.parent
         if path.is_file():
-            return cls.from_json(_tokenizer_of_checkpoint(path), source=str(path))
-        settings = _read_object(path / _FILES[3]) if (path / _FILES[3]).exists() else {}
+            text = read_file(path).get("tokenizer_json")
+            if not isinstance(text, str):
+                raise InputError(f"{path}: the checkpoint has no tokenizer: name a folder or a Hub name that has one")
+            return cls.from_json(text, source=str(path))
+        settings = read_json(path / _FILES[3]) if (path / _FILES[3]).exists() else {}
         if (path / _FILES[0]).exists():
             tokenizer = cls.from_json(_read_text(path / _FILES[0]), source=str(path / _FILES[0]))
         elif (path / _FILES[1]).exists() and (path / _FILES[2]).exists():
-            vocabulary = _read_vocabulary(path / _FILES[1])
-            merges = _read_merges(path / _FILES[2], vocabulary)
-            backend = _pipeline(vocabulary, merges, add_prefix_space=settings.get("add_prefix_space") is True)
-            tokenizer = cls(backend, source=str(path / _FILES[1]))
+            files = path / _FILES[1], path / _FILES[2]
+            try:
+                model = models.BPE.from_file(*map(str, files))
+            except Exception as error:  # the library raises bare Exception for every fault of the files
+                raise InputError(f"{files[0]} and {files[1].name}: {_one_line(error)}") from error
+            backend = _pipeline(model, add_prefix_space=settings.get("add_prefix_space") is True)
+            tokenizer = cls(backend, source=str(files[0]))
         else:
             raise InputError(f"{path_or_name}: holds neither tokenizer.json nor vocab.json with merges.txt")
         length = settings.get("model_max_length")
-        # transformers writes 1e30 where it knows no limit.
+        # transformers writes 1e30 where there is no limit.
         if isinstance(length, int) and 2 < length < 10**9:
             tokenizer.model_max_length = length
         return tokenizer
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "tokenizer JSON") -> BartTokenizer:
-        """Inverse of `to_json`; reads any BART or RoBERTa `tokenizer.json`. `source` names its origin in errors."""
+        """Inverse of `to_json`; reads any BART or RoBERTa `tokenizer.json`. Errors call it `source`."""
         try:
             backend = Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception for every fault of the text
-            raise InputError(f"{source}: not a tokenizer.json: {' '.join(str(error).split())[:200]}") from error
+            raise InputError(f"{source}: not a tokenizer.json: {_one_line(error)}") from error
         return cls(backend, source=source)
 
     def to_json(self) -> str:
@@ -162,7 +169,7 @@ class BartTokenizer:
         return self._backend.to_str()
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
-        """Write `tokenizer.json`, `vocab.json`, `merges.txt` and `tokenizer_config.json`, made if need be.
+        """Write `tokenizer.json`, `vocab.json`, `merges.txt` and `tokenizer_config.json`; make the folder if need be.
 
         `transformers.AutoTokenizer` loads the folder, with or without a model's `config.json` in it.
 
@@ -185,7 +192,7 @@ class BartTokenizer:
             "sep_token": "</s>",
             "pad_token": "<pad>",
             "unk_token": "<unk>",
-            # Spelt out, since transformers 5 else drops lstrip, with which BART's <mask> was published.
+            # In full, because transformers 5 would drop lstrip, with which BART's <mask> was published.
             "mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False}
             | {"normalized": False, "single_word": False, "special": True},
         }
@@ -233,7 +240,8 @@ class BartTokenizer:
         learner.train_from_iterator(_training_texts(texts), trainer)
         vocabulary = learner.get_vocab()
         merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
-        return cls(_pipeline(vocabulary | {"<mask>": len(vocabulary)}, merges, add_prefix_space=False))
+        model = models.BPE(vocab=vocabulary | {"<mask>": len(vocabulary)}, merges=merges)
+        return cls(_pipeline(model, add_prefix_space=False))
 
     def __call__(
         self,
@@ -245,7 +253,7 @@ class BartTokenizer:
         return_tensors: str | None = None,
         add_prefix_space: bool | None = None,
     ) -> Encoded:
-        """Encode one text, or several, as `<s> text </s>`. A `</s>` written out in a text becomes the token.
+        """Encode one text, or several, as `<s> text </s>`. The string `</s>` in a text becomes the token.
 
         Args:
             texts: a text, or a list of B texts.
@@ -302,10 +310,9 @@ class BartTokenizer:
         return Encoded(input_ids=rows, attention_mask=mask)
 
     def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """The `input_ids` that `tokenizer(texts, max_length=max_length, truncation=True)` gives, sooner.
+        """The `input_ids` that `tokenizer(texts, max_length=max_length, truncation=True)` gives, but faster.
 
-        Of a text that is longer than `max_length` little more than what is kept is looked at: it is encoded in parts,
-        cut where no token can span the cut.
+        Long texts are encoded in parts, cut where no token can span the cut, and only until there are enough tokens.
 
         Args:
             texts: B texts.
@@ -319,14 +326,14 @@ class BartTokenizer:
         rows: list[list[int]] = [[] for _ in texts]
         starts = [0] * len(texts)
         todo, size = range(len(texts)), round(room * _CHARACTERS_PER_TOKEN)
-        while todo or not texts:  # no texts are an error of _encode's
+        while todo or not texts:  # _encode refuses an empty list
             ends = [self._cut(texts[i], starts[i] + size) for i in todo]
             parts = self._encode([texts[i][starts[i] : end] for i, end in zip(todo, ends, strict=True)], None)
             for i, end, part in zip(todo, ends, parts, strict=True):
                 rows[i] += part
                 starts[i] = end
             todo = [i for i in todo if starts[i] < len(texts[i]) and len(rows[i]) < room]
-            size = room  # most of what is missing is little
+            size = room  # usually little is missing
         return [[self.bos_token_id, *row[:room], self.eos_token_id] for row in rows]
 
     def _cut(self, text: str, least: int) -> int:
@@ -342,10 +349,10 @@ class BartTokenizer:
         """The text of one sequence of ids: a list, a 1-D tensor, or a single id.
 
         Args:
-            ids: ids from 0; ids past the vocabulary, as a model with a padded vocabulary may emit, give no text.
+            ids: ids from 0. Those beyond the vocabulary, which a padded output table may generate, give no text.
             skip_special_tokens: leave out `<s>`, `</s>` and the other special tokens.
             clean_up_tokenization_spaces: remove the spaces before English punctuation and contractions (`"do n't ."` to
-                `"don't."`). Default: no. BART's text needs none, and recent transformers ignores it for BPE.
+                `"don't."`). Default: no. BART's text does not need it, and recent transformers ignore it for BPE.
 
         Raises:
             InputError: ids that are negative (-100 marks ignored labels), not integers, or several sequences.
@@ -393,7 +400,7 @@ class BartTokenizer:
             raise error
 
     def _with_other_prefix(self) -> Tokenizer:
-        # A second pipeline, since to switch the one would race with other threads' calls.
+        # A second pipeline, because a change of the first would race with other threads' calls.
         if self._other_prefix is None:
             other = Tokenizer.from_str(self._backend.to_str())
             other.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=not self.add_prefix_space)
@@ -401,8 +408,8 @@ class BartTokenizer:
         return self._other_prefix
 
 
-def _pipeline(vocabulary: dict[str, int], merges: list[tuple[str, str]], add_prefix_space: bool) -> Tokenizer:
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+def _pipeline(model: models.BPE, add_prefix_space: bool) -> Tokenizer:
+    backend = Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
     return backend
@@ -445,56 +452,5 @@ def _read_text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(_read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}")
-    return value
-
-
-def _read_vocabulary(path: Path) -> dict[str, int]:
-    vocabulary = _read_object(path)
-    for token, index in vocabulary.items():
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(vocabulary):
-            raise InputError(f"{path}: id of {token!r} is {index!r}, expected 0 to {len(vocabulary) - 1}")
-    return vocabulary
-
-
-def _read_merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
-    lines = _read_text(path).rstrip("\n").split("\n")
-    merges = []
-    for number, line in enumerate(lines, start=1):
-        if number == 1 and (line.startswith("#version") or not line):
-            continue
-        parts = line.split(" ")
-        if len(parts) != 2 or not all(parts):
-            raise InputError(f"{path}, line {number}: expected two tokens with a space between, got {line[:80]!r}")
-        left, right = parts
-        for token in (left, right, left + right):
-            if token not in vocabulary:
-                raise InputError(f"{path}, line {number}: {token!r} is not in vocab.json")
-        merges.append((left, right))
-    return merges
-
-
-def _tokenizer_of_checkpoint(path: Path) -> str:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (
-        pickle.UnpicklingError,
-        OSError,
-        EOFError,
-        RuntimeError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:  # what torch raises for files that are cut off or of another kind
-        raise InputError(f"{path}: cannot be read as a checkpoint of this project ({type(error).__name__})") from error
-    text = content.get("tokenizer_json") if isinstance(content, dict) else None
-    if not isinstance(text, str):
-        raise InputError(f"{path}: the checkpoint carries no tokenizer: name a folder or a Hub name that has one")
-    return text
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

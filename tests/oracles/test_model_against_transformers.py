@@ -1,4 +1,4 @@
-"""The network against Hugging Face's: logits, loss, gradients, cached steps."""
+"""The network against Hugging Face's, in double precision: logits, loss, gradients, cached steps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bart.configuration.configuration_bart import ACTIVATIONS, BartConfig
 from bart.modeling import cpu
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
+EXACT = 1e-10  # logits and gradients are of the order of 1: a million times the rounding of double precision
 TINY = {
     "vocab_size": 97,
     "d_model": 32,
@@ -36,10 +37,10 @@ def pair(family: str = "bart", **changes: object) -> tuple[torch.nn.Module, Bart
     classes = {"bart": (HFBartConfig, HFBart), "mbart": (MBartConfig, MBartForConditionalGeneration)}
     config_class, model_class = classes[family]
     config = config_class(**{**TINY, **changes})
-    theirs = model_class(config).eval()
+    theirs = model_class(config).double().eval()
     with torch.no_grad():
         theirs.final_logits_bias.normal_()
-    ours = BartForConditionalGeneration(BartConfig(**config.to_dict())).eval()
+    ours = BartForConditionalGeneration(BartConfig(**config.to_dict())).double().eval()
     ours.load_state_dict(theirs.state_dict())
     return theirs, ours
 
@@ -72,9 +73,9 @@ def test_logits_loss_and_every_gradient(family: str, changes: dict[str, object])
     if family == "mbart":  # its own shift puts a language id first; hand both models the same decoder input
         inputs["decoder_input_ids"] = torch.randint(3, 97, (4, 11), generator=torch.Generator().manual_seed(2))
     expected, actual = theirs(**inputs), ours(**inputs)
-    torch.testing.assert_close(actual.logits, expected.logits, rtol=0, atol=1e-5)
-    torch.testing.assert_close(actual.encoder_last_hidden_state, expected.encoder_last_hidden_state, rtol=0, atol=1e-5)
-    torch.testing.assert_close(actual.loss, expected.loss, rtol=0, atol=1e-5)
+    torch.testing.assert_close(actual.logits, expected.logits, rtol=0, atol=EXACT)
+    torch.testing.assert_close(actual.encoder_last_hidden_state, expected.encoder_last_hidden_state, rtol=0, atol=EXACT)
+    torch.testing.assert_close(actual.loss, expected.loss, rtol=0, atol=EXACT)
     assert actual[0] is actual.loss
     assert actual[1] is actual.logits
     expected.loss.backward()
@@ -82,7 +83,7 @@ def test_logits_loss_and_every_gradient(family: str, changes: dict[str, object])
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     assert gradients.keys() == dict(ours.named_parameters()).keys()
     for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, gradients[name], rtol=0, atol=1e-5, msg=name)
+        torch.testing.assert_close(parameter.grad, gradients[name], rtol=0, atol=EXACT, msg=name)
 
 
 def test_without_labels_the_logits_come_first() -> None:
@@ -100,7 +101,7 @@ def test_decoder_attention_mask() -> None:
     mask = torch.ones_like(labels)
     mask[0, 3:5] = 0  # a hole in the middle, where causality alone would let later positions read
     inputs["decoder_attention_mask"] = mask
-    torch.testing.assert_close(ours(**inputs).logits, theirs(**inputs).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours(**inputs).logits, theirs(**inputs).logits, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart"])
@@ -111,7 +112,7 @@ def test_the_same_draws_give_both_the_same_dropout_and_layerdrop(family: str, mo
     monkeypatch.setattr(cpu, "draw_kept", as_torch)
     drops = {"dropout": 0.2, "activation_dropout": 0.3, "attention_dropout": 0.1}
     theirs, ours = pair(family, **drops, encoder_layerdrop=0.4, decoder_layerdrop=0.4)
-    models = theirs.double().train(), ours.double().train()
+    models = theirs.train(), ours.train()
     inputs = batch()
     inputs["decoder_input_ids"] = torch.randint(3, 97, (4, 11))
     for seed in range(5):
@@ -120,8 +121,8 @@ def test_the_same_draws_give_both_the_same_dropout_and_layerdrop(family: str, mo
             torch.manual_seed(seed)
             losses.append(model(**inputs).loss)
             gradients += torch.autograd.grad(losses[-1], model.model.shared.weight)
-        torch.testing.assert_close(*losses, rtol=0, atol=1e-10)
-        torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
+        torch.testing.assert_close(*losses, rtol=0, atol=EXACT)
+        torch.testing.assert_close(*gradients, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart"])
@@ -141,7 +142,7 @@ def test_cached_steps_equal_the_full_pass(family: str, beams: int) -> None:
             cache.advance()
             steps.append(ours.decode(column.view(4, beams), cache))
     assert cache.steps == 12
-    torch.testing.assert_close(torch.stack(steps, 2).flatten(0, 1), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.stack(steps, 2).flatten(0, 1), expected, rtol=0, atol=EXACT)
 
 
 def test_reordered_cache_continues_the_chosen_rows() -> None:
@@ -162,7 +163,7 @@ def test_reordered_cache_continues_the_chosen_rows() -> None:
         followed = torch.cat([ids[rows, :5], ids[:, 5:]], 1)
         mask = inputs["attention_mask"].repeat_interleave(2, 0)
         expected = ours(inputs["input_ids"].repeat_interleave(2, 0), mask, decoder_input_ids=followed).logits[:, 5]
-    torch.testing.assert_close(actual.flatten(0, 1), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(actual.flatten(0, 1), expected, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart"])
@@ -176,14 +177,14 @@ def test_padding_changes_nothing(family: str) -> None:
             alone = ours(
                 inputs["input_ids"][row : row + 1, :length], decoder_input_ids=decoder_input_ids[row : row + 1]
             )
-            torch.testing.assert_close(together[row : row + 1], alone.logits, rtol=0, atol=1e-5)
+            torch.testing.assert_close(together[row : row + 1], alone.logits, rtol=0, atol=EXACT)
 
 
 @pytest.mark.slow
 def test_bart_large_at_full_size() -> None:
     """406 M parameters: logits, gradients, and beam search of one article, against transformers."""
     torch.manual_seed(0)
-    theirs = HFBart(HFBartConfig(dropout=0.0)).eval()
+    theirs = HFBart(HFBartConfig(dropout=0.0)).double().eval()
     config = BartConfig(**theirs.config.to_dict())
     with torch.device("meta"):
         ours = BartForConditionalGeneration(config)
@@ -195,8 +196,8 @@ def test_bart_large_at_full_size() -> None:
     input_ids[1, 120:], mask[1, 120:] = 1, 0
     labels = torch.randint(3, 50000, (2, 30))
     expected, actual = (model(input_ids=input_ids, attention_mask=mask, labels=labels) for model in (theirs, ours))
-    torch.testing.assert_close(actual.logits, expected.logits, rtol=0, atol=1e-5)
-    torch.testing.assert_close(actual.loss, expected.loss, rtol=0, atol=1e-5)
+    torch.testing.assert_close(actual.logits, expected.logits, rtol=0, atol=EXACT)
+    torch.testing.assert_close(actual.loss, expected.loss, rtol=0, atol=EXACT)
     options = {"num_beams": 4, "max_length": 30, "min_length": 10, "no_repeat_ngram_size": 3, "length_penalty": 2.0}
     options |= {"early_stopping": True, "forced_bos_token_id": 0}
     expected_ids = theirs.generate(input_ids, attention_mask=mask, **options)

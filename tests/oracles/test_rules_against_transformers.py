@@ -37,6 +37,11 @@ def random_source() -> Tensor:
     return torch.randint(3, 7, (ARTICLES, SOURCE), generator=torch.Generator().manual_seed(7))
 
 
+def rows_of_one_length(tokens: Tensor) -> Prefixes:
+    length = tokens.shape[1]
+    return Prefixes(tokens, torch.full((len(tokens),), length), length, length)
+
+
 PAIRS: dict[str, tuple[Rule, Callable[[Tensor, Tensor], Tensor]]] = (
     {
         "min length": (MinLength(5, torch.tensor([2])), hf.MinLengthLogitsProcessor(5, 2)),
@@ -76,13 +81,13 @@ def test_rule_equals_processor(name: str, length: int):
         scores[0, 5] = -torch.inf  # rules follow upon each other's bans
         scores[1] = scores[1].round()  # ties
         expected = processor(tokens, scores.clone())
-        assert torch.equal(rule(Prefixes.of(tokens), scores), expected)
+        assert torch.equal(rule(rows_of_one_length(tokens), scores), expected)
 
 
 def test_the_random_sequences_do_bring_bans_about():
     tokens = torch.randint(3, 7, (ROWS, 8), generator=torch.Generator().manual_seed(0))
     for name in ("2-gram", "3-gram", "encoder 2-gram", "encoder 3-gram", "bad words"):
-        assert PAIRS[name][0](Prefixes.of(tokens), torch.zeros(ROWS, VOCAB)).isinf().any(), name
+        assert PAIRS[name][0](rows_of_one_length(tokens), torch.zeros(ROWS, VOCAB)).isinf().any(), name
 
 
 def test_bad_words_may_hold_a_single_eos_which_is_ignored():
@@ -92,12 +97,12 @@ def test_bad_words_may_hold_a_single_eos_which_is_ignored():
     tokens = torch.tensor([[2, 2], [2, 5]])
     scores = torch.zeros(2, VOCAB)
     expected = processor(tokens, scores.clone())
-    assert torch.equal(rule(Prefixes.of(tokens), scores), expected)
+    assert torch.equal(rule(rows_of_one_length(tokens), scores), expected)
 
 
 def test_a_bad_word_may_begin_with_the_very_first_id():
     """As transformers 5.23 has it; 5.17 wanted one id more in front."""
-    scores = BadWords([[2, 4], [9, 2, 4]], CPU)(Prefixes.of(torch.tensor([[2]])), torch.zeros(1, VOCAB))
+    scores = BadWords([[2, 4], [9, 2, 4]], CPU)(rows_of_one_length(torch.tensor([[2]])), torch.zeros(1, VOCAB))
     assert scores.isinf().nonzero().tolist() == [[0, 4]]
 
 

@@ -1,4 +1,4 @@
-"""The benchmark scripts: which rows they run, what a row's figures are, and what becomes of a row that fails."""
+"""The benchmark scripts: which rows they run, what a row's figures are, and what happens when a row fails."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,14 +23,16 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from utils import benchmark
-from utils.benchmark import BenchmarkArguments, Row, cells, compare, configurations, markdown_table, plain_table
-from utils.cli import RunError
+from utils.benchmark import InferenceArguments, Row, TrainingArguments, compare, configurations, parse
+from utils.errors import RunError
 
 ROOT = Path(__file__).parents[2]
 
 
-def arguments(kind: str = "training", **others: Any) -> BenchmarkArguments:
-    return BenchmarkArguments(kind, 4, 40, 12, "data", "config.json", **others)
+@pytest.fixture(autouse=True)
+def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONFIG_PATH", "GPU_COUNTS", "PRECISIONS", "STEPS", "BATCHES", "TIME_LIMIT", "RESULTS_DIR"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -40,57 +44,99 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return machine
 
 
-def test_rows_are_all_that_the_machine_has(gpus: SimpleNamespace) -> None:
-    assert [row.name for row in configurations(arguments())] == ["cpu_fp32", "cpu_bf16"]
-    assert [row.name for row in configurations(arguments("inference"))] == ["cpu_fp32", "cpu_bf16", "cpu_int8"]
-    gpus.count = 6
-    names = [row.name for row in configurations(arguments())]
-    assert names[2:] == [f"{n}gpu_{kind}" for n in (1, 2, 4, 6) for kind in ("fp32", "tf32", "bf16", "fp16")]
-    gpus.count, gpus.capability = 1, (7, 0)
-    assert [row.name for row in configurations(arguments())][2:] == ["1gpu_fp32", "1gpu_fp16"]
-    chosen = arguments(gpu_counts="1 0", precisions="fp16,fp32")
-    assert [row.name for row in configurations(chosen)] == ["1gpu_fp32", "1gpu_fp16", "cpu_fp32"]
+def names(kind: str) -> list[str]:
+    return [row.name for row in configurations(parse([kind])[0])]
+
+
+# ---- What is measured
+
+
+def test_values_have_defaults_and_options_go_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse(["training"]) == (TrainingArguments(), [])
+    assert parse(["inference"]) == (InferenceArguments(), [])
+    assert parse(["training", "8", "512", "--lr", "1", "--help"]) == (
+        TrainingArguments(8, 512),
+        ["--lr", "1", "--help"],
+    )
+    values = ["2", "3", "40", "12", "model", "data", "config.json"]
+    assert parse(["inference", *values])[0] == InferenceArguments(2, 3, 40, 12, "model", "data", "config.json")
+    for name, value in {"CONFIG_PATH": "c.json", "STEPS": "7", "BATCHES": "3", "PRECISIONS": "fp16,fp32"}.items():
+        monkeypatch.setenv(name, value)
+    for name, value in {"GPU_COUNTS": "1 0", "TIME_LIMIT": "2.5", "RESULTS_DIR": "a b"}.items():
+        monkeypatch.setenv(name, value)
+    training, inference = parse(["training"])[0], parse(["inference"])[0]
+    assert (training.config_path, training.steps, inference.batches) == ("c.json", 7, 3)
+    assert inference.config_path == "configs/config_xsum.json"  # which has its place
+    assert training.choice == benchmark.Choice((1, 0), ("fp16", "fp32"), 2.5, "a b") == inference.choice
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("words", "variables", "message"),
     [
-        ({"gpu_counts": "3"}, "--gpu_counts is '3'; allowed: numbers from 0, the CPU, to 2, the GPUs of this machine"),
-        ({"gpu_counts": "one"}, "--gpu_counts is 'one'"),
-        ({"precisions": "fp64"}, "--precisions is 'fp64'; allowed: fp32, tf32, bf16, fp16, int8"),
-        ({"precisions": "fp16", "gpu_counts": "0"}, "--precisions is 'fp16', none of which --gpu_counts 0 has here"),
+        (["training", "0"], {}, "batch_size: '0' is not allowed: it takes an integer at least 1"),
+        (["training", *"9999x"], {}, "unknown argument x"),
+        (["inference", *"9999999x"], {}, "unknown argument x"),
+        (["training"], {"STEPS": "0"}, "--steps: '0' is not allowed: it takes an integer at least 1"),
+        (["training"], {"GPU_COUNTS": "one"}, "--gpu_counts: 'one' is not allowed: it takes an integer at least 0"),
+        (["training"], {"PRECISIONS": "fp64"}, "--precisions: 'fp64' is not allowed: it takes one of fp32"),
     ],
 )
-def test_rows_that_the_machine_lacks_are_refused(gpus: SimpleNamespace, options: dict[str, str], message: str) -> None:
+def test_a_mistake_in_the_arguments_is_one_line(
+    words: list[str],
+    variables: dict[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        parse(words)
+    printed = capsys.readouterr().err
+    assert (ended.value.code, printed.count("\n")) == (2, 1)
+    assert message in printed
+
+
+def test_rows_are_all_that_the_machine_has(gpus: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert names("training") == ["cpu_fp32", "cpu_bf16"]
+    assert names("inference") == ["cpu_fp32", "cpu_bf16", "cpu_int8"]
+    gpus.count = 6
+    assert names("training")[2:] == [
+        f"{n}gpu_{kind}" for n in (1, 2, 4, 6) for kind in ("fp32", "tf32", "bf16", "fp16")
+    ]
+    gpus.count, gpus.capability = 1, (7, 0)
+    assert names("training")[2:] == ["1gpu_fp32", "1gpu_fp16"]
+    monkeypatch.setenv("GPU_COUNTS", "1 0 1")
+    monkeypatch.setenv("PRECISIONS", "fp16 fp32")
+    assert names("training") == ["1gpu_fp32", "1gpu_fp16", "cpu_fp32"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"GPU_COUNTS": "0 3"}, "GPU_COUNTS is 0 3; allowed: numbers from 0, the CPU, to 2, the GPUs of this machine"),
+        ({"PRECISIONS": "fp16", "GPU_COUNTS": "0"}, "PRECISIONS is fp16, none of which GPU_COUNTS 0 has here"),
+    ],
+)
+def test_rows_that_the_machine_lacks_are_refused(
+    gpus: SimpleNamespace, variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpus.count = 2
-    with pytest.raises(InputError, match=message.replace("(", r"\(")):
-        configurations(arguments(**options))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message):
+        names("training")
 
 
-def row(gpus: int, precision: str, throughput: float | None) -> Row:
-    names = set(benchmark.COLUMNS["training"].values()) - {"speed_up", "weak_scaling"}
-    figures = {} if throughput is None else {**dict.fromkeys(names, 2.0), "throughput": throughput}
-    return Row(gpus, precision, 8, figures, "no | room" if throughput is None else None)
+# ---- Figures
 
 
 def test_speed_up_is_over_fp32_of_the_same_device_and_scaling_over_the_fewest_gpus() -> None:
-    rows = [row(0, "fp32", 1.0), row(1, "fp32", 10.0), row(1, "fp16", 40.0), row(2, "fp16", 72.0), row(2, "fp32", None)]
+    rates = {(0, "fp32"): 1.0, (1, "fp32"): 10.0, (1, "fp16"): 40.0, (2, "fp16"): 72.0, (2, "fp32"): None}
+    rows = [Row(*of, 8, {} if rate is None else {"throughput": rate}) for of, rate in rates.items()]
     compare(rows)
-    found = [(one.figures.get("speed_up"), one.figures.get("weak_scaling")) for one in rows]
+    found = [(row.figures.get("speed_up"), row.figures.get("weak_scaling")) for row in rows]
     assert found == [(1.0, None), (1.0, 1.0), (4.0, 1.0), (None, 1.8), (None, None)]
-
-
-def test_tables_show_a_failed_row_with_its_reason() -> None:
-    rows = [row(0, "fp32", 1234.5), row(1, "bf16", None)]
-    compare(rows)
-    lines = cells("training", rows)
-    plain = plain_table(lines).splitlines()
-    assert plain[0].split() == "NUM_GPU precision batch throughput tokens/s speed-up scaling step ms peak GB".split()
-    assert plain[1].split() == "CPU fp32 8 1,234 2.00 1.00 - 2.00 2.00".split()
-    assert plain[2].split(maxsplit=3) == ["1", "bf16", "8", "failed: no | room"]
-    head, rule, *rest = markdown_table(lines).splitlines()
-    assert {len(line.replace(r"\|", "").split("|")) for line in (head, rule, *rest)} == {len(lines[0]) + 2}
-    assert r"failed: no \| room" in rest[1]
 
 
 def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> None:
@@ -99,73 +145,101 @@ def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> No
     seconds = {4: 40.0, 9: 1.0, 14: 2.0, 19: 4.0}
     lines = [f"{step},{40 / time},{100 * step / time},{time / 5},{step},\n" for step, time in seconds.items()]
     (tmp_path / "metrics.csv").write_text("".join([f"{columns}\n", *lines, "19,,,,,3.0\n"]))
-    figures = benchmark.training_figures(tmp_path)
+    figures = TrainingArguments().figures(tmp_path)
     assert figures["throughput"] == pytest.approx(120 / 7)
     assert figures["tokens_per_second"] == pytest.approx((900 + 1400 + 1900) / 7)
     assert figures["step_milliseconds"] == pytest.approx(400)
     assert figures["peak_memory_gb"] == 19
 
 
-def canned(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """A shell script in the place of a row's run."""
-    monkeypatch.setitem(benchmark.COMMANDS, "training", lambda args, row: ["bash", "-c", script])
+# ---- Rows and their processes
 
 
-def launcher_of_a_worker() -> str:
-    """A shell script that does as torchrun: its process is in a session of its own, and SIGTERM ends that."""
-    program = """
-import signal, subprocess, sys
-def end(*_):
-    worker.kill()
-    sys.exit(1)
-worker = subprocess.Popen(["sleep", "40"], start_new_session=True)
-signal.signal(signal.SIGTERM, end)
-print("begun", worker.pid, flush=True)
-worker.wait()
-"""
-    return f"{sys.executable} -c '{program}'; true"
+@dataclass(frozen=True)
+class Witness:
+    """A process that tells whether it was left alone for a minute, and prints its id when it has begun."""
+
+    fifo: Path
+    end: int  # the reading one
+
+    @property
+    def command(self) -> list[str]:
+        program = (
+            "import os, sys, time; fifo = open(sys.argv[1], 'w'); print('begun', os.getpid(), flush=True); "
+            "time.sleep(60); fifo.write('survived')"
+        )
+        return [sys.executable, "-c", program, str(self.fifo)]
+
+    def starter(self, then: str) -> list[str]:
+        """A process that starts the witness in a session of its own and then runs some code."""
+        program = (
+            f"import signal, subprocess, sys; witness = subprocess.Popen(sys.argv[1:], start_new_session=True); {then}"
+        )
+        return [sys.executable, "-c", program, *self.command]
+
+    def survived(self) -> bool:
+        """Wait for its end."""
+        os.set_blocking(self.end, True)
+        with os.fdopen(self.end) as file:
+            return file.read() == "survived"
 
 
-def test_a_row_over_the_time_limit_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    canned(monkeypatch, f"(sleep 20; touch {tmp_path}/survived) & echo begun; sleep 20")
-    failed = row(0, "fp32", None)
-    start = time.perf_counter()
-    assert not benchmark.run_row(arguments(time_limit=0.5), failed, [], tmp_path / "row")
-    assert time.perf_counter() - start < 10
-    assert failed.failure == "it took longer than the time limit of 0.5 s"
-    assert (tmp_path / "row" / "output.txt").read_text() == "begun\n"
+@pytest.fixture
+def witness(tmp_path: Path) -> Witness:
+    os.mkfifo(tmp_path / "fifo")
+    return Witness(tmp_path / "fifo", os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK))
 
 
-def test_a_row_over_the_time_limit_takes_the_processes_of_its_launcher_along(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+# torchrun's processes are in sessions of their own, and it ends them when it gets SIGTERM.
+LIKE_TORCHRUN = "signal.signal(signal.SIGTERM, lambda *_: (witness.kill(), sys.exit(1))); witness.wait()"
+
+
+@pytest.fixture
+def time_is_up_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
+    """Lets a time limit pass as soon as something is the case, however fast this machine is."""
+
+    def arrange(case: Callable[[], bool]) -> None:
+        clock = SimpleNamespace(monotonic=lambda: 1e9 if case() else 0.0, sleep=time.sleep)
+        monkeypatch.setattr(benchmark, "time", clock)
+
+    return arrange
+
+
+@pytest.mark.parametrize("as_torchrun", [False, True])
+def test_a_row_over_the_time_limit_ends_with_all_its_processes(
+    as_torchrun: bool, witness: Witness, tmp_path: Path, time_is_up_once: Callable[[Callable[[], bool]], None]
 ) -> None:
-    canned(monkeypatch, launcher_of_a_worker())
-    failed = row(0, "fp32", None)
-    start = time.perf_counter()
-    benchmark.run_row(arguments(time_limit=2), failed, [], tmp_path / "row")
-    assert time.perf_counter() - start < 15  # the worker, too, has closed its output
-    assert failed.failure == "it took longer than the time limit of 2 s"
+    output = tmp_path / "output.txt"
+    time_is_up_once(lambda: output.exists() and "begun" in output.read_text())
+    command = witness.starter(LIKE_TORCHRUN) if as_torchrun else ["bash", "-c", '"$@" & wait', "bash", *witness.command]
+    assert benchmark.run(command, tmp_path, 1000) is None
+    assert not witness.survived()
 
 
-def test_sigterm_ends_the_row_that_runs(tmp_path: Path) -> None:
+def test_a_process_that_outlives_a_row_does_not_hold_it_up(witness: Witness, tmp_path: Path) -> None:
+    # It keeps the row's output open.
+    assert benchmark.run(witness.starter("open(sys.argv[-1], 'w').close()"), tmp_path, 1000) == 0
+    while "begun" not in (output := (tmp_path / "output.txt").read_text()):
+        time.sleep(0.05)
+    os.kill(int(output.split()[1]), signal.SIGKILL)
+    assert not witness.survived()
+
+
+def test_sigterm_ends_the_row_that_runs(witness: Witness, tmp_path: Path) -> None:
     program = f"""
-import sys
 from utils import benchmark
-benchmark.COMMANDS["training"] = lambda args, row: ["bash", "-c", {launcher_of_a_worker()!r}]
-benchmark.main(["training", "4", "40", "12", "data", "config.json", "--output_dir", {str(tmp_path / "out")!r}])
+benchmark.TrainingArguments.command = lambda *_: {witness.starter(LIKE_TORCHRUN)!r}
+benchmark.main(["training"])
 """
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    worker = int(next(line for line in process.stderr if "begun" in line).split()[1])
+    environment = {**os.environ, "RESULTS_DIR": str(tmp_path / "out")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    assert any("begun" in line for line in process.stderr)
     process.terminate()
-    assert process.wait(15) == 128 + signal.SIGTERM
+    assert process.wait() == 128 + signal.SIGTERM
     process.stderr.close()
-    for _ in range(100):  # it is sent SIGKILL, and then somebody has to take note of its end
-        try:
-            os.kill(worker, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    pytest.fail("the worker goes on")
+    assert not witness.survived()
 
 
 def test_the_reason_of_a_failure_is_the_error_not_what_a_launcher_says_after_it() -> None:
@@ -185,60 +259,70 @@ def test_the_reason_of_a_failure_is_the_error_not_what_a_launcher_says_after_it(
     assert benchmark.reason([""]) is None
 
 
-def test_a_row_without_figures_is_a_failed_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    canned(monkeypatch, "true")
-    failed = row(0, "fp32", None)
-    benchmark.run_row(arguments(), failed, [], tmp_path / "row")
-    assert failed.failure.startswith("it left no figures (FileNotFoundError: ")
+@pytest.fixture
+def rows_run(gpus: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Runs the benchmark of training on the CPU, with a shell script in the place of each row."""
+    monkeypatch.setenv("RESULTS_DIR", str(tmp_path / "out"))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process goes on
+
+    def run(script: str) -> None:
+        monkeypatch.setattr(TrainingArguments, "command", lambda *_: ["bash", "-c", script])
+        benchmark.main(["training", "4", "--lr", "1"])
+
+    return run
 
 
-@pytest.mark.usefixtures("gpus")
 def test_other_rows_follow_a_failed_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rows_run: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    canned(monkeypatch, "echo RuntimeError: out of memory; echo goodbye; exit 1")
     folder = tmp_path / "out"
-    values = ["training", "4", "40", "12", "data", "config.json", "--output_dir", str(folder)]
     with pytest.raises(RunError, match=f"no configuration could be measured; {folder} has their output"):
-        benchmark.main(values)
+        rows_run("[[ $RESULTS_DIR == *fp32 ]] || { echo 'RuntimeError: out | of memory'; echo goodbye; exit 1; }")
     printed = capsys.readouterr().out
-    assert printed.count("failed: RuntimeError: out of memory") == 2
     assert (folder / "training_benchmark.log").read_text() in printed
-    with pytest.raises(InputError, match="--output_dir is .*out, which is there already"):
-        benchmark.main(values)
+    lines = [line.split() for line in printed.splitlines()]
+    assert ["NUM_GPU", "precision", "batch", "throughput", "tokens/s"] in [line[:5] for line in lines]
+    [fp32], [bf16] = ([line for line in lines if line[:3] == ["CPU", precision, "4"]] for precision in ("fp32", "bf16"))
+    assert fp32[3:15] == ["-"] * 6 + "failed: it left no figures (FileNotFoundError:".split()
+    assert bf16[3:] == ["-"] * 6 + "failed: RuntimeError: out | of memory".split()
+    assert r"failed: RuntimeError: out \| of memory" in (folder / "training_benchmark.md").read_text()
+    with pytest.raises(InputError, match="RESULTS_DIR is .*out, which is there already"):
+        rows_run("true")
 
 
-@pytest.mark.usefixtures("gpus")
-def test_input_that_all_rows_would_refuse_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    canned(monkeypatch, "echo finetune.py: error: unknown argument --lr; exit 2")
-    values = ["training", "4", "40", "12", "data", "config.json", "--output_dir", str(tmp_path / "out")]
+def test_input_that_all_rows_would_refuse_ends_the_benchmark(rows_run: Callable[[str], None], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="^finetune.py: error: unknown argument --lr$"):
-        benchmark.main([*values, "--", "--lr", "1"])
+        rows_run("echo finetune.py: error: unknown argument $0; exit 2")
+    assert not (tmp_path / "out").exists()
 
 
-def run_script(name: str, *values: object, **environment: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", f"scripts/{name}", *map(str, values)], cwd=ROOT, capture_output=True, text=True, timeout=300,
-        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+# ---- Whole runs of the scripts
+
+
+def run_script(name: str, *values: object, **environment: object) -> tuple[dict[str, Any], str]:
+    """The JSON report of a benchmark that succeeds, and what it printed on stderr."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", f"scripts/run_{name}_benchmark.sh", *map(str, values)], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "PATH": path, **{name: str(value) for name, value in environment.items()}},
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads((Path(str(environment["RESULTS_DIR"])) / f"{name}_benchmark.json").read_text()), done.stderr
 
 
 def test_training_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     write_tiny_run(tmp_path)
-    given = {"CONFIG_PATH": tmp_path / "config.json", "RESULTS_DIR": tmp_path / "out"}
-    model = ["--model_name_or_path", "scratch", "--tokenizer", tmp_path / "tokenizer", "--num_workers", 0]
-    done = run_script(
-        "run_training_benchmark.sh", 4, 40, 12, tmp_path / "data", *model, PRECISIONS="fp32", STEPS=6, **given
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "out" / "training_benchmark.json").read_text())
+    out = tmp_path / "out"
+    chosen = {"PRECISIONS": "fp32", "STEPS": 6, "CONFIG_PATH": tmp_path / "config.json", "RESULTS_DIR": out}
+    options = ["--model_name_or_path", "scratch", "--tokenizer", tmp_path / "tokenizer", "--num_workers", 0]
+    report, printed = run_script("training", 4, 40, 12, tmp_path / "data", *options, **chosen)
     [measured] = report["rows"]
     assert (measured["gpus"], measured["precision"], measured["batch_size"]) == (0, "fp32", 4)
     assert measured["figures"]["throughput"] > 0 and measured["figures"]["tokens_per_second"] > 0
     assert report["machine"]["cores"] and report["options"][0] == "--model_name_or_path"
-    assert "step 15/15" in done.stderr  # an interval to warm up, and two that hold 6 steps
-    assert not list((tmp_path / "out").rglob("*.ckpt")) and not (tmp_path / "out" / "cpu_fp32" / "export").exists()
-    assert (tmp_path / "out" / "training_benchmark.md").read_text().count("| CPU | fp32 | 4 |") == 1
+    assert "step 15/15" in printed  # an interval to warm up, and two that hold 6 steps
+    assert not list(out.rglob("*.ckpt")) and not (out / "cpu_fp32" / "export").exists()
+    assert "training_benchmark.md" in {path.name for path in out.iterdir()}
 
 
 def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
@@ -247,20 +331,15 @@ def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     tokenizer = BartTokenizer.from_pretrained(tmp_path / "tokenizer")
     BartForConditionalGeneration(config).save_pretrained(tmp_path / "model", tokenizer)
     values = [2, 3, 40, 12, tmp_path / "model", tmp_path / "data", tmp_path / "config.json"]
-    chosen = {"PRECISIONS": "fp32 int8", "BATCHES": 3, "RESULTS_DIR": tmp_path / "out"}
-    done = run_script("run_inference_benchmark.sh", *values, "--length_penalty", 0.5, **chosen)
-    assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "out" / "inference_benchmark.json").read_text())
-    assert [measured["precision"] for measured in report["rows"]] == ["fp32", "int8"]
-    for measured in report["rows"]:
-        speed = json.loads((tmp_path / "out" / f"cpu_{measured['precision']}" / "test_speed.json").read_text())
-        assert (speed["warmup_articles"], speed["timed_articles"], speed["batch_size"]) == (2, 6, 2)
-        figures = measured["figures"]
-        assert figures["throughput"] == speed["articles_per_second"]
-        assert (
-            figures["latency_p50"] <= figures["latency_p99"] <= figures["latency_p100"] == speed["latency_ms"]["p100"]
-        )
-    scores = json.loads((tmp_path / "out" / "cpu_fp32" / "test_scores.json").read_text())
+    chosen = {"PRECISIONS": "int8", "GPU_COUNTS": 0, "BATCHES": 3, "RESULTS_DIR": tmp_path / "out"}
+    report, _ = run_script("inference", *values, "--length_penalty", 0.5, **chosen)
+    [measured] = report["rows"]
+    assert (measured["gpus"], measured["precision"], measured["batch_size"]) == (0, "int8", 2)
+    speed, scores = (
+        json.loads((tmp_path / "out" / "cpu_int8" / f"test_{name}.json").read_text()) for name in ("speed", "scores")
+    )
+    assert (speed["warmup_articles"], speed["timed_articles"], speed["batch_size"]) == (2, 6, 2)
+    figures = measured["figures"]
+    assert figures["throughput"] == speed["articles_per_second"]
+    assert figures["latency_p50"] <= figures["latency_p99"] <= figures["latency_p100"] == speed["latency_ms"]["p100"]
     assert (scores["generation"]["num_beams"], scores["generation"]["length_penalty"]) == (3, 0.5)
-    table = (tmp_path / "out" / "inference_benchmark.log").read_text().splitlines()
-    assert any(line.split()[:3] == ["CPU", "int8", "2"] for line in table)

@@ -1,11 +1,10 @@
-"""Names of places to read examples from that are no directory of line files, and of splits there.
-
-Without torch, for the command line.
-"""
+"""Names of published sets, of their splits and of their columns. Options are checked against them without torch."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from difflib import get_close_matches
 
 from bart.errors import InputError
 
@@ -13,15 +12,25 @@ SPLIT = "{split}"
 PLACES = f"hub:NAME[:CONFIG][@REVISION], or a path or URL of Parquet files that contains {SPLIT}"
 HUB = "hub:"
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
-# What files and the Hub call our splits; the first that is there counts.
+# What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
+# Documents and summaries as published sets name their columns.
+KNOWN_FIELDS = (
+    ("article", "highlights"),
+    ("document", "summary"),
+    ("source", "target"),
+    ("dialogue", "summary"),
+    ("article", "summary"),
+    ("article", "abstract"),
+    ("text", "summary"),
+)
 
 
-def is_place(data_dir: str) -> bool:
-    """Whether a data directory is none, but a place that examples are streamed from.
+def is_streamed(data_dir: str) -> bool:
+    """Whether `--data_dir` names a published set that is streamed, not a directory of line files.
 
     Raises:
-        InputError: `hub:` is not followed by a name.
+        InputError: no name follows `hub:`.
     """
     on_hub = data_dir.startswith(HUB)
     if on_hub and not HUB_NAME.fullmatch(data_dir.removeprefix(HUB)):
@@ -30,10 +39,40 @@ def is_place(data_dir: str) -> bool:
 
 
 def check_fields(data_dir: str | None, **fields: str | None) -> None:
-    """Raise InputError for names of columns where there are none."""
+    """Raise InputError where columns are named for a data directory, which has none."""
     for name, value in fields.items():
-        if value is not None and not is_place(data_dir or ""):
+        if value is not None and not is_streamed(data_dir or ""):
             raise InputError(
                 f"--{name} is {value}, a column of a set that is streamed; the data directory is {data_dir}, and line "
                 f"files have no columns (streamed are {PLACES})"
             )
+
+
+def fields_of(columns: Collection[str], source: str | None, target: str | None, where: str) -> tuple[str, str]:
+    """The names of the columns of documents and summaries.
+
+    Args:
+        columns: all there are.
+        source, target: --source_field and --target_field; None takes a name that published sets have.
+        where: what has the columns, for the error.
+
+    Raises:
+        InputError: a column that is named is missing; or none is named, and no usual one is there.
+    """
+    for option, field in (("--source_field", source), ("--target_field", target)):
+        if field is not None and field not in columns:
+            near = get_close_matches(field, columns, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise InputError(f"{option} is {field!r}; {where} has the fields {', '.join(sorted(columns))}{hint}")
+    for known_source, known_target in KNOWN_FIELDS:
+        pair = source or known_source, target or known_target
+        if set(pair) <= set(columns) and pair[0] != pair[1]:
+            return pair
+    if source is not None and target is not None:
+        if source == target:
+            raise InputError(f"--source_field and --target_field are both {source!r}; a summary is no document")
+        return source, target
+    raise InputError(
+        f"{where} has the fields {', '.join(sorted(columns))}: name those of documents and summaries by --source_field "
+        "and --target_field"
+    )

@@ -1,165 +1,209 @@
-"""Training on data that do not fit the disk: batches made while the examples are read."""
+"""Training on data that do not fit the disk: batches are made while the examples are read."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import count, islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from bart.modeling.modeling_bart import IGNORE_INDEX
-from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.arguments import LAST, TrainArguments
-from utils.cli import RunError
-from utils.data.dataset import Collate, Example, TrainBatches
-from utils.data.padding import padded_length
-from utils.data.tables import Reader, Table
+from utils.data.batches import Batch, Collate, padded_length
+from utils.data.options import DataOptions
+from utils.data.order import TrainOrder
+from utils.errors import RunError
 
 logger = logging.getLogger(__name__)
-# Of English text in BART's vocabulary. Only how well batches are grouped depends on it.
-BYTES_PER_TOKEN = 4
 # Batches that a loader process makes ahead: enough to train on while it reads the next window.
 PREFETCHED = 32
-CURSOR, ERROR = "cursor", "error"
+WINDOW = TrainOrder.WINDOW  # optimizer steps whose examples are read, and shuffled, at a time
 
 
-class TrainStream(IterableDataset[dict[str, Any]]):
-    """One rank's batches of an epoch, made of what a table gives while it is read.
-
-    The examples of `TrainBatches.WINDOW` optimizer steps at a time are drawn, grouped and cut by TrainBatches; every
-    rank reads all of them, and tokenises its share. So an epoch's order depends on (seed, epoch) alone, what a step
-    holds does not depend on how it is cut into micro-batches and ranks, each example is seen once an epoch, and all
-    ranks have equally many batches, in whole steps. Files are read in another order in every epoch, unless
-    `--n_train` takes the first examples.
-
-    A batch carries under CURSOR where its window begins. A batch with nothing but a text under ERROR stands where the
-    data could not be read: an exception would reach the training process from a loader process as many lines.
-
-    Args:
-        cursor: that of the last batch that an interrupted run came to, so that what was read before need not be again.
+class Reader(Protocol):
+    """Reads records one after another.
 
     Attributes:
-        examples_per_step: examples of an optimizer step on all ranks.
-        start: the epoch, and how many of this rank's batches an interrupted run has seen of it; they are left out.
+        count: records given so far.
+        left_out: records that were not fit to be given.
+    """
+
+    count: int
+    left_out: int
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def position(self) -> dict[str, Any]:
+        """Where the next record is: plain values that a checkpoint can hold."""
+
+
+@runtime_checkable
+class StreamedExamples(Protocol):
+    """The examples of a split that is read while training goes on.
+
+    Attributes:
+        name: where they are.
+        files: how many files there are; they can be read in any order.
+        identity: see `utils.data.batches.Examples`.
+    """
+
+    name: str
+    files: int
+    identity: dict[str, Any]
+
+    def reader(self, order: Sequence[int] | None, position: dict[str, Any] | None) -> Reader:
+        """Read from the beginning or, if it is given, from a position that a reader of this order gave.
+
+        Args:
+            order: of the files, by number; None for their own order.
+        """
+
+    def estimated_lengths(self, record: Any) -> Sequence[int]:
+        """About how many tokens the sequences of an example have, without encoding it."""
+
+    def encode(self, records: Sequence[Any]) -> tuple[list[Any], int]:
+        """Records as the task's examples, and the number of their tokens."""
+
+
+class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]):
+    """One process's optimizer steps, epoch after epoch without end, made of a stream while it is read.
+
+    `TrainOrder` shuffles, groups and cuts the examples of WINDOW optimizer steps at a time. Every process reads all
+    examples and encodes its share. So an epoch's order depends on (seed, epoch) alone, the examples of a step do not
+    depend on how it is cut into micro-batches and processes, each example is seen once an epoch, and all processes have
+    equally many steps. Files are read in another order in every epoch, unless `--n_train` takes the first examples.
+
+    Yields:
+        A cursor, which says where the step's window begins, and the step's micro-batches. Where the data cannot be read
+        any further, a RunError stands in their place: raised here, it would reach the training process from a loader
+        process as many lines.
+
+    Args:
+        cursor: where an interrupted run goes on; None for the beginning.
+        start: optimizer steps that the run has taken.
     """
 
     def __init__(
         self,
-        table: Table,
-        tokenizer: BartTokenizer,
-        args: TrainArguments,
+        examples: StreamedExamples,
+        collate: Collate,
+        options: DataOptions,
+        seed: int,
+        *,
         rank: int = 0,
         world_size: int = 1,
         cursor: dict[str, Any] | None = None,
+        start: int = 0,
     ) -> None:
         super().__init__()
-        self.table = table
-        self.tokenizer = tokenizer
-        self.args = args
+        self.examples = examples
+        self.collate = collate
+        self.options = options
+        self.seed = seed
         self.rank = rank
         self.world_size = world_size
-        self.collate = Collate(tokenizer.pad_token_id)
-        self.examples_per_step = args.train_batch_size * args.gradient_accumulation_steps * world_size
-        self.cursor = cursor
-        self.start = (0, 0)
+        self.cursor = cursor or {"step": 0, "epoch": 0, "window": 0, "position": None}
+        self.start = start
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    @property
+    def examples_per_step(self) -> int:
+        """Examples of an optimizer step on all processes."""
+        return self.options.train_batch_size * self.options.gradient_accumulation_steps * self.world_size
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], list[Batch]] | RunError]:
         if get_worker_info() is not None:
             # Threads of the tokenizer do not survive the fork that made a loader process.
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
         try:
-            yield from self._batches(*self.start)
+            cursor = self.cursor
+            while True:
+                cursor = yield from self._epoch(cursor)
         except RunError as error:
-            yield {ERROR: str(error)}
+            yield error
 
-    def _batches(self, epoch: int, seen: int) -> Iterator[dict[str, Any]]:
-        first, position = 0, None
-        if self.cursor is not None and self.cursor["epoch"] == epoch:
-            first, position = self.cursor["window"], self.cursor["position"]
-        limit = self.args.n_train
-        files = self.table.dataset.num_shards
-        order = np.random.default_rng((self.args.seed, epoch)).permutation(files).tolist() if limit < 0 else None
-        reader = Reader(self.table, order, position)
-        size = TrainBatches.WINDOW * self.examples_per_step
-        with closing(iter(reader)) as examples:
-            for window in count(first):
-                cursor = {"epoch": epoch, "window": window, "position": reader.position()}
-                begin = reader.count
-                pairs = list(islice(examples, size if limit < 0 else min(size, limit - begin)))
-                if not pairs:
+    def _epoch(self, cursor: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[Batch]]]:
+        """The steps from a cursor to the end of its epoch; returns the next epoch's cursor."""
+        epoch, step, limit = cursor["epoch"], cursor["step"], self.options.n_train
+        files = np.random.default_rng((self.seed, epoch)).permutation(self.examples.files).tolist()
+        reader = self.examples.reader(files if limit < 0 else None, cursor["position"])
+        size = WINDOW * self.examples_per_step
+        with closing(iter(reader)) as records:
+            for window in count(cursor["window"]):
+                cursor = {"step": step, "epoch": epoch, "window": window, "position": reader.position()}
+                first = reader.count
+                read = list(islice(records, size if limit < 0 else min(size, limit - first)))
+                if not read:
                     break
-                seen_here = seen - window * TrainBatches.WINDOW * self.args.gradient_accumulation_steps
-                for indices in self._cut(pairs, epoch, window)[max(0, seen_here) :]:
-                    yield {**self._batch(pairs, indices, begin), CURSOR: cursor}
+                for numbers in self._order(read).epoch(epoch, window):
+                    if step >= self.start:
+                        yield cursor, [self._batch(read, micro_batch, first) for micro_batch in numbers]
+                    step += 1
         if not reader.count:
-            raise RunError(f"{self.table.name}: the train split has no examples")
+            raise RunError(f"{self.examples.name}: the train split has no examples")
         if self.rank == 0:
             logger.info(
-                "epoch %d of the stream: %d examples; %d with an empty side are left out",
+                "epoch %d of the stream: %d examples; %d rows that are none are left out",
                 *(epoch, reader.count, reader.left_out),
             )
+        return {"step": step, "epoch": epoch + 1, "window": 0, "position": None}
 
-    def _cut(self, pairs: list[tuple[str, str]], epoch: int, window: int) -> list[list[int]]:
-        """This rank's batches of a window, as indices of its examples."""
-        tokens = np.array([[len(text.encode()) for text in pair] for pair in pairs]) // BYTES_PER_TOKEN
-        # As coarse as padding is: examples of one length come together in another way in every epoch.
-        lengths = padded_length(np.minimum(tokens, [self.args.max_source_length, self.args.max_target_length]))
-        batches = TrainBatches(
-            *lengths.T,
-            self.args.train_batch_size,
-            self.args.seed,
-            accumulation=self.args.gradient_accumulation_steps,
+    def _order(self, records: Sequence[Any]) -> TrainOrder:
+        # As coarse as padding is, so that examples of one length come together in another way in every epoch.
+        lengths = padded_length(np.array([self.examples.estimated_lengths(record) for record in records]))
+        return TrainOrder(
+            lengths,
+            self.options.train_batch_size,
+            self.seed,
+            accumulation=self.options.gradient_accumulation_steps,
             rank=self.rank,
             world_size=self.world_size,
-            group_by_length=self.args.sortish_sampler,
+            group_by_length=self.options.sortish_sampler,
         )
-        return batches.batches(epoch, window)
 
-    def _batch(self, pairs: list[tuple[str, str]], indices: list[int], begin: int) -> dict[str, Any]:
-        """A batch of some of a window's examples; `~i` is example i with no target that counts."""
-        chosen = [pairs[max(index, ~index)] for index in indices]
-        sources, targets = (
-            self.tokenizer.encode_many(texts, longest)
-            for texts, longest in zip(
-                zip(*chosen, strict=True), (self.args.max_source_length, self.args.max_target_length), strict=True
-            )
-        )
-        examples = [
-            Example(
-                begin + max(index, ~index),
-                np.asarray(source, dtype=np.int32),
-                np.asarray(target, dtype=np.int32) if index >= 0 else np.full(len(target), IGNORE_INDEX, np.int32),
-            )
-            for index, source, target in zip(indices, sources, targets, strict=True)
-        ]
-        return self.collate(examples)
+    def _batch(self, records: Sequence[Any], numbers: list[int], first: int) -> Batch:
+        """A micro-batch of some of a window's records, of which the first has the number `first` in the epoch."""
+        counts = numbers[0] >= 0
+        numbers = numbers if counts else [~number for number in numbers]
+        examples, tokens = self.examples.encode([records[number] for number in numbers])
+        return Batch(self.collate(examples), [first + number for number in numbers], tokens, counts)
 
 
-class StreamLoader(DataLoader):
-    """Loads a TrainStream, each epoch from the position that the training process is at."""
+class StreamLoader:
+    """Loads the steps of a run from a TrainStream, and knows the cursor of every step that it has given.
 
-    def __init__(self, stream: TrainStream, position: Callable[[], tuple[int, int]], **options: Any) -> None:
-        super().__init__(stream, batch_size=None, **options)
-        self.position = position
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        self.dataset.start = self.position()
-        return super().__iter__()
-
-
-def take_cursor(batch: dict[str, Any]) -> dict[str, Any]:
-    """Take out of a batch where its window begins.
-
-    Raises:
-        RunError: there is no batch, as the data could not be read.
+    Args:
+        total: optimizer steps of the run, the first `stream.start` of which are taken already.
     """
-    if ERROR in batch:
-        raise RunError(
-            f"{batch[ERROR]}; --resume_from_checkpoint {LAST} goes on from the newest checkpoint of --output_dir"
-        )
-    return batch.pop(CURSOR)
+
+    def __init__(self, stream: TrainStream, total: int, **options: Any) -> None:
+        self.loader = DataLoader(stream, batch_size=None, **options)
+        self.start, self.total = stream.start, total
+        self.cursors: deque[dict[str, Any]] = deque([stream.cursor])
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __iter__(self) -> Iterator[list[Batch]]:
+        """
+        Raises:
+            RunError: the data cannot be read any further.
+        """
+        for item in islice(self.loader, self.total - self.start):
+            if isinstance(item, RunError):
+                raise RunError(
+                    f"{item}; --resume_from_checkpoint last goes on from the newest checkpoint of --output_dir"
+                )
+            cursor, step = item
+            if cursor["step"] != self.cursors[-1]["step"]:
+                self.cursors.append(cursor)
+            yield step
+
+    def cursor(self, step: int) -> dict[str, Any]:
+        """The cursor to go on from after so many optimizer steps of the run. Steps must not fall from call to call."""
+        while len(self.cursors) > 1 and self.cursors[1]["step"] <= step:
+            self.cursors.popleft()
+        return self.cursors[0]

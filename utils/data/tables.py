@@ -1,124 +1,270 @@
-"""Examples from sets on the Hub and from Parquet files anywhere, one after the other.
+"""Published sets: examples from sets on the Hub and from Parquet files anywhere, one after the other.
 
-`datasets`, which reads them, is loaded only where one is opened.
+Whatever reads such a set reads it here, by one rule. The columns of documents and summaries must hold texts, or the set
+is refused when it is opened. A row in which one of the two is missing, null, no text, or empty once it is made one line
+is no example, and is left out. A command that writes a data directory lists such rows with the reason in
+dropped.jsonl; training and scoring count them in the log.
+
+The library `datasets`, which reads the files, takes seconds to load and is imported only where a set is opened.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import xxhash
+
 from bart.errors import InputError
-from utils.cli import RunError, brief
-from utils.data.fields import fields_of
-from utils.data.line_files import Pairs, one_line, read_pairs
-from utils.data.places import HUB, HUB_NAME, SPLIT, SPLIT_NAMES, is_place
+from utils.data.line_files import SIDES, Pairs, one_line, read_pairs
+from utils.data.places import HUB, HUB_NAME, SPLIT, SPLIT_NAMES, fields_of, is_streamed
+from utils.errors import RunError, brief
 
 if TYPE_CHECKING:
     import datasets
 
+    SetOfSplits = datasets.DatasetDict | datasets.IterableDatasetDict
+
 logger = logging.getLogger(__name__)
+Fields = tuple[str | None, str | None]  # --source_field and --target_field
+_NAME = "id"
+_REQUESTS_AT_ONCE = 16
+# What a value that is no text is, in the words of JSON.
+_KINDS = {str: "a text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in the words of JSON."""
+    return "null" if value is None else _KINDS.get(type(value), f"of type {type(value).__name__}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a set.
+
+    Attributes:
+        name: tells a person which row it is.
+        source, target: its texts, one line each.
+        fault: why it is no example; None where it is one.
+    """
+
+    name: str
+    source: str = ""
+    target: str = ""
+    fault: str | None = None
+
+    @classmethod
+    def of(cls, name: str, values: Mapping[str, Any], fields: tuple[str, str]) -> Row:
+        """Apply the rule of this module to the values of a row."""
+        texts = []
+        for side, field in zip(SIDES, fields, strict=True):
+            if field not in values:
+                return cls(name, fault=f"no field {field}")
+            value = values[field]
+            if not isinstance(value, str):
+                return cls(name, fault=f"{field} is {kind_of(value)}" + ", not text" * (value is not None))
+            texts.append(one_line(value))
+            if not texts[-1]:
+                return cls(name, fault=f"empty {side}")
+        return cls(name, *texts)
 
 
 @dataclass(frozen=True)
 class Table:
-    """One split of a place, opened, of which no example is read yet.
+    """One split of a set, opened, of which no row is read yet.
 
     Attributes:
         dataset: a `datasets.IterableDataset`.
         fields: the names of its columns of documents and summaries.
-        name: where it is, with the commit that was found on the Hub.
+        name: where it is; on the Hub with the commit that was found.
+        digest: stands for the content of its files; "" where the commit does.
+        size: how many rows it has; None where that is not known beforehand.
     """
 
     dataset: datasets.IterableDataset
     fields: tuple[str, str]
     name: str
+    digest: str = ""
+    size: int | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a run that resumes must find again, as plain values for a checkpoint.
+
+        The number of files is part of it, since the order of training depends on it.
+        """
+        files = self.dataset.num_shards
+        return {"data": self.name, "fields": list(self.fields), "files": files, "digest": self.digest}
 
 
 def open_split(place: str, split: str, source_field: str | None = None, target_field: str | None = None) -> Table:
-    """Find a split, and the columns in it.
+    """Find a split of a set that is streamed, and its columns.
 
     Args:
-        place: see `utils.data.places`.
+        place: one of `PLACES`.
         split: train, val or test.
 
     Raises:
-        InputError: there is no such place or split, or it cannot be reached; a column is missing or holds no text.
+        InputError: there is no such place or split, or it cannot be reached; a column is missing or holds no texts.
     """
-    import datasets
-
-    datasets.disable_progress_bars()
-    try:
-        dataset, name = (_on_hub if place.startswith(HUB) else _parquet)(place, split)
-        columns = dataset.column_names or list(next(iter(dataset), {}))
-    except InputError:
-        raise
-    except Exception as error:  # whatever the file system, the Hub's client or the format's reader raises
-        raise InputError(f"{place}: the {split} split cannot be opened ({_reason(error)})") from error
-    fields = fields_of(columns, source_field, target_field, f"the {split} split of {place}")
-    for field in fields:
-        kind = datasets.Value("string") if dataset.features is None else dataset.features[field]
-        if not (isinstance(kind, datasets.Value) and "string" in kind.dtype):
-            raise InputError(f"{place}: the field {field!r} holds {kind}; texts are expected")
-    return Table(dataset.select_columns(list(fields)), fields, name)
-
-
-def _on_hub(place: str, split: str) -> tuple[datasets.IterableDataset, str]:
-    splits, name = _hub_splits(place)
-    for known in SPLIT_NAMES[split]:
-        if known in splits:
-            return splits[known], name
+    where, fields = f"the {split} split of {place}", (source_field, target_field)
+    with opening(where):
+        if not place.startswith(HUB):
+            return open_files(_find(place, split), place, where, fields)
+        splits, commit = load_from_hub(place.removeprefix(HUB), streaming=True)
+        for known in SPLIT_NAMES[split]:
+            if known in splits:
+                return open_dataset(splits[known], f"{place.partition('@')[0]}@{commit}", where, fields)
     raise InputError(f"{place}: no {split} split; there are {', '.join(splits)}")
 
 
+@contextmanager
+def opening(what: str) -> Iterator[None]:
+    """Make one InputError of whatever a file system, the Hub's client or a format's reader raises."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what} cannot be opened ({_reason(error)})") from error
+
+
 @lru_cache(maxsize=1)
-def _hub_splits(place: str) -> tuple[datasets.IterableDatasetDict, str]:
-    from datasets import load_dataset
+def load_from_hub(name: str, streaming: bool) -> tuple[SetOfSplits, str]:
+    """All splits of `NAME[:CONFIG][@REVISION]` on the Hub, streamed or downloaded, and the commit they are of."""
+    from datasets import disable_progress_bars, load_dataset
     from huggingface_hub import HfApi
 
-    named = HUB_NAME.fullmatch(place.removeprefix(HUB))
-    # A branch moves; a run that goes on later must find what it left.
+    if streaming:
+        disable_progress_bars()
+    named = HUB_NAME.fullmatch(name)
+    # A branch moves, and a run that resumes must find what it left.
     commit = HfApi().dataset_info(named["name"], revision=named["revision"]).sha
-    # A bare name would also be that of a folder here.
-    splits = load_dataset(f"hf://datasets/{named['name']}", named["config"], revision=commit, streaming=True)
-    return splits, f"{place.partition('@')[0]}@{commit}"
+    # A bare name could also be that of a folder here.
+    path = f"hf://datasets/{named['name']}"
+    return load_dataset(path, named["config"], revision=commit, streaming=streaming), commit
 
 
-def _parquet(place: str, split: str) -> tuple[datasets.IterableDataset, str]:
-    from datasets import load_dataset
+def open_dataset(
+    dataset: datasets.IterableDataset, name: str, where: str, fields: Fields, digest: str = "", size: int | None = None
+) -> Table:
+    """Find the columns of a dataset.
+
+    Args:
+        name, digest, size: see `Table`.
+        where: what has the columns, for errors.
+
+    Raises:
+        InputError: a column is missing or holds no texts.
+    """
+    from datasets import Value
+
+    features = dataset.features or {column: Value("string") for column in next(iter(dataset), {})}
+    found = _text_fields(features, fields, where)
+    columns = [*found, *({_NAME} & set(features) - set(found))]
+    return Table(dataset.select_columns(columns), found, name, digest, size)
+
+
+def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tuple[str, str]:
+    from datasets import Value
+
+    found = fields_of(features, *fields, where)
+    for field in found:
+        kind = features[field]
+        if not (isinstance(kind, Value) and "string" in kind.dtype):
+            raise InputError(f"{where}: the field {field!r} holds {kind}; texts are expected")
+    return found
+
+
+def _find(place: str, split: str) -> list[str]:
     from datasets.data_files import DataFilesList
 
     tried = []
     for known in SPLIT_NAMES[split]:
-        files = place.replace(SPLIT, known)
-        tried.append(files if "://" in files else str(Path(files).expanduser()))
+        pattern = place.replace(SPLIT, known)
+        tried.append(pattern if "://" in pattern else str(Path(pattern).expanduser()))
         with suppress(FileNotFoundError):
-            if DataFilesList.from_patterns([tried[-1]]):
-                return load_dataset("parquet", data_files={split: tried[-1]}, split=split, streaming=True), place
+            if files := DataFilesList.from_patterns([tried[-1]]):
+                return files
     raise InputError(f"{place}: no files of the {split} split can be found or reached; tried {', '.join(tried)}")
 
 
+def open_files(files: Sequence[str], name: str, where: str, fields: Fields = (None, None)) -> Table:
+    """Open Parquet files as one table.
+
+    Args:
+        files: absolute paths, or URLs.
+        where: what has the columns, for errors.
+
+    Raises:
+        InputError: a column is missing or holds no texts.
+        Exception: a file is missing, or is no Parquet file (see `opening`).
+    """
+    from datasets import Features, disable_progress_bars, load_dataset
+    from datasets.data_files import DataFilesList
+    from pyarrow.parquet import read_metadata
+
+    disable_progress_bars()
+    # The names in a DataFilesList are not taken for patterns.
+    listed = files if isinstance(files, DataFilesList) else DataFilesList(list(files), [()] * len(files))
+    marks: list[Any] = []
+    size = None
+    if any("://" in file for file in files):
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+            marks += pool.map(_mark_of_url, files, listed.origin_metadata)
+    else:
+        size = 0
+        for file in files:
+            footer = read_metadata(file)
+            # `datasets` would turn numbers into texts where only the first file holds texts.
+            features = Features.from_arrow_schema(footer.schema.to_arrow_schema())
+            fields = _text_fields(features, fields, file)
+            with open(file, "rb") as raw:
+                raw.seek(-8 - footer.serialized_size, os.SEEK_END)
+                marks.append([os.path.getsize(file), xxhash.xxh3_128_hexdigest(raw.read())])
+            size += footer.num_rows
+    digest = xxhash.xxh3_128_hexdigest(json.dumps(marks).encode())
+    dataset = load_dataset("parquet", data_files={"train": listed}, split="train", streaming=True)
+    return open_dataset(dataset, name, where, fields, digest, size)
+
+
+def _mark_of_url(url: str, found: tuple[str, ...]) -> list[Any]:
+    """What stands for the content of a file: its ETag, which `datasets` has found, or its size if there is none."""
+    from fsspec.core import url_to_fs
+
+    if found:
+        return list(found)
+    # As `datasets` asks: by the proxy of the environment.
+    files, path = url_to_fs(url, **({"client_kwargs": {"trust_env": True}} if url.startswith("http") else {}))
+    return [files.info(path).get("size")]
+
+
 def _reason(error: BaseException) -> str:
+    if type(error).__name__ == "DatasetGenerationError" and error.__cause__:  # says only that there was an error
+        error = error.__cause__
     text = brief(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class Reader:
-    """Examples of a split, each side one line; those with an empty side are left out.
+    """Reads a table row by row, from any position on.
 
     Args:
-        order: of the table's files, by number; default: as they are.
-        position: what `position` of another reader of that order gave; default: the beginning.
+        order: the order of the table's files, by number; by default as they are.
+        position: what `position` of another reader with this order gave; by default the beginning.
 
     Attributes:
-        count: examples given so far.
-        left_out: those that were not.
+        count: examples read so far.
+        left_out: rows read so far that are none.
     """
 
     def __init__(self, table: Table, order: Sequence[int] | None = None, position: dict[str, Any] | None = None):
@@ -131,12 +277,24 @@ class Reader:
         self._dataset: datasets.IterableDataset | None = None
 
     def position(self) -> dict[str, Any]:
-        """Where the next example is: plain values that a checkpoint can hold."""
+        """Where the next row is, as plain values for a checkpoint."""
         state = self._state if self._dataset is None else self._dataset.state_dict()
         return {"count": self.count, "left_out": self.left_out, "file": self._file, "state": state}
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Read the examples, as (source, target). Rows that are none are left out.
+
+        Raises:
+            RunError: the data cannot be read any further.
         """
+        with closing(self.rows()) as rows:
+            for row in rows:
+                if row.fault is None:
+                    yield row.source, row.target
+
+    def rows(self) -> Iterator[Row]:
+        """Read all rows. A row's name is its field `id` where that is a text, else its number from 1.
+
         Raises:
             RunError: the data cannot be read any further.
         """
@@ -148,13 +306,16 @@ class Reader:
                 self._state = None
             self._dataset = dataset
             with closing(iter(dataset)) as rows:
-                for row in self._guarded(rows):
-                    source, target = (self._text(row, field) for field in self.table.fields)
-                    if source and target:
+                for values in self._guarded(rows):
+                    name = values.get(_NAME)
+                    if not (name and isinstance(name, str)):
+                        name = str(self.count + self.left_out + 1)
+                    row = Row.of(name, values, self.table.fields)
+                    if row.fault is None:
                         self.count += 1
-                        yield source, target
                     else:
                         self.left_out += 1
+                    yield row
 
     def _guarded(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         while True:
@@ -168,26 +329,17 @@ class Reader:
                 return
             yield row
 
-    def _text(self, row: dict[str, Any], field: str) -> str:
-        value = row[field]
-        if value is not None and not isinstance(value, str):
-            raise RunError(
-                f"{self.table.name}: the field {field!r} of example {self.count + self.left_out + 1} holds a "
-                f"{type(value).__name__}; texts are expected"
-            )
-        return one_line(value or "")
-
 
 def read_split(
     data_dir: str, split: str, limit: int = -1, source_field: str | None = None, target_field: str | None = None
 ) -> Pairs:
-    """A split's sources and targets, from line files or any other place; the first `limit` if that is not negative.
+    """Read a split of line files or of a published set into memory, the first `limit` examples unless it is negative.
 
     Raises:
-        InputError: they are not there, or not as they should be.
+        InputError: the data are missing or malformed.
         RunError: the connection to where they are is lost.
     """
-    if not is_place(data_dir):
+    if not is_streamed(data_dir):
         return read_pairs(data_dir, split, limit)
     reader = Reader(open_split(data_dir, split, source_field, target_field))
     with closing(iter(reader)) as examples:
@@ -195,6 +347,6 @@ def read_split(
     if not pairs:
         raise InputError(f"{data_dir}: the {split} split has no examples")
     if reader.left_out:
-        logger.info("%s: %d examples of %s with an empty side are left out", data_dir, reader.left_out, split)
+        logger.info("%s: %d rows of the %s split are no examples and are left out", data_dir, reader.left_out, split)
     sources, targets = zip(*pairs, strict=True)
     return list(sources), list(targets)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,22 +21,24 @@ from filelock import FileLock, Timeout
 from bart.errors import InputError
 from bart.files import replacing
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.cli import RunError, unwritable
-from utils.data.line_files import check_counts, iter_lines, pair_paths
+from utils.data.line_files import check_counts, pair_paths
 from utils.data.tokenized import TokenizedTexts, kind_of_ids, tokenise
+from utils.errors import RunError, unwritable
+from utils.lines import iter_lines
 
 logger = logging.getLogger(__name__)
-_FORMAT = "1"  # of the cache's files, and of what is in them; another number makes them anew
+_FORMAT = "2"  # of the files of the cache and of what is in them; another number makes them anew
+KEPT = 4  # caches of one text file: those of the settings that were used last
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A line file that was found in order, and where what is known about it is kept.
+    """A line file in which no fault was found, and the folder for what is known about it.
 
     Attributes:
-        digest: of its bytes.
+        digest: stands for its bytes.
         lines: how many it has.
-        limit: of how many the first are meant; all if negative.
+        limit: how many lines are used, the first ones; all if negative.
     """
 
     path: Path
@@ -45,28 +50,34 @@ class TextFile:
     def __len__(self) -> int:
         return self.lines if self.limit < 0 else min(self.limit, self.lines)
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a run that resumes must find again, as plain values for a checkpoint, wherever the file lies."""
+        return {"digest": self.digest, "lines": len(self)}
+
     def read(self) -> list[str]:
+        """The lines that are used."""
         return list(self._texts())
 
     def _texts(self) -> Iterator[str]:
         return islice(iter_lines(self.path), len(self))
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
-        """The file's texts as ids, mapped from an Arrow file, which is made if it is not there.
+        """The lines as token ids, mapped from an Arrow file, which is made if it is missing or too short.
 
-        Its name says what it was made of: the bytes of the text file, the vocabulary, the lengths. Of several
-        processes that need it, one makes it and the others wait; it is in place only when all of it is written.
+        The name of the Arrow file tells what it was made of: the bytes of the text file, the vocabulary, the length.
+        If several processes need it, one makes it and the others wait. It is in place only when all of it is written.
 
         Raises:
             RunError: the disk is full, or the text file changed meanwhile.
         """
-        made_with = (_FORMAT, max_length, len(self), tokenizer.add_prefix_space, tokenizer.to_json())
+        made_with = (_FORMAT, max_length, tokenizer.add_prefix_space, tokenizer.to_json())
         settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
         path = self.cache / f"{self.path.name}-{self.digest[:16]}-{settings[:16]}.arrow"
-        if (found := _map(path)) is not None:
+        if (found := self._mapped(path)) is not None:
             return found
         with _alone(self.cache):
-            if (found := _map(path)) is not None:
+            if (found := self._mapped(path)) is not None:
                 return found
             for leftover in self.cache.glob(".*.arrow.*.tmp"):  # of a process that was killed
                 leftover.unlink()
@@ -80,9 +91,45 @@ class TextFile:
                     _check_unchanged(self.path, self.digest)
             except OSError as error:
                 raise unwritable(str(path), error) from None
-        found = _map(path)
+            self._remove_stale()
+        found = self._mapped(path)
         assert found is not None
         return found
+
+    def _mapped(self, path: Path) -> TokenizedTexts | None:
+        """The first lines of a cache, of which only what is used is read; None if there is none or it has too few."""
+        try:
+            file = pa.ipc.open_file(pa.memory_map(str(path)))
+            columns = [file.get_batch(i).column(0) for i in range(file.num_record_batches)]
+        except FileNotFoundError:
+            return None
+        except (pa.ArrowInvalid, OSError) as error:
+            logger.warning("%s is damaged (%s): it is made anew", path, str(error).splitlines()[0])
+            return None
+        if sum(map(len, columns)) < len(self):
+            return None
+        with suppress(OSError):  # it may be another user's
+            os.utime(path)  # tells _remove_stale that it was used
+        chunks = ((column.values.to_numpy(), np.diff(column.offsets.to_numpy())) for column in columns)
+        return TokenizedTexts(chunks, self.limit)
+
+    def _remove_stale(self) -> None:
+        """Remove what is kept about other bytes of this text file, and all but the KEPT caches that were used last.
+
+        A process that has mapped one of them goes on with it: on Linux and macOS the bytes of a file that was removed
+        stay until the last mapping is gone.
+        """
+        name = re.compile(rf"{re.escape(self.path.name)}-(?P<digest>[0-9a-f]{{16}})(-[0-9a-f]{{16}}\.arrow|\.lines)")
+        present = []
+        for path in self.cache.iterdir():
+            if (found := name.fullmatch(path.name)) is None:
+                continue
+            if found["digest"] != self.digest[:16]:
+                path.unlink(missing_ok=True)
+            elif path.suffix == ".arrow":
+                present.append(path)
+        for path in sorted(present, key=lambda path: path.stat().st_mtime_ns, reverse=True)[KEPT:]:
+            path.unlink(missing_ok=True)
 
 
 PairFiles = tuple[TextFile, TextFile]  # sources and targets
@@ -91,12 +138,12 @@ PairFiles = tuple[TextFile, TextFile]  # sources and targets
 def check_pairs(
     data_dir: str | os.PathLike[str], split: str, limit: int = -1, cache_dir: str | None = None
 ) -> PairFiles:
-    """A split's files of sources and targets, found in order; of bytes once looked at that is known.
+    """Look for faults in a split's files of sources and targets. Bytes that were looked at before are not read again.
 
     Args:
-        limit: of how many examples the first are meant; all if negative.
-        cache_dir: for what is kept; by default `.cache` in the data directory, or, where that cannot be written, a
-            folder of the user's.
+        limit: how many examples are used, the first ones; all if negative.
+        cache_dir: the folder for what is kept; by default `.cache` in the data directory, or a folder of the user's
+            where that cannot be written.
 
     Raises:
         InputError: the directory or a file is missing or malformed, the counts differ, or the cache cannot be written.
@@ -125,7 +172,7 @@ def _cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
 
 
 def _checked(path: Path, cache: Path) -> tuple[str, int]:
-    """A line file's digest and number of lines."""
+    """The digest of a line file, and how many lines it has."""
     try:
         digest = _digest(path)
     except OSError as error:
@@ -133,7 +180,7 @@ def _checked(path: Path, cache: Path) -> tuple[str, int]:
     stamp = cache / f"{path.name}-{digest[:16]}.lines"
     try:
         return digest, int(stamp.read_text())
-    except (OSError, ValueError):  # never looked at, or a stamp that somebody damaged
+    except (OSError, ValueError):  # the file was never looked at, or the stamp is damaged
         lines = sum(1 for _ in iter_lines(path))
     _check_unchanged(path, digest)  # else the number would stand for bytes that were not counted
     with replacing(stamp) as temporary:
@@ -142,7 +189,7 @@ def _checked(path: Path, cache: Path) -> tuple[str, int]:
 
 
 def _digest(path: Path) -> str:
-    """Not a cryptographic one: it reads as fast as memory, and nobody gains by a collision."""
+    """A digest that is made as fast as memory is read. It need not be cryptographic: nobody gains by a collision."""
     digest = xxhash.xxh3_128()
     buffer = memoryview(bytearray(1 << 20))
     with path.open("rb", buffering=0) as file:
@@ -156,21 +203,8 @@ def _check_unchanged(path: Path, digest: str) -> None:
         raise RunError(f"{path}: it changed while it was read; start again")
 
 
-def _map(path: Path) -> TokenizedTexts | None:
-    """The cache's file as it lies on the disk, of which only what is used is read; None if there is none."""
-    try:
-        file = pa.ipc.open_file(pa.memory_map(str(path)))
-        columns = [file.get_batch(i).column(0) for i in range(file.num_record_batches)]
-    except FileNotFoundError:
-        return None
-    except (pa.ArrowInvalid, OSError) as error:
-        logger.warning("%s is damaged (%s): it is made anew", path, str(error).splitlines()[0])
-        return None
-    return TokenizedTexts((column.values.to_numpy(), np.diff(column.offsets.to_numpy())) for column in columns)
-
-
 def _alone(cache: Path) -> FileLock:
-    """A lock on the folder, acquired; the system frees it when a process ends."""
+    """Acquire a lock on the folder. The system frees it when the process ends."""
     lock = FileLock(cache / ".lock")
     try:
         return lock.acquire(timeout=1)

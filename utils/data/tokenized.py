@@ -11,26 +11,28 @@ import numpy as np
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.progress import Progress
 
-# Texts handed to the tokenizer at once: enough to keep its threads busy, few enough to bound its memory.
+# Texts that the tokenizer gets at once: enough to keep its threads busy, few enough to bound its memory.
 _AT_ONCE = 512
-_CHUNK = 16 * _AT_ONCE  # texts of a record batch; of each a mapped file has some pages in memory
-Chunk = tuple[np.ndarray, np.ndarray]  # ids of _CHUNK texts (the last has fewer), one after another; lengths
+_CHUNK = 16 * _AT_ONCE  # texts of a record batch; a mapped file has some pages of each in memory
+Chunk = tuple[np.ndarray, np.ndarray]  # ids of _CHUNK texts (the last chunk has fewer), one after another; lengths
 
 
 class TokenizedTexts:
-    """Token ids of many texts in flat arrays, a sixteenth of the memory of lists of Python integers.
+    """Token ids of many texts in flat arrays, which take a sixteenth of the memory of lists of Python integers.
+
+    Args:
+        chunks: the ids, which may be made while they are taken.
+        limit: how many texts to take, the first ones; all if negative.
 
     Attributes:
         lengths: (N,) int64, tokens of each text.
-        seconds: it took to make them, or to find them.
+        seconds: how long it took to make them or to find them.
     """
 
-    def __init__(self, chunks: Iterable[Chunk]) -> None:
-        """Take the chunks, which may be made on the way."""
+    def __init__(self, chunks: Iterable[Chunk], limit: int = -1) -> None:
         began = time.perf_counter()
-        flat, lengths = zip(*chunks, strict=True)
-        self.lengths = np.concatenate(lengths).astype(np.int64)
-        self._flat = flat
+        self._flat, lengths = zip(*chunks, strict=True)
+        self.lengths = np.concatenate(lengths).astype(np.int64)[: None if limit < 0 else limit]
         self._ends = [np.cumsum(part, dtype=np.int64) for part in lengths]
         self.seconds = time.perf_counter() - began
 
@@ -43,7 +45,7 @@ class TokenizedTexts:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """(S,) ids of a text: not to be written to."""
+        """(S,) ids of a text, not to be written to."""
         chunk, place = divmod(index, _CHUNK)
         end = self._ends[chunk][place]
         return self._flat[chunk][end - self.lengths[index] : end]
@@ -55,7 +57,7 @@ def kind_of_ids(tokenizer: BartTokenizer) -> type[np.integer]:
 
 
 def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[Chunk]:
-    """Chunk after chunk of the ids of `total` texts, cut to max_length tokens with `</s>` kept last."""
+    """Give the ids of `total` texts chunk by chunk, cut to max_length tokens with `</s>` kept last."""
     kind = kind_of_ids(tokenizer)
     progress = Progress("tokenising", total, "texts", shown=total > _AT_ONCE)
     texts = iter(texts)

@@ -1,7 +1,7 @@
-"""What a run has decoded so far, on disk, so that it can be broken off and go on.
+"""What a run has predicted so far, on disk, so that it can be broken off and go on.
 
 `.<split>_progress/` in the run's directory holds `run.json`, which says what run it is, `done.jsonl` with what earlier
-attempts had decoded, and `rank<N>.jsonl` with what each process adds. Each line is an article.
+attempts have predicted, and `rank<N>.jsonl` with what each process adds. Each line is an example.
 """
 
 from __future__ import annotations
@@ -11,63 +11,63 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+import xxhash
+from filelock import FileLock, Timeout
+
+from bart.errors import InputError
 from bart.files import replacing
-from utils.cli import unwritable
+from utils.errors import unwritable
+from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class Decoded:
-    """What became of an article.
-
-    Attributes:
-        texts: its sequences as texts of one line, best first.
-        tokens: ids generated for the best one, after the start token.
-    """
-
-    texts: list[str]
-    tokens: int
-
-
 class Journal:
-    """The finished articles of a run under way.
+    """The finished examples of a run under way.
 
     One process calls `resume`, then each calls `open` and adds what it has done, and one calls `remove` once the
-    results are written.
+    results are written. All of them call `close` in the end, whatever happens.
     """
 
     def __init__(self, save_dir: Path, split: str) -> None:
         self.folder = save_dir / f".{split}_progress"
         self.file: TextIO | None = None
+        self.lock = FileLock(save_dir / f".{split}_progress.lock")
 
-    def resume(self, identity: Mapping[str, Any]) -> dict[int, Decoded]:
-        """The articles that an earlier attempt at the same run has finished; those of another run are thrown away.
+    def resume(self, identity: Mapping[str, Any], replace: bool) -> dict[int, Prediction]:
+        """The examples that an earlier attempt at the same run has finished.
 
         Args:
-            identity: all that bears on what an article becomes; JSON.
+            identity: JSON; all that bears on what is predicted.
+            replace: whether those of another run are thrown away.
 
         Raises:
-            InputError: the folder cannot be written.
+            InputError: another run has left its progress there, or is at work there, or the folder cannot be written.
         """
         identity = json.loads(json.dumps(identity))
         record = self.folder / "run.json"
-        done: dict[int, Decoded] = {}
+        done: dict[int, Prediction] = {}
         try:
+            self.lock.acquire(timeout=0)
             if self.folder.exists() and (other := _difference(record, identity)) is not None:
-                logger.warning("%s is of another run (%s): decoding all articles anew", self.folder, other)
+                found = f"{self.folder} holds the progress of another run ({other})"
+                if not replace:
+                    raise InputError(f"{found}: go on with that one, delete the folder, or name another directory")
+                logger.warning("%s: all examples are predicted anew", found)
                 shutil.rmtree(self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(self.folder.glob("*.jsonl")):
                 done |= _read(path)
             with replacing(self.folder / "done.jsonl") as temporary:
-                temporary.write_text("".join(_line(index, entry) for index, entry in done.items()), encoding="utf-8")
+                temporary.write_text("".join(_line(number, entry) for number, entry in done.items()), encoding="utf-8")
             with replacing(record) as temporary:
                 temporary.write_text(json.dumps(identity))
+        except Timeout:
+            raise InputError(f"save_dir {self.folder.parent}: another run is at work there") from None
         except OSError as error:
             raise unwritable(f"save_dir {self.folder.parent}", error) from None
         return done
@@ -78,31 +78,36 @@ class Journal:
         # Line by line, so that a process that is killed loses nothing that it has finished.
         self.file = (self.folder / f"rank{rank}.jsonl").open("w", encoding="utf-8", buffering=1)
 
-    def add(self, index: int, entry: Decoded) -> None:
-        """Note a finished article."""
-        self.file.write(_line(index, entry))
+    def add(self, number: int, entry: Prediction) -> None:
+        """Note a finished example."""
+        self.file.write(_line(number, entry))
 
     def close(self) -> None:
+        """End this process's part, and let other runs use the directory."""
         if self.file is not None:
             self.file.close()
+        if self.lock.is_locked:
+            Path(self.lock.lock_file).unlink(missing_ok=True)
+            self.lock.release()
 
     def remove(self) -> None:
-        """Nothing is left to go on with."""
+        """Delete what is noted: nothing is left to go on with."""
         shutil.rmtree(self.folder)
 
 
-def _line(index: int, entry: Decoded) -> str:
-    return json.dumps({"index": index, **asdict(entry)}) + "\n"
+def _line(number: int, entry: Prediction) -> str:
+    return json.dumps({"index": number, **asdict(entry)}) + "\n"
 
 
-def _read(path: Path) -> dict[int, Decoded]:
-    """The articles of a file but for a line that was broken off."""
+def _read(path: Path) -> dict[int, Prediction]:
+    """The examples of a file, without a line that was broken off."""
     done = {}
     for line in path.read_text(encoding="utf-8").split("\n"):
         try:
             row = json.loads(line)
-            done[row["index"]] = Decoded(row["texts"], row["tokens"])
-        except (ValueError, TypeError, KeyError):
+            number = row.pop("index")
+            done[number] = Prediction(**row)
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return done
 
@@ -122,8 +127,16 @@ def _difference(record: Path, identity: Mapping[str, Any]) -> str | None:
 
 
 def model_identity(name: str | os.PathLike[str]) -> dict[str, Any]:
-    """What tells one model from another: its path, and size and time of its files; a Hub name is taken at its word."""
+    """What tells one model from another: its path and the content of its files; a Hub name is taken at its word."""
     path = Path(name)
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
-    stats = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()}
-    return {"model": str(path.resolve()) if files else str(name), "model_files": stats}
+    digests = {file.name: _digest(file) for file in files if file.is_file()}
+    return {"model": str(path.resolve()) if files else str(name), "model_files": digests}
+
+
+def _digest(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            digest.update(block)
+    return digest.hexdigest()

@@ -3,41 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bart.files import replacing
-from utils.cli import unwritable
-
-
-def writable_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder, made if need be.
-
-    Raises:
-        InputError: nothing can be written there.
-    """
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise unwritable(f"save_dir {folder}", error) from None
-    return folder
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object as indented JSON."""
-    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+from utils.files import write_json, write_whole
 
 
 def write_results(
@@ -58,15 +28,17 @@ def write_results(
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
     """Scores and speed as a few lines for people."""
-    quality = [
+    figures = [
         f"{name.replace('rouge', 'ROUGE-').replace('bleu', 'BLEU')} {value:.2f}"
         for name, value in scores.items()
-        if name == "bleu" or (name.startswith("rouge") and name != "rouge_mode")
+        if isinstance(value, float) and name != "loss"
     ]
+    beams = scores.get("generation", {}).get("num_beams")
     lines = [
-        f"{scores['split']}: {scores['examples']} examples, {scores['generation']['num_beams']} beams, "
-        f"{scores['precision']} on {speed['device']}",
-        "  " + "   ".join([*quality, f"loss {scores['loss']:.3f}"]),
+        f"{scores['split']}: {scores['examples']} examples, "
+        + (f"{beams} beams, " if beams else "")
+        + f"{scores['precision']} on {speed['device']}",
+        "  " + "   ".join([*figures, f"loss {scores['loss']:.3f}"]),
     ]
     if speed["timed_articles"]:
         latency = "  ".join(f"{name} {value:.0f}" for name, value in speed["latency_ms"].items())

@@ -1,4 +1,4 @@
-"""A scored run for people: `python -m utils.evaluation.show RESULTS_DIR DATA_DIR` prints ROUGE beside baselines."""
+"""A scored run beside baselines: `python -m utils.evaluation.show RESULTS_DIR DATA_DIR` prints ROUGE and examples."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ import json
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.cli import ArgumentParser, run_main
+from utils.cli import option, parse_dataclass, run_main
 from utils.data.line_files import read_pairs
-from utils.evaluation.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, split_sentences
+from utils.metrics.baselines import lead
+from utils.metrics.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, rouge_table, wordnet_exceptions
 
 WIDTH = 80
 LEADS = (1, 2, 3)
 EXAMPLES = 3
 
 
-def lead(article: str, sentences: int) -> str:
-    """The article's first sentences: the baseline that news summarisers are measured against."""
-    return " ".join(split_sentences(article)[:sentences])
+@dataclass(frozen=True)
+class ShowArguments:
+    """The options of the command."""
 
-
-def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> str:
-    """An aligned table, one row a system, of ROUGE F measures in percent of these kinds."""
-    width = max(map(len, rows))
-    lines = [" " * width + "".join(f"{'ROUGE-' + name.removeprefix('rouge'):>12}" for name in kinds)]
-    lines += [f"{name:<{width}}" + "".join(f"{scores[kind]:12.2f}" for kind in kinds) for name, scores in rows.items()]
-    return "\n".join(lines)
+    results_dir: str = option(positional=True, help="folder with test_scores.json and test_generations.txt")
+    data_dir: str = option(positional=True, help="folder with test.source and test.target")
+    wordnet_exceptions: str | None = option(
+        None,
+        metavar="DIR",
+        help="folder of {adj,adv,noun,verb}.exc by which a run in mode rouge-1.5.5 was scored; by default nltk's "
+        "corpus wordnet",
+    )
 
 
 def wrapped_examples(articles: Sequence[str], summaries: Sequence[str], references: Sequence[str]) -> str:
@@ -45,10 +48,10 @@ def wrapped_examples(articles: Sequence[str], summaries: Sequence[str], referenc
 
 
 def read_results(results_dir: str | os.PathLike[str]) -> tuple[dict[str, Any], list[str]]:
-    """Scores and summaries that `score_split` wrote for the test split.
+    """Scores and summaries that run_eval.py wrote for the test split.
 
     Raises:
-        InputError: a file is missing or is not what `score_split` writes.
+        InputError: a file is missing or is not what run_eval.py writes.
     """
     folder = Path(results_dir)
     try:
@@ -70,41 +73,69 @@ def read_results(results_dir: str | os.PathLike[str]) -> tuple[dict[str, Any], l
     return scores, summaries
 
 
-def describe(results_dir: str | os.PathLike[str], data_dir: str | os.PathLike[str]) -> str:
+def forms_of_the_run(scores: Mapping[str, Any], folder: str | None) -> dict[str, str]:
+    """The irregular forms by which a run was scored, so that baselines are scored by the same.
+
+    Args:
+        scores: the run's test_scores.json, which says how many forms there were.
+        folder: value of --wordnet_exceptions.
+
+    Raises:
+        InputError: the folder does not go with the run, or its forms are not as many.
+    """
+    if scores["rouge_mode"] != "rouge-1.5.5":
+        if folder is not None:
+            raise InputError(f"--wordnet_exceptions is of mode rouge-1.5.5; the run's mode is {scores['rouge_mode']}")
+        return {}
+    count = scores.get("wordnet_exceptions")
+    if count == 0 and folder is None:
+        return {}
+    forms = wordnet_exceptions(folder)
+    if len(forms) != count:
+        place = "nltk's corpus wordnet" if folder is None else f"--wordnet_exceptions {folder}"
+        raise InputError(
+            f"{place} has {len(forms)} irregular forms, but the run was scored by {count}, so that baselines would not "
+            "compare; --wordnet_exceptions takes the folder by which the run was scored"
+        )
+    return forms
+
+
+def describe(args: ShowArguments) -> str:
     """The text that `main` prints.
 
     Raises:
         InputError: results or data are missing, or do not belong together.
     """
-    scores, summaries = read_results(results_dir)
-    articles, references = read_pairs(data_dir, "test", len(summaries))
+    scores, summaries = read_results(args.results_dir)
+    articles, references = read_pairs(args.data_dir, "test", len(summaries))
     if len(articles) != len(summaries):
-        raise InputError(f"{results_dir} has {len(summaries)} summaries, {data_dir} only {len(articles)} test articles")
-    mode = scores["rouge_mode"]
-    rows: dict[str, Mapping[str, float]] = {
-        f"first {n} sentence{'s' * (n > 1)}": rouge([lead(article, n) for article in articles], references, mode)
-        for n in LEADS
-    }
+        raise InputError(
+            f"{args.results_dir} has {len(summaries)} summaries, {args.data_dir} only {len(articles)} test articles"
+        )
+    mode, forms = scores["rouge_mode"], forms_of_the_run(scores, args.wordnet_exceptions)
+    rows: dict[str, Mapping[str, float]] = {}
+    for n in LEADS:
+        name = f"first {n} sentence{'s' * (n > 1)}"
+        rows[name] = rouge([lead(article, n) for article in articles], references, mode, forms)
     rows[f"this model, {scores['generation']['num_beams']} beams"] = scores
     return "\n\n".join(
         [
             f"ROUGE F in percent ({mode}) on {len(summaries)} test articles",
             rouge_table(rows, ROUGE_TYPES[mode]),
             wrapped_examples(articles[:EXAMPLES], summaries[:EXAMPLES], references[:EXAMPLES]),
-            f"Results lie in {results_dir}",
+            f"Results lie in {args.results_dir}",
         ]
     )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = ArgumentParser(
+    args = parse_dataclass(
+        ShowArguments,
+        argv,
+        "Print a run's ROUGE beside lead baselines, and its first summaries.",
         prog="python -m utils.evaluation.show",
-        description="Print a run's ROUGE beside lead baselines, and its first summaries.",
     )
-    parser.add_argument("results_dir", help="folder with test_scores.json and test_generations.txt")
-    parser.add_argument("data_dir", help="folder with test.source and test.target")
-    args = parser.parse_args(argv)
-    print(describe(args.results_dir, args.data_dir))
+    print(describe(args))
 
 
 if __name__ == "__main__":

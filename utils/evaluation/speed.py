@@ -1,104 +1,57 @@
-"""How fast a split was decoded: what a process measures, and the report over all of them."""
+"""How fast a split was predicted: what a process measures, and the report over all of them."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-
-from bart.modeling.modeling_bart import BartForConditionalGeneration
 
 PERCENTILES = (50, 90, 95, 99, 100)
 BINS = 20
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait until a GPU has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 @dataclass
-class Timings:
+class ProcessSpeed:
     """What a process measured while the clock ran.
 
     Attributes:
-        seconds: from the first article to the last.
-        encode, detokenise: seconds of these, out of `seconds`.
-        latencies: seconds of each article in the batch, or of each static batch.
+        seconds: of the parts of the work: "total", and of it "encode" and "detokenise".
+        latencies: seconds of each example, or of each static batch.
         articles, tokens: done, and generated for their best sequences.
+        tokenise: seconds for all sources, before the clock ran.
+        warmup_articles: predicted before the clock ran.
+        batch_size: at the end; it shrinks where memory runs out.
     """
 
-    seconds: float = 0.0
-    encode: float = 0.0
-    detokenise: float = 0.0
+    batch_size: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
     latencies: list[float] = field(default_factory=list)
     articles: int = 0
     tokens: int = 0
-
-    @contextmanager
-    def running(self, model: BartForConditionalGeneration) -> Iterator[None]:
-        """The clock runs inside, and each encoding is timed, which a GPU is waited for to do."""
-        encode = model.encode
-
-        def timed(*inputs: Any, **named: Any) -> Tensor:
-            synchronise(model.device)
-            start = time.perf_counter()
-            states = encode(*inputs, **named)
-            synchronise(model.device)
-            self.encode += time.perf_counter() - start
-            return states
-
-        synchronise(model.device)
-        start = time.perf_counter()
-        model.encode = timed
-        try:
-            yield
-        finally:
-            del model.encode
-            synchronise(model.device)
-            self.seconds += time.perf_counter() - start
-
-
-@dataclass
-class ProcessSpeed:
-    """What the report needs to know of a process.
-
-    Attributes:
-        tokenise: seconds for all sources.
-        warmup_articles: decoded before the clock ran.
-        batch_size: at the end, when memory may have run out.
-    """
-
-    timings: Timings
-    tokenise: float
-    warmup_articles: int
-    batch_size: int
-    peak_memory_gb: float
+    tokenise: float = 0.0
+    warmup_articles: int = 0
+    peak_memory_gb: float = 0.0
 
 
 def speed_report(
     processes: Sequence[ProcessSpeed], batching: str, device: torch.device, resumed: int
 ) -> dict[str, Any]:
-    """What `<split>_speed.json` holds.
+    """The content of `<split>_speed.json`.
 
-    Rates are those of all processes together, over the time of the slowest one; `seconds` is how that one spent it, and
+    Rates are those of all processes together, over the time of the slowest one. `seconds` is how that one spent it, and
     before it tokenising. What nothing was timed for is None.
 
     Args:
-        resumed: articles that an earlier attempt at the run had decoded.
+        resumed: articles that an earlier attempt at the run had predicted.
     """
-    slowest = max(processes, key=lambda process: process.timings.seconds)
-    timings = slowest.timings
-    articles = sum(process.timings.articles for process in processes)
-    tokens = sum(process.timings.tokens for process in processes)
-    milliseconds = 1000 * np.concatenate([process.timings.latencies for process in processes])
+    slowest = max(processes, key=lambda process: process.seconds["total"])
+    total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))
+    articles = sum(process.articles for process in processes)
+    tokens = sum(process.tokens for process in processes)
+    milliseconds = 1000 * np.concatenate([process.latencies for process in processes])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
     counts, edges = np.zeros(0, dtype=int), np.zeros(0)
     if len(milliseconds):
@@ -106,18 +59,18 @@ def speed_report(
         latency |= {f"p{point}": float(np.percentile(milliseconds, point)) for point in PERCENTILES}
         counts, edges = np.histogram(milliseconds, bins=BINS)
     return {
-        "articles_per_second": articles / timings.seconds if articles else None,
-        "generated_tokens_per_second": tokens / timings.seconds if articles else None,
-        "generation_seconds": timings.seconds,
+        "articles_per_second": articles / total if articles else None,
+        "generated_tokens_per_second": tokens / total if articles else None,
+        "generation_seconds": total,
         "latency_ms": latency,
         "latency_histogram": {"edges_ms": edges.tolist(), "counts": counts.tolist()},
         "batching": batching,
         "batch_size": min(process.batch_size for process in processes),
         "seconds": {
             "tokenise": slowest.tokenise,
-            "encode": timings.encode,
-            "decode": timings.seconds - timings.encode - timings.detokenise,
-            "detokenise": timings.detokenise,
+            "encode": encode,
+            "decode": total - encode - detokenise,
+            "detokenise": detokenise,
         },
         "warmup_articles": sum(process.warmup_articles for process in processes),
         "timed_articles": articles,

@@ -1,68 +1,41 @@
-"""The routes of the service, and what lies between a request and the engine."""
+"""The routes of the service, and how a request becomes summaries."""
 
-from __future__ import annotations
-
+# Without postponed annotations: FastAPI reads those of the routes, and one of them names a class made for the service.
 import asyncio
+import ctypes
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import prometheus_client as prometheus
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.errors import brief
 from utils.serving.arguments import ServeArguments
-from utils.serving.engine import DecodingFailed, Engine, Job, QueueFull, Stopped
-from utils.serving.parsing import MOST_LENGTH_PENALTY, Problem, SummaryRequest, parse_request
-from utils.summarize import LONG_DOCUMENTS, Rounds
+from utils.serving.engine import Busy, DecodingFailed, Engine
+from utils.serving.gate import BUSY, PATHS, Gate, failure
+from utils.serving.requests import Failure, Summaries, SummaryRequest, request_model, told
+from utils.summarize import Rounds
 
 # Threads that turn texts to ids and back. Most of that is Python, of which only one thread runs at a time; a second one
 # lets short texts pass a long one.
 TEXT_THREADS = 2
-PATHS = ("/", "/summarize", "/healthz", "/metrics", "/openapi.json")
+TRIM_SECONDS = 5
 SPLITTING = ("join", "resummarize")
-SLACK = 8  # tokens that a window may seem longer in the midst of its text than alone
-CLIENT_LEFT = 499  # what nginx calls a request whose client did not wait for the answer
+SLACK = 8  # tokens that a window may have more as a part of its text than alone
+CLIENT_LEFT = 499  # nginx's status for a request whose client did not wait for the answer
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 )
-
-
-class ClientLeft(Exception):
-    """The client has closed the connection."""
-
-
-class Metrics:
-    """What /metrics shows."""
-
-    def __init__(self) -> None:
-        self.registry = prometheus.CollectorRegistry()
-        prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
-        self.requests = prometheus.Counter(
-            "bart_requests", f"Requests by path and status; {CLIENT_LEFT}: the client left", ["path", "status"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.seconds = prometheus.Histogram(
-            "bart_summarize_seconds", "From a request's arrival to its summary", buckets=SECONDS, registry=self.registry
-        )
-        self.tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
-
-    def watch(self, engine: Engine) -> None:
-        """Show an engine's articles."""
-        for name, text, count in (
-            ("bart_queue_articles", "Articles that wait for a place in the batch", lambda: engine.waiting),
-            ("bart_batch_articles", "Articles in the batch", lambda: engine.in_work),
-        ):
-            prometheus.Gauge(name, text, registry=self.registry).set_function(count)
-
-    def render(self) -> bytes:
-        return prometheus.generate_latest(self.registry)
 
 
 class Service:
@@ -73,13 +46,8 @@ class Service:
         tokenizer: its vocabulary.
         args: limits, and how to decode.
 
-    Attributes:
-        draining: whether requests to /summarize are refused, for the service is about to end.
-        answering: requests that have been read and not answered.
-        in_pool: what threads do with the texts of requests.
-
     Raises:
-        InputError: the model's own decoding options are beyond the limits, or a limit is beyond its positions.
+        InputError: the model's own decoding options exceed the limits, or a limit exceeds its positions.
     """
 
     def __init__(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer, args: ServeArguments) -> None:
@@ -104,298 +72,200 @@ class Service:
             raise InputError(
                 f"--max_source_length is {args.max_source_length}; the model has {self.positions} positions"
             )
-        self.metrics = Metrics()
-        self.engine = Engine(model, args.batch_size, args.max_queue, args.threads, self.metrics.tokens.inc)
-        self.metrics.watch(self.engine)
-        self.draining = False
-        self.answering = 0
-        self._open = 0  # requests to /summarize
-        self._reading: set[asyncio.Task[bytes]] = set()
-        self._stopped = asyncio.Event()
-        self.in_pool: set[Future[Any]] = set()
-        self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
+        self.answers = prometheus.Counter(
+            "bart_requests", f"Requests by path and status; {CLIENT_LEFT}: the client left", ["path", "status"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.seconds = prometheus.Histogram(
+            "bart_summarize_seconds", "From a request to its summary", buckets=SECONDS, registry=self.registry
+        )
+        tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
+        self.engine = Engine(
+            model, args.batch_size, args.max_queue, args.max_option_sets, args.threads, on_generated=tokens.inc
+        )
+        for name, text, count in (
+            ("bart_queue_articles", "Articles that wait for a place in the batch", lambda: self.engine.waiting),
+            ("bart_batch_articles", "Articles in the batch", lambda: self.engine.in_work),
+        ):
+            prometheus.Gauge(name, text, registry=self.registry).set_function(count)
 
-    def drain(self) -> None:
-        """Refuse further requests, and those that are not read yet."""
-        self.draining = True
-        for task in self._reading:
-            task.cancel()
-
-    def stop(self) -> None:
-        """Decode no further, and have all requests answered that are in work."""
-        self._stopped.set()
-        self.engine.stop()
-
-    def health(self) -> Response:
-        status = "failed" if self.engine.failed else "draining" if self.draining else "ok"
-        content = {"status": status, "queue": self.engine.waiting, "batch": self.engine.in_work}
-        return JSONResponse(content, {"ok": 200, "draining": 503, "failed": 500}[status])
-
-    async def summarize(self, request: Request) -> Response:
-        """Answer a request.
+    async def answer(self, wanted: SummaryRequest, request: Request) -> Summaries:
+        """Summarise, unless the client leaves or time runs out.
 
         Raises:
-            Problem: it gets no summary.
+            HTTPException, InputError, Busy, DecodingFailed: the request gets no summary.
         """
         start = time.perf_counter()
-        if self.draining:
-            raise _ending()
-        if self._open >= self.args.max_clients:
-            raise _busy(f"{self._open} requests are open; allowed: {self.args.max_clients}; try again")
-        self._open += 1
-        try:
-            body = await self._read(request)
-            wanted = parse_request(
-                body, self.defaults, self.args.max_articles_per_request, self.args.max_beams, self.max_length
-            )
-            summaries, articles = await self._watched(request, wanted)
-        except ClientLeft:
-            return Response(status_code=CLIENT_LEFT)
-        finally:
-            self._open -= 1
-        seconds = time.perf_counter() - start
-        self.metrics.seconds.observe(seconds)
-        content: dict[str, Any] = {"summary": summaries[0]} if wanted.single else {"summaries": summaries}
-        return JSONResponse({**content, "articles": articles, "seconds": round(seconds, 4)})
-
-    async def _read(self, request: Request) -> bytes:
-        """The body, as long as it is not too large or too slow."""
-        limit = self.args.max_body_bytes
-        too_large = Problem(413, f"the body has more than {limit} bytes; allowed: {limit}")
-        if int(request.headers.get("content-length", 0)) > limit:
-            raise too_large
-
-        async def read() -> bytes:
-            body = bytearray()
-            async for part in _parts(request):
-                body += part
-                if len(body) > limit:
-                    raise too_large
-            return bytes(body)
-
-        task = asyncio.ensure_future(read())
-        self._reading.add(task)
-        try:
-            return await asyncio.wait_for(task, self.args.read_timeout)
-        except asyncio.TimeoutError:
-            raise Problem(
-                408, f"the body did not arrive within {self.args.read_timeout:g} seconds", Connection="close"
-            ) from None
-        except asyncio.CancelledError:
-            if not self.draining:
-                raise
-            raise _ending() from None
-        finally:
-            self._reading.discard(task)
-
-    async def _watched(self, request: Request, wanted: SummaryRequest) -> tuple[list[str], int]:
-        """What `_summarize` gives, unless time runs out, the client leaves or the service ends."""
-        self.answering += 1
         work = asyncio.ensure_future(self._summarize(wanted))
         left = asyncio.ensure_future(_left(request))
-        stopped = asyncio.ensure_future(self._stopped.wait())
         try:
-            await asyncio.wait(
-                {work, left, stopped}, timeout=self.args.request_timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-            if work.done():
-                return work.result()
-            if left.done():
-                raise ClientLeft
-            if stopped.done():
-                raise _ending()
-            raise Problem(504, f"the summary was not done within {self.args.request_timeout:g} seconds")
+            await asyncio.wait({work, left}, timeout=self.args.request_timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                if left.done():
+                    raise HTTPException(CLIENT_LEFT, "the client left")
+                raise HTTPException(504, f"the summary was not done within {self.args.request_timeout:g} seconds")
+            summaries, articles = work.result()
         finally:
             work.cancel()
             left.cancel()
-            stopped.cancel()
-            self.answering -= 1
+        seconds = time.perf_counter() - start
+        self.seconds.observe(seconds)
+        content = {"summaries": summaries} if wanted.text is None else {"summary": summaries[0]}
+        return Summaries(**content, articles=articles, seconds=round(seconds, 4))
 
     async def _summarize(self, wanted: SummaryRequest) -> tuple[list[str], int]:
-        """The summaries, and how many articles were decoded for them."""
+        """The summaries, and the number of articles decoded for them."""
+        texts = [wanted.text] if wanted.texts is None else wanted.texts
+        options = wanted.options(self.defaults)
+        config = self.defaults.merged(**options)
+        if config.min_length > (longest := config.longest(self.positions)):
+            raise InputError(f"min_length is {config.min_length}; allowed: at most max_length ({longest})")
         most = self.args.max_articles_per_request
-        articles = 0
         long_documents = wanted.long_documents or self.args.long_documents
         limit = self.args.max_source_length or self.positions
-        # Splitting takes ten times as long as counting: what is far too much is not split.
-        if long_documents in SPLITTING and sum(map(len, wanted.texts)) > most * limit:
-            windows = await self._in_pool(self._fewest_windows, wanted.texts, limit)
+        # Splitting takes ten times as long as counting, so a text that is far too long is not split.
+        if long_documents in SPLITTING and sum(map(len, texts)) > most * limit:
+            windows = await asyncio.to_thread(self._fewest_windows, texts, limit)
             if windows > most:
-                raise Problem(413, f"the request makes at least {windows} windows; allowed: at most {most}")
-        try:
-            rounds = await self._in_pool(
-                Rounds,
-                wanted.texts,
-                self.tokenizer,
-                self.positions,
-                long_documents,
-                limit,
-            )
-            while rounds.windows:
-                if len(rounds.windows) > most:
-                    raise Problem(413, f"the request makes {len(rounds.windows)} windows; allowed: at most {most}")
-                # A request that has begun is not refused in its second round.
-                outputs = await self._decoded(Job(rounds.windows, wanted.options), limited=articles == 0)
-                articles += len(outputs)
-                await self._in_pool(rounds.proceed, outputs)
-        except InputError as error:
-            raise Problem(422, str(error)) from None
+                raise HTTPException(413, f"the request makes at least {windows} windows; allowed: at most {most}")
+        rounds = await asyncio.to_thread(Rounds, texts, self.tokenizer, self.positions, long_documents, limit)
+        articles = 0
+        while rounds.windows:
+            if len(rounds.windows) > most:
+                raise HTTPException(413, f"the request makes {len(rounds.windows)} windows; allowed: at most {most}")
+            # A request is not refused in its second round.
+            outputs = await self._decoded(rounds.windows, options, limited=articles == 0)
+            articles += len(outputs)
+            await asyncio.to_thread(rounds.proceed, outputs)
         return rounds.summaries, articles
 
     def _fewest_windows(self, texts: list[str], limit: int) -> int:
-        """So many windows of at most `limit` tokens the texts make, or more."""
+        """A lower bound of the number of windows of at most `limit` tokens that the texts make."""
         ids = self.tokenizer([" ".join(text.split()) for text in texts])["input_ids"]  # splitting drops white space
         return sum(-(-len(row) // (limit + SLACK)) for row in ids)
 
-    async def _decoded(self, job: Job, limited: bool) -> list[list[int]]:
+    async def _decoded(
+        self, windows: Sequence[Sequence[int]], options: dict[str, Any], limited: bool
+    ) -> list[list[int]]:
+        futures = self.engine.submit(windows, options, limited=limited)
         try:
-            self.engine.submit(job, limited=limited)
-            return await asyncio.wrap_future(job.future)
-        except QueueFull:
-            waiting, most = self.engine.waiting, self.args.max_queue
-            raise _busy(
-                f"{waiting} articles wait and this request has {len(job.sources)}; allowed: {most}; try again"
-            ) from None
-        except Stopped:
-            raise _ending() from None
-        except DecodingFailed:
-            raise Problem(500, "decoding failed; the service's log says why") from None
+            return await asyncio.gather(*map(asyncio.wrap_future, futures))
         finally:
-            self.engine.cancel(job)
-
-    async def _in_pool(self, function: Callable[..., Any], *args: Any) -> Any:
-        future = self._pool.submit(function, *args)
-        self.in_pool.add(future)
-        future.add_done_callback(self.in_pool.discard)
-        return await asyncio.wrap_future(future)
-
-
-async def _parts(request: Request) -> AsyncIterator[bytes]:
-    """The body as it arrives; ClientLeft where the rest will not."""
-    more = True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
+            for future in futures:
+                future.cancel()
 
 
 async def _left(request: Request) -> None:
-    """Return when the client of a request that has been read leaves."""
+    """Return when the client of a request whose body was read closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _busy(message: str) -> Problem:
-    return Problem(503, message, Retry_After="1")
+async def _give_back_memory() -> None:
+    """Return free memory to the system from time to time, if the C library can.
+
+    Batches of many sizes leave gaps between memory in use, which glibc keeps: 100 MB in a minute.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(TRIM_SECONDS)
+        await asyncio.to_thread(trim, 0)
 
 
-def _ending() -> Problem:
-    return Problem(503, "the service is shutting down", Retry_After="5", Connection="close")
-
-
-class CountRequests:
-    """Counts requests by path and status."""
-
-    def __init__(self, app: Callable[..., Awaitable[None]], metrics: Metrics) -> None:
-        self.app = app
-        self.metrics = metrics
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        status = 500  # unless there is an answer
-
-        async def noted(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        finally:
-            path = scope["path"] if scope["path"] in PATHS else "other"
-            self.metrics.requests.labels(path, str(status)).inc()
+async def _check_content_type(request: Request) -> None:
+    """Accept JSON only, which a web page of another origin cannot send without asking this service first."""
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, f"Content-Type is {content_type[:80]!r}; allowed: application/json")
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application of a service, whose engine somebody else starts and stops."""
+    """The application of a service."""
+    args = service.args
 
-    async def problem(request: Request, error: Problem) -> Response:
-        return JSONResponse({"error": error.message}, error.status, error.headers)
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text"))
+        trimming = asyncio.ensure_future(_give_back_memory())
+        service.engine.start()
+        yield
+        service.engine.stop()
+        trimming.cancel()
+
+    page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    Wanted = request_model(
+        service.defaults, args.long_documents, args.max_articles_per_request, args.max_beams, service.max_length
+    )
+
+    async def refused(request: Request, error: HTTPException) -> Response:
+        why = f" ({brief(error.__cause__)})" if error.__cause__ else ""  # FastAPI could not read the body
+        return failure(error.status_code, f"{error.detail}{why}", error.headers)
 
     async def no_route(request: Request, error: Any) -> Response:
         what = f"{request.method} {request.url.path[:80]}"
-        allowed = "POST /summarize, GET /, /healthz, /metrics, /openapi.json"
-        return JSONResponse({"error": f"no {what} here; allowed: {allowed}"}, error.status_code, error.headers)
+        return failure(error.status_code, f"no {what} here; allowed: POST {', GET '.join(PATHS)}", error.headers)
+
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return failure(*told(error))
 
     async def fault(request: Request, error: Exception) -> Response:
-        return JSONResponse({"error": "a fault of the service; its log says more"}, 500)
+        return failure(500, "a fault of the service; its log says more")
+
+    def answered(status: int, headers: dict[str, str] | None = None) -> Callable[..., Awaitable[Response]]:
+        async def answer(request: Request, error: Exception) -> Response:
+            return failure(status, str(error), headers)
+
+        return answer
 
     app = FastAPI(
         title="BART summaries",
-        docs_url=None,  # pages that load scripts from elsewhere
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
-        exception_handlers={Problem: problem, 404: no_route, 405: no_route, Exception: fault},
+        lifespan=lifespan,
+        exception_handlers={
+            HTTPException: refused,
+            400: refused,  # FastAPI raises a class of Starlette's
+            404: no_route,
+            405: no_route,
+            RequestValidationError: invalid,
+            InputError: answered(422),
+            Busy: answered(503, BUSY),
+            DecodingFailed: answered(500),
+            Exception: fault,
+        },
     )
-    app.add_middleware(CountRequests, metrics=service.metrics)
-    page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    app.add_middleware(Gate, args=args, answers=service.answers)
 
-    @app.post("/summarize", openapi_extra={"requestBody": _request_schema(service)})
-    async def summarize(request: Request) -> Response:
-        """Summarise a text, or several; documents longer than the model are split into windows."""
-        return await service.summarize(request)
+    @app.post(
+        "/summarize",
+        dependencies=[Depends(_check_content_type)],
+        response_model_exclude_none=True,
+        responses={"default": {"model": Failure, "description": "No summary; the error says why."}},
+    )
+    async def summarize(wanted: Wanted, request: Request) -> Summaries:
+        """Summarise a text, or several; documents longer than the model are split into windows.
+
+        Every field but the text is optional: null stands for the model's or the service's own.
+        """
+        return await service.answer(wanted, request)
 
     @app.get("/healthz")
     async def healthz() -> Response:
-        """200 while requests are taken, 503 while the service drains, 500 when nothing decodes any more."""
-        return service.health()
+        """200 while articles are decoded, 500 if nothing is decoded any more."""
+        status = "ok" if service.engine.alive else "failed"
+        content = {"status": status, "queue": service.engine.waiting, "batch": service.engine.in_work}
+        return JSONResponse(content, 200 if service.engine.alive else 500)
 
     @app.get("/metrics")
     async def metrics() -> Response:
         """Prometheus's text format."""
-        return Response(service.metrics.render(), media_type=prometheus.CONTENT_TYPE_LATEST)
+        return Response(prometheus.generate_latest(service.registry), media_type=prometheus.CONTENT_TYPE_LATEST)
 
     @app.get("/")
     async def index() -> Response:
-        """A page to try it."""
+        """A page to try the service."""
         return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
 
     return app
-
-
-def _request_schema(service: Service) -> dict[str, Any]:
-    """The body of POST /summarize as OpenAPI has it."""
-    own, longest = service.defaults, service.max_length
-    length = {"type": "integer", "minimum": 0, "maximum": longest}
-    properties = {
-        "text": {"type": "string"},
-        "texts": {
-            "type": "array",
-            "items": {"type": "string"},
-            "minItems": 1,
-            "maxItems": service.args.max_articles_per_request,
-        },
-        "long_documents": {"enum": [*LONG_DOCUMENTS], "default": service.args.long_documents},
-        "num_beams": {"type": "integer", "minimum": 1, "maximum": service.args.max_beams, "default": own.num_beams},
-        "max_length": {**length, "minimum": 2, "default": own.longest(service.positions)},
-        "min_length": {**length, "default": own.min_length},
-        "no_repeat_ngram_size": {**length, "default": own.no_repeat_ngram_size},
-        "length_penalty": {
-            "type": "number",
-            "minimum": -MOST_LENGTH_PENALTY,
-            "maximum": MOST_LENGTH_PENALTY,
-            "default": own.length_penalty,
-        },
-        "early_stopping": {"enum": [True, False, "never"], "default": own.early_stopping},
-    }
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-        "oneOf": [{"required": ["text"]}, {"required": ["texts"]}],
-    }
-    return {"required": True, "content": {"application/json": {"schema": schema}}}

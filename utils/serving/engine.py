@@ -6,64 +6,58 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from bart.generation import generate_live
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from utils.memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
+Options = tuple[tuple[str, Any], ...]  # sorted, so that equal options are equal keys
 
 
-class QueueFull(Exception):
-    """More articles than the queue has room for."""
-
-
-class Stopped(Exception):
-    """The engine takes no more articles, and gives no more results."""
+class Busy(Exception):
+    """The queue has no room; the message says how much there is."""
 
 
 class DecodingFailed(Exception):
-    """Decoding ended with an error, which stands in the log."""
+    """Decoding ended with an error, or the engine was stopped."""
+
+    def __init__(self) -> None:
+        super().__init__("decoding failed; the service's log says why")
 
 
-class Job:
-    """Articles that belong together.
+@dataclass(eq=False)
+class _Article:
+    source: Sequence[int]
+    result: Future[list[int]] = field(default_factory=Future)
 
-    Attributes:
-        sources: ids of each article, without padding.
-        options: of generation.
-        future: of the ids generated for each article; or QueueFull, Stopped or DecodingFailed.
-    """
-
-    def __init__(self, sources: Sequence[Sequence[int]], options: Mapping[str, Any]) -> None:
-        self.sources = sources
-        self.options = dict(options)
-        self.future: Future[list[list[int]]] = Future()
-        self.future.set_running_or_notify_cancel()  # nobody but the engine ends it
-        self.begun = 0  # articles that have joined a batch
-        self.results: dict[int, list[int]] = {}
-
-    @property
-    def batch(self) -> Hashable:
-        """Equal for those that may be decoded together."""
-        return tuple(sorted(self.options.items()))
+    def fail(self) -> None:
+        with suppress(InvalidStateError):  # its client has left in this moment
+            self.result.set_exception(DecodingFailed())
 
 
 class Engine:
-    """Decodes jobs. Its methods may be called from any thread.
+    """Decodes articles in a thread of its own. Its methods may be called from any thread.
 
-    Jobs with the same options share a batch, of which each takes a place in turn. Where jobs with other options wait,
-    no article joins a batch that runs, and theirs is the next; so each set of options waits for at most one batch of
-    each other.
+    Articles with equal options share a batch, in which requests take places in turn. Articles with other options need
+    a batch of their own. While any of these wait, nothing joins the batch that runs, and the next batch is theirs. So
+    articles wait for at most one batch of each other set of options; how many sets may wait is limited.
+
+    When memory runs out, the articles in the batch are decoded again in batches of half their number, and no later
+    batch is larger than that.
 
     Args:
         model: in eval mode; nobody else may use it.
         batch_size: articles decoded at once.
         max_queue: articles that may wait for a place.
+        max_option_sets: different sets of options that may wait, apart from the model's own.
         threads: that torch computes with; None leaves it to torch.
         on_generated: called in the engine's thread with the number of ids generated for each article.
     """
@@ -73,22 +67,30 @@ class Engine:
         model: BartForConditionalGeneration,
         batch_size: int,
         max_queue: int,
+        max_option_sets: int,
         threads: int | None = None,
         on_generated: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.model = model
         self.batch_size = batch_size
         self.max_queue = max_queue
+        self.max_option_sets = max_option_sets
         self.threads = threads
         self.on_generated = on_generated
-        self.waiting = 0  # articles
         self._changed = threading.Condition()
-        # Jobs with articles that wait, by what may share a batch; the first is the next, or the one that runs.
-        self._queues: OrderedDict[Hashable, deque[Job]] = OrderedDict()
-        self._in_work: dict[int, tuple[Job, int]] = {}  # by number: an article in the batch
+        # For each set of options the requests that wait; the first set is the next, or the one that runs.
+        self._queues: OrderedDict[Options, deque[deque[_Article]]] = OrderedDict()
+        self._in_work: dict[int, _Article] = {}  # by number
         self._numbers = itertools.count()
-        self._ended: type[Exception] | None = None  # once it takes no more: the reason
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="decoding", daemon=True)
+
+    @property
+    def waiting(self) -> int:
+        """Articles that wait for a place in the batch."""
+        with self._changed:
+            self._forget_cancelled()
+            return sum(len(request) for requests in self._queues.values() for request in requests)
 
     @property
     def in_work(self) -> int:
@@ -96,46 +98,61 @@ class Engine:
         return len(self._in_work)
 
     @property
-    def failed(self) -> bool:
-        """Whether the thread has ended though nobody asked it to."""
-        return self._ended is DecodingFailed
+    def alive(self) -> bool:
+        """Whether articles are decoded; if not, the engine was stopped or has failed for good."""
+        return self._thread.is_alive()
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, job: Job, *, limited: bool = True) -> None:
-        """Queue a job's articles.
+    def submit(
+        self, sources: Sequence[Sequence[int]], options: Mapping[str, Any], *, limited: bool = True
+    ) -> list[Future[list[int]]]:
+        """Queue the articles of a request.
 
         Args:
-            limited: whether the queue's limit holds for them.
+            sources: ids of each article, without padding.
+            options: of generation.
+            limited: whether the limits of the queue hold for them.
+
+        Returns:
+            For each article a future of the ids generated, or of DecodingFailed. An article whose future is cancelled
+            leaves the queue; one that is in the batch already is decoded to its end.
 
         Raises:
-            QueueFull, Stopped, DecodingFailed: they are not queued.
+            Busy: the queue has no room.
+            DecodingFailed: the engine has ended.
         """
+        articles = [_Article(source) for source in sources]
+        key = tuple(sorted(options.items()))
         with self._changed:
-            if self._ended is not None:
-                raise self._ended
-            if limited and self.waiting + len(job.sources) > self.max_queue:
-                raise QueueFull
-            self._queues.setdefault(job.batch, deque()).append(job)
-            self.waiting += len(job.sources)
+            if self._ended:
+                raise DecodingFailed
+            waiting = self.waiting
+            if limited and waiting + len(articles) > self.max_queue:
+                raise Busy(
+                    f"{waiting} articles wait and this request has {len(articles)}; allowed: {self.max_queue}; "
+                    "try again"
+                )
+            others = self._queues.keys() - {(), key}
+            if limited and key and len(others) >= self.max_option_sets:
+                raise Busy(
+                    f"requests with {len(others)} other sets of decoding options wait; allowed: "
+                    f"{self.max_option_sets}; try again, or without options"
+                )
+            self._queues.setdefault(key, deque()).append(deque(articles))
             self._changed.notify()
-
-    def cancel(self, job: Job) -> None:
-        """Drop a job's articles from the queue, and the results of those in work; nothing of a job that is done."""
-        with self._changed:
-            self._drop(job)
+        return [article.result for article in articles]
 
     def stop(self) -> None:
-        """End all jobs with Stopped, and the thread as soon as the batch allows."""
+        """End the thread after the present step; articles that are not done get DecodingFailed."""
         with self._changed:
-            self._end(Stopped)
+            self._ended = True
             self._changed.notify()
 
-    def join(self, timeout: float) -> bool:
-        """Wait for so many seconds for the thread's end; whether it has ended."""
+    def join(self, timeout: float) -> None:
+        """Wait at most so many seconds for the end of the thread."""
         self._thread.join(timeout)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         if self.threads is not None:
@@ -144,88 +161,93 @@ class Engine:
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._queues or self._ended)
-                    if self._ended is not None:
+                    if self._ended:
                         return
-                    batch, [job, *_] = next(iter(self._queues.items()))
-                self._decode(batch, job.options)
+                    options = next(iter(self._queues))
+                self._decode(options)
         finally:
             with self._changed:
-                if self._ended is None:
-                    logger.critical("the decoding thread has ended")
-                    self._end(DecodingFailed)
+                self._ended = True
+                requests = itertools.chain.from_iterable(self._queues.values())
+                for article in [*itertools.chain.from_iterable(requests), *self._in_work.values()]:
+                    article.fail()
+                self._queues.clear()
+                self._in_work.clear()
 
-    def _decode(self, batch: Hashable, options: dict[str, Any]) -> None:
-        """Decode until no articles of this batch wait, or others do."""
-        running = False
+    def _decode(self, options: Options) -> None:
+        """Decode until no articles with these options wait, or others do."""
+        running = failed = out_of_memory = False
 
         def arrivals(room: int) -> list[tuple[int, Sequence[int]]]:
             nonlocal running
             with self._changed:
-                if self._ended is not None:
-                    raise self._ended
-                others_wait = len(self._queues) > (batch in self._queues)
-                new = [] if running and others_wait else self._take(batch, room)
+                if self._ended:
+                    raise DecodingFailed
+                others_wait = len(self._queues) > (options in self._queues)
+                new = [] if running and others_wait else self._take(options, room)
                 running = True
                 return new
 
         try:
-            for article in generate_live(
-                self.model, arrivals, self.batch_size, **{**options, "num_return_sequences": 1}
-            ):
-                [ids] = article.sequences.tolist()
+            decoding = {**dict(options), "num_return_sequences": 1}
+            for done in generate_live(self.model, arrivals, self.batch_size, **decoding):
+                [ids] = done.sequences.tolist()
                 self.on_generated(len(ids) - 1)
                 with self._changed:
-                    job, index = self._in_work.pop(article.index)
-                    job.results[index] = ids
-                    if len(job.results) == len(job.sources) and not job.future.done():
-                        job.future.set_result([job.results[place] for place in range(len(job.sources))])
-        except Stopped:
-            pass
-        except Exception:
-            logger.exception("decoding failed for %d articles with %s", self.in_work, options or "the default options")
-            with self._changed:
-                # Where not even the first could join, the others would fare no better.
-                self._fail({job for job, _ in self._in_work.values()} or {*self._queues.get(batch, ())}, DecodingFailed)
+                    article = self._in_work.pop(done.index)
+                article.result.set_result(ids)
+        except DecodingFailed:
+            return
+        except Exception as error:
+            out_of_memory = is_out_of_memory(error) and self.in_work > 1
+            failed = not out_of_memory
+            if failed:
+                logger.exception("decoding failed for %d articles with options %s", self.in_work, dict(options))
+        # Only here are the error, its traceback and the tensors that they hold gone.
         with self._changed:
+            left = list(self._in_work.values())
             self._in_work.clear()
-            if batch in self._queues:
-                self._queues.move_to_end(batch)
+            if out_of_memory:
+                self.batch_size = len(left) // 2
+                logger.warning(
+                    "out of memory with %d articles at once; from now on at most %d: lower --batch_size to that",
+                    len(left),
+                    self.batch_size,
+                )
+                self._queues.setdefault(options, deque()).appendleft(deque(left))
+                self._queues.move_to_end(options, last=False)
+            else:
+                if failed and not left:  # not even the first could begin, so the others would fail as well
+                    left = list(itertools.chain.from_iterable(self._queues.pop(options, ())))
+                for article in left:
+                    article.fail()
+                if options in self._queues:
+                    self._queues.move_to_end(options)
+        if out_of_memory:
+            torch.cuda.empty_cache()
 
-    def _take(self, batch: Hashable, room: int) -> list[tuple[int, Sequence[int]]]:
-        """Move articles from the queue to work. The lock is held."""
+    def _take(self, options: Options, room: int) -> list[tuple[int, Sequence[int]]]:
+        """Move at most `room` articles from the queue to the batch, from each request in turn. The lock is held."""
         taken = []
-        queue = self._queues.get(batch, deque())
-        while queue and len(taken) < room:
-            job = queue.popleft()
-            number = next(self._numbers)
-            self._in_work[number] = (job, job.begun)
-            taken.append((number, job.sources[job.begun]))
-            job.begun += 1
-            self.waiting -= 1
-            if job.begun < len(job.sources):
-                queue.append(job)
-        if not queue:
-            self._queues.pop(batch, None)
+        requests = self._queues.get(options, deque())
+        while requests and len(taken) < room:
+            request = requests.popleft()
+            article = request.popleft()
+            if request:
+                requests.append(request)
+            # One that is running was in a batch for which memory ran out.
+            if article.result.running() or article.result.set_running_or_notify_cancel():
+                number = next(self._numbers)
+                self._in_work[number] = article
+                taken.append((number, article.source))
+        if not requests:
+            self._queues.pop(options, None)
         return taken
 
-    def _drop(self, job: Job) -> None:
-        """Take a job from the queue, if it is there. The lock is held."""
-        queue = self._queues.get(job.batch, deque())
-        if job in queue:
-            queue.remove(job)
-            self.waiting -= len(job.sources) - job.begun
-            if not queue:
-                del self._queues[job.batch]
-
-    def _end(self, reason: type[Exception]) -> None:
-        """Take no more jobs and fail those there are. The lock is held."""
-        self._ended = reason
-        self._fail({job for queue in self._queues.values() for job in queue}, reason)
-        self._fail({job for job, _ in self._in_work.values()}, reason)
-
-    def _fail(self, jobs: set[Job], error: type[Exception]) -> None:
-        """End jobs with an error. The lock is held."""
-        for job in jobs:
-            self._drop(job)
-            if not job.future.done():
-                job.future.set_exception(error())
+    def _forget_cancelled(self) -> None:
+        """Take the articles whose clients have left out of the queue. The lock is held."""
+        for options, requests in list(self._queues.items()):
+            left = [deque(a for a in request if not a.result.cancelled()) for request in requests]
+            self._queues[options] = deque(filter(None, left))
+            if not self._queues[options]:
+                del self._queues[options]

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import logging
 import os
+import shutil
 import signal
 import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-from pytorch_lightning.callbacks import Checkpoint
+import xxhash
+from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.files import replacing
 from bart.modeling.checkpoint import read_file
-from bart.modeling.modeling_bart import BartForConditionalGeneration
-from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.arguments import LAST, TrainArguments
-from utils.cli import RunError
-from utils.data.dataset import PairDataset, TrainBatches
-from utils.data.tables import Table
-from utils.loading import fit_vocabulary
-from utils.training.precision import keeps_master_weights
+from utils.errors import RunError
+from utils.training.lightning_internals import settle, take_sigterm
+from utils.training.options import LAST
 
 logger = logging.getLogger(__name__)
 LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
-# Besides the data, what the order of the training examples and the meaning of the optimizer's state depend on.
-LASTING_OPTIONS = (
-    *("seed", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "sortish_sampler"),
-    *("max_source_length", "max_target_length", "optimizer", "strategy", "freeze_embeds", "freeze_encoder"),
-)
-PARTS = {"config", "state_dict", "optimizer_states", "loops", "identity"}
+# To be raised where a checkpoint of this code cannot be resumed by the code before, or the other way round.
+FORMAT = 2
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -68,103 +59,182 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             ) from error
 
 
-class LastCheckpoint(Checkpoint):
-    """Keeps `last.ckpt` and the one before it; on SIGTERM writes it and ends the run with status 143.
+class Termination(Callback):
+    """Learns of SIGTERM, and lets all processes of a run agree on whether it has come.
 
-    It is written at the end of every validation, and between optimizer steps where one is due.
+    Processes exchange their answers in the background: those of one step are read in the next, when they have long
+    arrived, on a group of their own that does not involve the device.
+
+    Attributes:
+        asked: whether this process was asked to end.
     """
 
-    def __init__(self, directory: str | Path, every_n_steps: int | None) -> None:
+    def __init__(self) -> None:
+        self.asked = self._agreed = False
+        self.group: dist.ProcessGroup | None = None
+        self.flag = torch.zeros(1)
+        self.pending: dist.Work | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.world_size > 1 and self.group is None:
+            self.group = dist.new_group(backend="gloo")
+
+        def terminate(number: int, frame: FrameType | None) -> None:
+            launcher = trainer.strategy.launcher
+            if not self.asked and launcher is not None:
+                launcher.kill(number)  # the processes that this one started
+            self.asked = True
+
+        self.asked |= take_sigterm(trainer, terminate)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Read what processes said before the last step, and ask again."""
+        self._read()
+        self._ask()
+
+    @property
+    def agreed(self) -> bool:
+        """Whether any process was asked to end, as far as all of them know it."""
+        return self._agreed or (self.asked and self.group is None)
+
+    def agree(self) -> bool:
+        """Whether any process has been asked to end until now; all of them must call it at the same place."""
+        self._read()
+        self._ask()
+        self._read()
+        return self.agreed
+
+    def _ask(self) -> None:
+        self.flag.fill_(self.asked)
+        if self.group is not None:
+            self.pending = dist.all_reduce(self.flag, group=self.group, async_op=True)
+
+    def _read(self) -> None:
+        if self.pending is not None:
+            self.pending.wait()
+            self.pending = None
+            self._agreed |= bool(self.flag)
+
+
+class LastCheckpoint(Checkpoint):
+    """Keeps `last.ckpt` and the one before it. After SIGTERM it writes it and ends the run with status 143.
+
+    It is written at the end of every validation, and after optimizer steps where one is due. A validation that is
+    broken off by SIGTERM is done again, from its beginning, when the run goes on.
+    """
+
+    def __init__(self, directory: str | Path, every_n_steps: int | None, termination: Termination) -> None:
         self.directory = Path(directory)
         self.every_n_steps = every_n_steps
-        self.terminated = False  # whether this process was asked to end
-        self.written_at = 0  # the optimizer step
+        self.termination = termination
+        self.in_validation = False
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
             for leftover in self.directory.glob(".*.ckpt.*.tmp"):  # of a run that was killed
                 leftover.unlink()
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.written_at = trainer.global_step
-        # A checkpoint from between two steps counts the batch that was about to begin; Lightning forgets to take that
-        # back from the total, by which it validates where an interval is counted through epochs.
-        trainer.fit_loop.epoch_loop.batch_progress.total.reset_on_restart()
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % trainer.val_check_batch == 0 or trainer.global_step == trainer.datamodule.total_steps:
+            return  # a validation comes next
+        due = self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0
+        if due or self.termination.agreed:
+            self._write(trainer)
+        if self.termination.agreed:
+            self._leave(trainer)
 
-        def terminate(number: int, frame: FrameType | None) -> None:
-            launcher = trainer.strategy.launcher
-            if not self.terminated and launcher is not None:
-                launcher.kill(number)  # the processes that this one started
-            self.terminated = True
-
-        # In place of the handler of Lightning, which ends a run without saving; it restores the one before.
-        signal.signal(signal.SIGTERM, terminate)
-        self.terminated = trainer.received_sigterm
-        trainer._signal_connector.received_sigterm = False
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        if trainer.sanity_checking or batch_idx >= trainer.datamodule.validation_batches_of_all(trainer.world_size):
+            return  # not all processes come here
+        if self.termination.agree():
+            pl_module.keep_whole(False)
+            self.in_validation = True
+            self._write(trainer)
+            self._leave(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:
             self._write(trainer)
+            if self.termination.agree():
+                self._leave(trainer)
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        if batch_idx % trainer.accumulate_grad_batches:
-            return  # inside an optimizer step
-        due = self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0
-        terminated = self._is_terminated(trainer)
-        if (due or terminated) and trainer.global_step != self.written_at:
-            loop = trainer.fit_loop.epoch_loop
-            # Going on from here, Lightning counts one more step of the loggers than there was.
-            ahead = 0 if loop._should_accumulate() else 1
-            loop._batches_that_stepped -= ahead
-            self._write(trainer)
-            loop._batches_that_stepped += ahead
-        if terminated:
-            logger.info("ended by SIGTERM after step %d; --resume_from_checkpoint %s goes on", self.written_at, LAST)
-            _leave(trainer)
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._is_terminated(trainer):
-            _leave(trainer)
+        settle(checkpoint["loops"], trainer.global_step, self.in_validation)
 
     def _write(self, trainer: pl.Trainer) -> None:
         trainer.save_checkpoint(self.directory / LAST_FILE)
-        self.written_at = trainer.global_step
 
-    def _is_terminated(self, trainer: pl.Trainer) -> bool:
-        """Whether any of the processes was asked to end."""
+    def _leave(self, trainer: pl.Trainer) -> NoReturn:
+        logger.info("ended by SIGTERM after step %d; --resume_from_checkpoint %s goes on", trainer.global_step, LAST)
+        # Lightning kills the process that started the others when one of these ends with a failure.
+        started = trainer.local_rank > 0 and not trainer.strategy.cluster_environment.creates_processes_externally
+        raise SystemExit(0 if started else 128 + signal.SIGTERM)
+
+
+class SameStart(Callback):
+    """Ends a run whose processes would go on from different checkpoints, before it begins.
+
+    Each process looks for the newest checkpoint itself; on machines that do not share a file system, or that see its
+    changes late, they may find different ones.
+
+    Args:
+        checkpoint: that this process has found.
+    """
+
+    def __init__(self, checkpoint: Path | None) -> None:
+        self.checkpoint = checkpoint
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if trainer.world_size == 1:
-            return self.terminated
-        flag = torch.tensor(float(self.terminated), device=trainer.strategy.root_device)
-        dist.all_reduce(flag)  # the strategy's reduce would also wait at a barrier
-        return bool(flag)
+            return
+        found = [None] * trainer.world_size
+        dist.all_gather_object(found, content_of(self.checkpoint))
+        for rank, other in enumerate(found):
+            if other != found[0]:
+                named = [f"process {i} found {_named(found[i])}" for i in (0, rank)]
+                raise InputError(
+                    f"--resume_from_checkpoint: {' and '.join(named)}; all processes must see the same files"
+                )
 
 
-def _leave(trainer: pl.Trainer) -> NoReturn:
-    # Lightning kills the process that started the others when one of these ends with a failure.
-    started = trainer.local_rank > 0 and not trainer.strategy.cluster_environment.creates_processes_externally
-    raise SystemExit(0 if started else 128 + signal.SIGTERM)
+def content_of(checkpoint: Path | None) -> tuple[str, int, str] | None:
+    """A checkpoint's name, optimizer step and a digest of its content."""
+    if checkpoint is None:
+        return None
+    with zipfile.ZipFile(checkpoint) as file:
+        parts = sorted((part.filename, part.file_size, part.CRC) for part in file.infolist())
+    digest = xxhash.xxh3_64_hexdigest(repr(parts).encode())
+    return checkpoint.name, read_file(checkpoint)["global_step"], digest
 
 
-def find_checkpoint(args: TrainArguments) -> Path | None:
-    """The file that --resume_from_checkpoint names; with `last` the newest whole one of --output_dir, if any.
+def _named(content: tuple[str, int, str] | None) -> str:
+    return "none" if content is None else f"{content[0]} of step {content[1]} (content {content[2]})"
+
+
+def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
+    """The file that --resume_from_checkpoint names; with `last` the newest whole one of the directory, if any.
 
     Raises:
-        InputError: a file that is named cannot be read, or none of the directory's checkpoints can.
+        InputError: none of the directory's checkpoints can be read.
     """
-    if args.resume_from_checkpoint is None:
+    if resume_from is None:
         return None
-    if args.resume_from_checkpoint != LAST:
-        return Path(args.resume_from_checkpoint)
-    files = sorted(Path(args.output_dir).glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    if resume_from != LAST:
+        return Path(resume_from)
+    files = sorted(output_dir.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in files:
         if is_whole(path):
             return path
         logger.warning("%s is torn: it was not written to its end, or damaged; the one before it is used", path)
     if files:
-        raise InputError(f"--resume_from_checkpoint {LAST}: none of the checkpoints in {args.output_dir} is whole")
-    logger.info("no checkpoint in %s: the run starts from its beginning", args.output_dir)
+        raise InputError(f"--resume_from_checkpoint {LAST}: none of the checkpoints in {output_dir} is whole")
+    logger.info("no checkpoint in %s: the run starts from its beginning", output_dir)
     return None
 
 
@@ -177,55 +247,41 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def identity_of(args: TrainArguments, data: PairDataset | Table) -> dict[str, Any]:
-    """What a run that goes on from a checkpoint must share with the one that wrote it.
+def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
+    """Make the checkpoint that a run goes on from its last one.
 
-    That are LASTING_OPTIONS, the training data, and how this code orders them: the order depends on all lengths.
+    A run that has no step left writes none. A run that was killed between its best checkpoint and its last one would
+    otherwise keep a stale one.
     """
-    options = {name: getattr(args, name) for name in LASTING_OPTIONS}
-    options["amp_level O2"] = keeps_master_weights(args)
-    options["processes"] = args.processes
-    options["order of batches"] = TrainBatches.ORDER
-    if isinstance(data, Table):
-        # With another number of files, they would be read in another order.
-        options |= {"data": data.name, "fields": " and ".join(data.fields), "files": data.dataset.num_shards}
-        return {**options, "n_train": args.n_train}
-    lengths = np.stack([data.sources.lengths, data.targets.lengths]).astype(np.int64)
-    return {**options, "examples": len(data), "lengths": hashlib.sha256(lengths.tobytes()).hexdigest()}
+    last = output_dir / LAST_FILE
+    with suppress(FileNotFoundError):
+        if last.samefile(checkpoint):
+            return
+    with replacing(last) as temporary:
+        shutil.copy2(checkpoint, temporary)
 
 
-def load_for_resuming(path: Path, config: BartConfig) -> tuple[BartForConditionalGeneration, BartTokenizer]:
-    """The model and vocabulary of a training checkpoint; the config says what the run expects them to be.
-
-    Raises:
-        InputError: the file is no training checkpoint, or one of a network of another shape.
-    """
-    checkpoint = read_file(path)
-    if not checkpoint.keys() >= PARTS:
-        raise InputError(f"--resume_from_checkpoint {path}: not a training checkpoint of finetune.py")
-    stored = BartConfig(**checkpoint["config"])
-    config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
-    for field in dataclasses.fields(BartConfig):
-        old, new = getattr(stored, field.name), getattr(config, field.name)
-        if old != new and type(old) is not float:  # probabilities of dropping may change
-            raise InputError(f"--resume_from_checkpoint {path}: its {field.name} is {old}, this run's is {new}")
-    tokenizer = BartTokenizer.from_pretrained(path)
-    model = BartForConditionalGeneration.from_pretrained(path, config)
-    fit_vocabulary(model, tokenizer)
-    return model, tokenizer
-
-
-def check_identity(path: Path, identity: dict[str, Any]) -> None:
+def check_identity(path: Path, identity: Mapping[str, Any]) -> None:
     """Raise InputError when a checkpoint's position in the data or its optimizer's state means nothing in this run."""
-    stored = read_file(path)["identity"]
+    stored = read_file(path).get("identity", {})
     for name, value in identity.items():
         found = stored.get(name)
-        if found != value:
-            if name == "order of batches":
-                raise InputError(
-                    f"--resume_from_checkpoint {path}: another version of this code wrote it, which may have read the "
-                    "examples in another order; --model_name_or_path takes its weights for a new run"
-                )
-            if name == "lengths":
-                raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data of the same size")
-            raise InputError(f"--resume_from_checkpoint {path}: its {name} is {found}, this run's is {value}")
+        if found == value:
+            continue
+        if name == "format":
+            raise InputError(
+                f"--resume_from_checkpoint {path}: another version of this code wrote it, which kept its place in the "
+                "data in another way; --model_name_or_path takes its weights for a new run"
+            )
+        if name == "data":
+            raise InputError(
+                f"--resume_from_checkpoint {path}: it was trained on other data: {_difference(found, value)}"
+            )
+        raise InputError(f"--resume_from_checkpoint {path}: its {name} is {found}, this run's is {value}")
+
+
+def _difference(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> str:
+    """The first value that differs between what two runs know of their data."""
+    old = old or {}
+    name = next((name for name in (*new, *old) if old.get(name) != new.get(name)), "?")
+    return f"its {name} is {old.get(name)}, this run's is {new.get(name)}"

@@ -20,9 +20,12 @@ class Lamb(Optimizer):
     where the ratio of norms is 1 if either of them is 0. It is 1 throughout a group without decay (biases and norms),
     which leaves Adam's step. Moments and arithmetic are fp32 for weights in half precision.
 
+    Without the ratio in any group this is AdamW (Loshchilov & Hutter, 2019).
+
     Args:
         parameters: parameters, or groups of them, as for any torch optimizer.
         lr: step size, relative to the norm of each decayed tensor.
+        adapts: whether steps are scaled by the ratio of norms.
         max_grad_norm: norm that all gradients together are cut to before anything else; None where the training loop
             clips them.
     """
@@ -34,9 +37,12 @@ class Lamb(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.01,
+        *,
+        adapts: bool = True,
         max_grad_norm: float | None = 1.0,
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
+        self.adapts = adapts
         self.max_grad_norm = max_grad_norm
 
     @torch.no_grad()
@@ -80,6 +86,7 @@ class Lamb(Optimizer):
         torch._foreach_div_(updates, 1 - beta1 ** group["step"])
         if group["weight_decay"]:
             torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+        if group["weight_decay"] and self.adapts:
             norms = torch.stack(torch._foreach_norm(weights))
             ratios = norms / torch.stack(torch._foreach_norm(updates))
             # A norm of 0 makes the ratio 0, NaN or infinite.

@@ -12,32 +12,51 @@ from typing import Any, Literal
 import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.optim import Optimizer
 
-from utils.arguments import TrainArguments
+from utils.training.options import HardwareOptions
 
 
-def half_dtype(args: TrainArguments) -> torch.dtype | None:
+def half_dtype(hardware: HardwareOptions) -> torch.dtype | None:
     """The half precision asked for, or None."""
-    if args.amp_level == "O0" or not (args.fp16 or args.bf16):
+    if hardware.amp_level == "O0" or not (hardware.fp16 or hardware.bf16):
         return None
-    return torch.float16 if args.fp16 else torch.bfloat16
+    return torch.float16 if hardware.fp16 else torch.bfloat16
 
 
-def keeps_master_weights(args: TrainArguments) -> bool:
+def precision_name(hardware: HardwareOptions) -> str:
+    """The precision as `utils.machine.PRECISIONS` names it."""
+    return (
+        "tf32" if hardware.tf32 else {None: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[half_dtype(hardware)]
+    )
+
+
+def keeps_master_weights(hardware: HardwareOptions) -> bool:
     """Whether weights are halves with fp32 master copies in the optimizer (O2)."""
-    return args.amp_level == "O2" and half_dtype(args) is not None
+    return hardware.amp_level == "O2" and half_dtype(hardware) is not None
 
 
-def precision_of(args: TrainArguments) -> dict[str, Any]:
+def is_half_throughout(hardware: HardwareOptions) -> bool:
+    """Whether weights are halves without master copies (O3)."""
+    return hardware.amp_level == "O3" and half_dtype(hardware) is not None
+
+
+def trainer_precision(hardware: HardwareOptions) -> dict[str, Any]:
     """Lightning's Trainer arguments for the precision asked for."""
-    dtype = half_dtype(args)
+    dtype = half_dtype(hardware)
     if dtype is None:
         return {"precision": "32-true"}
     name = "16" if dtype is torch.float16 else "bf16"
-    if keeps_master_weights(args):
-        return {"plugins": [HalfWeights(f"{name}-mixed", "cuda" if args.gpus else "cpu")]}
-    return {"precision": f"{name}-true" if args.amp_level == "O3" else f"{name}-mixed"}
+    if keeps_master_weights(hardware):
+        return {"plugins": [HalfWeights(f"{name}-mixed", "cuda" if hardware.gpus else "cpu")]}
+    return {"precision": f"{name}-true" if is_half_throughout(hardware) else f"{name}-mixed"}
+
+
+def fsdp_precision(hardware: HardwareOptions) -> MixedPrecisionPolicy:
+    """How FSDP exchanges weights and gradients: weights in half precision where it is used, gradients in fp32."""
+    dtype = half_dtype(hardware)
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
 
 
 class HalfWeights(MixedPrecision):
@@ -60,10 +79,10 @@ class HalfWeights(MixedPrecision):
 
 
 class MasterWeights(Optimizer):
-    """Any optimizer, at work on fp32 copies of half-precision weights, which are rounded back after every step.
+    """Any optimizer, applied to fp32 copies of half-precision weights, which are rounded back after every step.
 
     Small updates that a half-precision weight would round away add up in the copies (Micikevicius et al., 2018,
-    section 3.1). The copies stand in `param_groups`, so that clipping and loss scaling act on them.
+    section 3.1). `param_groups` holds the copies, so clipping and loss scaling act on them.
 
     Args:
         groups: parameter groups of the half-precision weights.
@@ -79,24 +98,21 @@ class MasterWeights(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Show schedules and clipping the groups and the state that the optimizer inside works with."""
+        """Let schedules and clipping work on the groups and the state of the optimizer inside."""
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
 
-    def collect_gradients(self) -> None:
-        """Copy the weights' gradients to the fp32 copies; called after every backward pass."""
+    def add_gradients(self) -> None:
+        """Move the weights' gradients to the fp32 copies, where those of several micro-batches add up."""
         for master, half in zip(self.masters, self.halves, strict=True):
-            master.grad = None if half.grad is None else half.grad.float()
+            if half.grad is not None:
+                master.grad = half.grad.float() if master.grad is None else master.grad.add_(half.grad)
+                half.grad = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
         loss = self.inner.step(closure)
         torch._foreach_copy_(self.halves, self.masters)
         return loss
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad(set_to_none)
-        for half in self.halves:
-            half.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         return {**self.inner.state_dict(), "masters": [master.detach() for master in self.masters]}
@@ -110,9 +126,9 @@ class MasterWeights(Optimizer):
 
 
 def keep_state_dtypes(optimizer: Optimizer) -> None:
-    """Let an optimizer's state come back from a checkpoint in the precision it had.
+    """Let an optimizer's state return from a checkpoint in the precision it had.
 
-    torch rounds it to that of the weights: with O3 it would cut the fp32 moments of half-precision weights.
+    torch rounds it to the precision of the weights; with O3 that would round fp32 moments to half precision.
     """
     saved: dict[int, dict[str, Any]] = {}
 

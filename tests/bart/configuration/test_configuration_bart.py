@@ -106,10 +106,10 @@ def test_shipped_configs() -> None:
             12,
             50265,
         )
-    decoding = GenerationConfig.from_model_config(cnn_dm)
+    decoding = GenerationConfig.from_model_config(cnn_dm.to_dict())
     assert (decoding.num_beams, decoding.length_penalty, decoding.max_length, decoding.min_length) == (4, 2.0, 142, 56)
     assert (decoding.no_repeat_ngram_size, decoding.forced_bos_token_id, decoding.forced_eos_token_id) == (3, 0, 2)
-    decoding = GenerationConfig.from_model_config(xsum)
+    decoding = GenerationConfig.from_model_config(xsum.to_dict())
     assert (decoding.num_beams, decoding.max_length, decoding.min_length, decoding.no_repeat_ngram_size) == (
         6,
         62,

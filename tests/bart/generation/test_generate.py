@@ -13,6 +13,7 @@ from torch import Tensor
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import GenerationOutput, generate, generate_live
+from bart.generation.generate import _Times
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -35,7 +36,8 @@ def model() -> BartForConditionalGeneration:
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     config = BartConfig(vocab_size=VOCAB, max_position_embeddings=POSITIONS, init_std=0.6, **sizes, **heads)
-    model = BartForConditionalGeneration(config).eval()
+    # In double precision, so that no choice depends on how a batch of another shape is rounded.
+    model = BartForConditionalGeneration(config).double().eval()
     model.final_logits_bias[0, EOS] = 6.0
     return model
 
@@ -154,6 +156,96 @@ def test_generate_many_refuses_bad_sources_before_it_generates(model):
     assert list(model.generate_many([], 2)) == []
 
 
+@pytest.fixture
+def texts() -> list[list[int]]:
+    """Sources of different lengths."""
+    generator = torch.Generator().manual_seed(8)
+    lengths = torch.randint(1, 15, (11,), generator=generator).tolist()
+    return [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+
+
+def test_the_caller_may_score_references_from_the_states_that_articles_are_decoded_from(
+    model, texts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+):
+    labels = torch.randint(3, VOCAB, (len(texts), 7), generator=torch.Generator().manual_seed(1))
+    losses: dict[int, Tensor] = {}
+    expected = [model(torch.tensor([ids]), labels=labels[i : i + 1]).loss for i, ids in enumerate(texts)]
+    encodings = []
+    encode = model.encode
+    monkeypatch.setattr(model, "encode", lambda *inputs: encodings.append(1) or encode(*inputs))
+
+    def encoded(numbers: list[int], states: Tensor, mask: Tensor) -> None:
+        assert mask.sum(dim=1).tolist() == [len(texts[number]) for number in numbers]
+        for place, number in enumerate(numbers):
+            part = slice(place, place + 1)
+            inputs = {"encoder_outputs": states[part], "attention_mask": mask[part]}
+            losses[number] = model(**inputs, labels=labels[number : number + 1]).loss
+
+    for article in model.generate_many(texts, 4, encoded=encoded, max_length=20):
+        assert article.index in losses
+    assert len(encodings) == 3
+    torch.testing.assert_close(torch.stack([losses[i] for i in range(11)]), torch.stack(expected), rtol=0, atol=1e-12)
+
+
+class Clock:
+    """A time.perf_counter that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_articles_are_charged_for_encoding_and_steps_but_not_for_the_callers_work(
+    model, texts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+):
+    """With a clock on which encoding a group takes 6 s, a decoding step 0.125 s, and the caller's work 100 s."""
+    clock = Clock()
+    encode, decode = model.encode, model.decode
+
+    def slow_encode(ids: Tensor, mask: Tensor) -> Tensor:
+        clock.now += 6
+        return encode(ids, mask)
+
+    def slow_decode(*inputs: Any) -> Tensor:
+        clock.now += 0.125
+        return decode(*inputs)
+
+    def work(numbers: list[int], states: Tensor, mask: Tensor) -> None:
+        clock.now += 100
+
+    monkeypatch.setattr(importlib.import_module("bart.generation.generate"), "time", clock)
+    monkeypatch.setattr(model, "encode", slow_encode)
+    monkeypatch.setattr(model, "decode", slow_decode)
+
+    def found(**callback: Any) -> list[tuple[int, float, float]]:
+        articles = model.generate_many(texts, 3, max_length=20, **callback)
+        return [(article.index, article.seconds, article.encoding_seconds) for article in articles]
+
+    free = found()
+    assert found(encoded=work) == free
+    groups = [2.0] * 9 + [3.0] * 2  # the shares of 3 articles, and of the last 2
+    assert sorted(share for _, _, share in free) == groups
+    by_length = sorted(range(11), key=lambda index: -len(texts[index]))
+    assert {index for index, _, share in free if share == 3} == set(by_length[9:])
+    assert all(seconds >= share + 0.125 for _, seconds, share in free)
+    alone = model.generate_many(texts[:1], 1, max_length=6, min_length=6)
+    assert [(article.seconds, article.encoding_seconds) for article in alone] == [(6 + 5 * 0.125, 6)]
+
+
+def test_a_gpu_is_waited_for_where_time_is_measured(monkeypatch: pytest.MonkeyPatch):
+    events = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append("wait"))
+    times = _Times(torch.device("cuda"))
+    with times.encoding([3, 4]):
+        events.append("encode")
+    with times.stopped():
+        events.append("work")
+    assert events == ["wait", "encode", "wait", "work", "wait"]
+    assert times.shares[3] == times.shares[4] > 0
+
+
 def test_what_generate_many_yields_may_be_changed_and_trained_on(model, source: Tensor):
     article = next(model.generate_many([[3, 4], [5]], 2, max_length=6))
     article.sequences[:, 0] = 5
@@ -220,7 +312,8 @@ def test_dict_output(model, source: Tensor):
     taken = scores[steps, output.beam_indices.clamp(min=0), output.sequences[:, 1:]]
     generated = output.beam_indices >= 0
     totals = taken.masked_fill(~generated, 0.0).sum(dim=1) / generated.sum(dim=1)
-    torch.testing.assert_close(totals, output.sequences_scores)
+    bound = 2**-24 * output.beam_indices.shape[1] * taken.abs().max().item()  # sums of so many terms in fp32
+    torch.testing.assert_close(totals, output.sequences_scores, rtol=0, atol=bound)
     plain = model.generate(source, **options)
     assert plain.scores is None
     assert plain.sequences_scores is None

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bart.errors import InputError
-from utils.data.line_files import read_lines, read_pairs
+from utils.data.line_files import one_line, read_pairs, writing_pairs
+from utils.lines import read_lines
 
 
 def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
@@ -21,6 +25,7 @@ def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"", "empty"),
+        (b"\xef\xbb\xbf", "empty"),
         (b"one\n\nthree\n", "line 2: blank"),
         (b"one\n \t\nthree\n", "line 2: blank"),
         (b"\n", "line 1: blank"),
@@ -41,9 +46,36 @@ def test_pairs(tmp_path: Path) -> None:
     (tmp_path / "val.source").write_text("a\nb\nc\n")
     with pytest.raises(InputError, match=r"val\.target: no such file"):
         read_pairs(tmp_path, "val")
-    (tmp_path / "val.target").write_text("x\ny\n")
-    with pytest.raises(InputError, match=r"val\.source has 3 lines.*val\.target has 2"):
-        read_pairs(tmp_path, "val")
+    for lines in (2, 4):
+        (tmp_path / "val.target").write_text("x\n" * lines)
+        with pytest.raises(InputError, match=rf"val\.source has 3 lines.*val\.target has {lines}"):
+            read_pairs(tmp_path, "val", 1)
     (tmp_path / "val.target").write_text("x\ny\nz\n")
     assert read_pairs(tmp_path, "val") == (["a", "b", "c"], ["x", "y", "z"])
     assert read_pairs(tmp_path, "val", 2) == (["a", "b"], ["x", "y"])
+
+
+@settings(deadline=None)
+@given(st.text(st.sampled_from("ab \t\n\r\u2028\x0b\ufeff"), max_size=12))
+def test_a_text_becomes_one_line(text: str) -> None:
+    trimmed = text.strip().strip("\ufeff").strip()
+    # Says the same, in time that is quadratic in the number of spaces.
+    assert one_line(text) == re.sub(r"[^\S\n\r]*[\n\r]\s*", " ", trimmed)
+
+
+def test_one_line_is_linear_in_the_number_of_spaces() -> None:
+    spaces = " " * 10_000_000  # a quadratic search would take days
+    assert one_line(f"a{spaces}b\nc{spaces}\n{spaces}d") == f"a{spaces}b c d"
+
+
+def test_examples_that_cannot_be_written_are_listed(tmp_path: Path) -> None:
+    with writing_pairs(tmp_path / "new", "val") as writer:
+        assert writer.add("a\nb", " c ", "first")
+        assert not writer.add("\n", "c", "second")
+        assert not writer.add("a", "\ud800", "third")
+    assert read_pairs(tmp_path / "new", "val") == (["a b"], ["c"])
+    assert writer.count == 1
+    assert writer.dropped == [
+        {"split": "val", "example": "second", "reason": "empty source"},
+        {"split": "val", "example": "third", "reason": "unpaired surrogate in the target"},
+    ]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import pickle
 from functools import cache
 from typing import Any
@@ -14,19 +13,22 @@ from torch.utils.data import DataLoader
 
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.arguments import TrainArguments, parse_train_arguments
-from utils.cli import RunError
-from utils.data.dataset import TrainBatches
-from utils.data.streaming import CURSOR, ERROR, StreamLoader, TrainStream, take_cursor
+from utils.data import streaming
+from utils.data.batches import Batch, Inputs
+from utils.data.options import DataOptions
+from utils.data.pairs import Pair, StreamedPairs, collate_pairs
+from utils.data.streaming import StreamLoader, TrainStream
 from utils.data.tables import Reader, Table
+from utils.errors import RunError
 
 WINDOW = 3  # steps
+Steps = list[tuple[dict[str, Any], list[Batch]]]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def short_windows() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainBatches, "WINDOW", WINDOW)
+        patch.setattr(streaming, "WINDOW", WINDOW)
         yield
 
 
@@ -35,69 +37,83 @@ def tokenizer() -> BartTokenizer:
     return BartTokenizer.train(["number 0 1 2 3 4 5 6 7 8 9 and so on"] * 3, vocab_size=280)
 
 
-@cache
-def arguments() -> TrainArguments:
-    options = ["--do_train", "--data_dir", "hub:org/name", "--max_steps", "9", "--val_check_interval", "9"]
-    return parse_train_arguments([*options, "--gpus", "0"])
+def collate(pairs: list[Pair]) -> Inputs:
+    return collate_pairs(pairs, tokenizer().pad_token_id)
 
 
 @cache
-def table(count: int, files: int, empty: int = 0) -> Table:
-    """Examples of which every target is another; so many of them have an empty source, too."""
+def pairs_of(count: int, files: int, empty: int = 0) -> StreamedPairs:
+    """Examples of which every target is another; so many rows more have an empty source."""
     numbers = list(range(count))
     rows = {
         "article": [f"number {i}" + " and so on" * (i * 7 % 13) for i in numbers] + [" "] * empty,
         "highlights": [str(i) for i in numbers] + ["left out"] * empty,
     }
     dataset = datasets.Dataset.from_dict(rows).to_iterable_dataset(num_shards=files)
-    return Table(dataset, ("article", "highlights"), "hub:org/name")
+    return StreamedPairs(Table(dataset, ("article", "highlights"), "hub:org/name"), tokenizer(), 1024, 142)
 
 
-Batches = list[dict[str, Any]]
-
-
-def batches_of(
-    table: Table,
-    epoch: int = 0,
-    seen: int = 0,
+def stream_of(
+    pairs: StreamedPairs,
     rank: int = 0,
     world_size: int = 1,
     cursor: dict[str, Any] | None = None,
+    start: int = 0,
+    seed: int = 7,
     **options: Any,
-) -> Batches:
-    args = dataclasses.replace(arguments(), **options)
-    stream = TrainStream(table, tokenizer(), args, rank, world_size, cursor)
-    stream.start = (epoch, seen)
-    return list(stream)
+) -> TrainStream:
+    places = {"rank": rank, "world_size": world_size, "cursor": cursor, "start": start}
+    return TrainStream(pairs, collate, DataOptions(**options), seed, **places)
 
 
-def examples(batch: dict[str, Any]) -> list[str]:
+def epoch_of(pairs: StreamedPairs, epoch: int = 0, **options: Any) -> Steps:
+    """The steps of one epoch."""
+    steps: Steps = []
+    for cursor, step in stream_of(pairs, **options):
+        if cursor["epoch"] > epoch:
+            return steps
+        if cursor["epoch"] == epoch:
+            steps.append((cursor, step))
+    raise AssertionError("a stream has no end")
+
+
+def examples(batch: Batch) -> list[str]:
     """The targets that count."""
-    rows = (row[row != IGNORE_INDEX].tolist() for row in batch["labels"])
-    return [tokenizer().decode(row, skip_special_tokens=True) for row in rows if row]
+    rows = (row[row != IGNORE_INDEX].tolist() for row in batch.inputs["labels"])
+    return [tokenizer().decode(row, skip_special_tokens=True) for row in rows] if batch.counts else []
 
 
-def steps(batches: list[Batches], accumulation: int) -> list[set[str]]:
-    """What each optimizer step holds, from the batches of all ranks."""
-    found: list[set[str]] = [set() for _ in range(len(batches[0]) // accumulation)]
-    for rank in batches:
-        for place, batch in enumerate(rank):
-            found[place // accumulation].update(examples(batch))
-    return found
+def contents(ranks: list[Steps]) -> list[set[str]]:
+    """What each optimizer step holds, from the steps of all ranks."""
+    return [
+        {example for _, step in shares for batch in step for example in examples(batch)}
+        for shares in zip(*ranks, strict=True)
+    ]
 
 
-def same(ours: Batches, theirs: Batches) -> bool:
+def flat(steps: Steps) -> list[str]:
+    return [example for _, step in steps for batch in step for example in examples(batch)]
+
+
+def same(ours: Steps, theirs: Steps) -> bool:
     return len(ours) == len(theirs) and all(
-        one[CURSOR] == other[CURSOR] and all(torch.equal(one[name], other[name]) for name in one if name != CURSOR)
-        for one, other in zip(ours, theirs, strict=True)
+        cursor == other_cursor
+        and [(batch.index, batch.counts, batch.tokens) for batch in step]
+        == [(batch.index, batch.counts, batch.tokens) for batch in other]
+        and all(
+            torch.equal(batch.inputs[name], twin.inputs[name])
+            for batch, twin in zip(step, other, strict=True)
+            for name in batch.inputs
+        )
+        for (cursor, step), (other_cursor, other) in zip(ours, theirs, strict=True)
     )
 
 
 # All that decides on an epoch's batches but for the rank.
 options = st.fixed_dictionaries(
     {
-        "table": st.builds(table, st.integers(1, 60), st.just(1), st.integers(0, 3))
-        | st.builds(table, st.integers(12, 60), st.integers(2, 4), st.integers(0, 3)),
+        "pairs": st.builds(pairs_of, st.integers(1, 60), st.just(1), st.integers(0, 3))
+        | st.builds(pairs_of, st.integers(12, 60), st.integers(2, 4), st.integers(0, 3)),
         "epoch": st.integers(0, 2),
         "world_size": st.integers(1, 3),
         "train_batch_size": st.integers(1, 4),
@@ -108,133 +124,134 @@ options = st.fixed_dictionaries(
 )
 
 
-def expected_of(options: dict[str, Any]) -> list[str]:
-    count = sum(1 for _ in Reader(options["table"]))
-    return [str(i) for i in range(count if options["n_train"] < 0 else min(count, options["n_train"]))]
-
-
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(options=options)
 def test_every_example_once_an_epoch_on_any_number_of_ranks(options: dict[str, Any]) -> None:
-    ranks = [batches_of(rank=rank, **options) for rank in range(options["world_size"])]
+    ranks = [epoch_of(rank=rank, **options) for rank in range(options["world_size"])]
     accumulation = options["gradient_accumulation_steps"]
-    assert len({len(batches) for batches in ranks}) == 1
-    assert len(ranks[0]) % accumulation == 0
-    expected = expected_of(options)
-    found = [example for batches in ranks for batch in batches for example in examples(batch)]
-    assert sorted(found, key=int) == expected
+    assert {len(step) for steps in ranks for _, step in steps} == {accumulation}
+    count = sum(1 for _ in Reader(options["pairs"].table))
+    count = count if options["n_train"] < 0 else min(count, options["n_train"])
+    assert sorted((example for steps in ranks for example in flat(steps)), key=int) == list(map(str, range(count)))
     size = options["train_batch_size"] * accumulation * options["world_size"]
-    assert [len(step) for step in steps(ranks, accumulation)[:-1]] == [size] * ((len(expected) - 1) // size)
-    indices = [
-        index
-        for batches in ranks
-        for batch in batches
-        for index, row in zip(batch["index"].tolist(), batch["labels"], strict=True)
-        if (row != IGNORE_INDEX).any()
-    ]
-    assert sorted(indices) == list(range(len(expected)))
+    assert [len(step) for step in contents(ranks)[:-1]] == [size] * ((count - 1) // size)
+    batches = [batch for steps in ranks for _, step in steps for batch in step]
+    assert sorted(index for batch in batches if batch.counts for index in batch.index) == list(range(count))
+    for batch in batches:
+        assert batch.tokens == batch.inputs["attention_mask"].sum() + (batch.inputs["labels"] >= 0).sum()
 
 
 CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 4) if 12 % (k * ranks) == 0]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 @given(options=options)
 def test_steps_are_the_same_however_they_are_cut(options: dict[str, Any]) -> None:
     found = []
     for batch_size, accumulation, ranks in CUTS:
         cut = {"train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "world_size": ranks}
-        found.append(steps([batches_of(rank=rank, **{**options, **cut}) for rank in range(ranks)], accumulation))
+        found.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
     assert len(found) > 5
     assert all(other == found[0] for other in found)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(options=options, data=st.data())
-def test_the_order_is_reproducible_and_goes_on_from_any_position(options: dict[str, Any], data: st.DataObject) -> None:
+def test_the_order_is_reproducible_and_goes_on_from_any_step(options: dict[str, Any], data: st.DataObject) -> None:
+    """From the beginning, or from the cursor of a step at or before the place."""
     rank = data.draw(st.integers(0, options["world_size"] - 1))
-    expected = batches_of(rank=rank, **options)
-    seen = data.draw(st.integers(0, len(expected)))
-    # A checkpoint holds the cursor of the batch that was to come or, behind a validation, of the one before.
-    cursors = [None, *(expected[place][CURSOR] for place in (seen - 1, seen) if 0 <= place < len(expected))]
-    for cursor in cursors:
-        assert same(batches_of(rank=rank, seen=seen, cursor=cursor, **options), expected[seen:])
+    options = {**options, "rank": rank, "epoch": 0}
+    expected = epoch_of(**options)
+    start = data.draw(st.integers(0, len(expected) - 1))
+    for cursor in (None, expected[max(0, start - 1)][0], expected[start][0]):
+        assert same(epoch_of(**options, cursor=cursor, start=start), expected[start:])
 
 
 def test_a_window_that_is_gone_on_from_is_the_first_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = table(60, 1)
-    cursor = batches_of(place, train_batch_size=4)[2 * WINDOW][CURSOR]
+    pairs = pairs_of(60, 1)
+    cursor = epoch_of(pairs, train_batch_size=4)[2 * WINDOW][0]
     read = []
-    text = Reader._text
-    monkeypatch.setattr(Reader, "_text", lambda self, row, field: read.append(row[field]) or text(self, row, field))
-    batches_of(place, train_batch_size=4, seen=2 * WINDOW, cursor=cursor)
-    assert read[1::2] == [str(i) for i in range(2 * WINDOW * 4, 60)]
+    rows = Reader.rows
+
+    def noted(self: Reader) -> Any:
+        for row in rows(self):
+            read.append(row.target)
+            yield row
+
+    monkeypatch.setattr(Reader, "rows", noted)
+    next(iter(stream_of(pairs, train_batch_size=4, start=2 * WINDOW, cursor=cursor)))
+    assert read == [str(i) for i in range(2 * WINDOW * 4, 3 * WINDOW * 4)]
 
 
 def test_the_order_depends_on_seed_and_epoch_and_so_does_that_of_files() -> None:
-    place = table(60, 4)
-    orders = [
-        [example for batch in batches_of(place, epoch, seed=seed) for example in examples(batch)]
-        for seed, epoch in ((7, 0), (7, 0), (7, 1), (8, 0))
-    ]
+    pairs = pairs_of(60, 4)
+    orders = [flat(epoch_of(pairs, epoch, seed=seed)) for seed, epoch in ((7, 0), (7, 0), (7, 1), (8, 0))]
     assert orders[0] == orders[1]
     assert orders[0] != orders[2] and orders[0] != orders[3]
     firsts = {frozenset(int(example) // 15 for example in order[:15]) for order in orders}
     assert len(firsts) > 1  # not always from the first file
-    drawn = [set((batch["index"] % (5 * WINDOW)).tolist()) for batch in batches_of(place, train_batch_size=5)]
+    # Windows are cut in ways of their own.
+    drawn = [{index % (5 * WINDOW) for index in step[0].index} for _, step in epoch_of(pairs, train_batch_size=5)]
     assert len(drawn) == 4 * WINDOW and drawn[:WINDOW] != drawn[WINDOW : 2 * WINDOW]
 
 
-def test_n_train_takes_the_same_examples_in_every_epoch() -> None:
-    for epoch in range(3):
-        batches = batches_of(table(60, 4), epoch, n_train=7, train_batch_size=2)
-        assert sorted(int(example) for batch in batches for example in examples(batch)) == list(range(7))
-
-
 def test_grouping_by_length_saves_padding_and_does_not_freeze_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrainBatches, "WINDOW", 12)
+    monkeypatch.setattr(streaming, "WINDOW", 12)
+    pairs = pairs_of(96, 1)
 
     def padding(grouped: bool) -> float:
-        masks = [b["attention_mask"] for b in batches_of(place, train_batch_size=8, sortish_sampler=grouped)]
+        steps = epoch_of(pairs, train_batch_size=8, sortish_sampler=grouped)
+        masks = [batch.inputs["attention_mask"] for _, step in steps for batch in step]
         return 1 - sum(int(mask.sum()) for mask in masks) / sum(mask.numel() for mask in masks)
 
-    place = table(96, 1)
     assert padding(True) < padding(False) / 2
-    batches = [
-        {frozenset(examples(batch)) for batch in batches_of(place, epoch, train_batch_size=8, sortish_sampler=True)}
-        for epoch in (0, 1)
-    ]
-    assert len(batches[0] & batches[1]) < 4
+    epochs = [epoch_of(pairs, epoch, train_batch_size=8, sortish_sampler=True) for epoch in (0, 1)]
+    first, second = ({frozenset(step) for step in contents([steps])} for steps in epochs)
+    assert len(first & second) < 4
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_loaders_begin_where_training_is(workers: int) -> None:
-    args = dataclasses.replace(arguments(), train_batch_size=2)
-    stream = TrainStream(table(30, 2), tokenizer(), args)
-    position = [0, 0]
-    loader = StreamLoader(stream, lambda: tuple(position), num_workers=workers)
-    for epoch, seen in ((0, 0), (0, 5), (1, 0), (1, 14)):
-        position[:] = epoch, seen
-        assert same(list(loader), batches_of(table(30, 2), epoch, seen, train_batch_size=2))
+def test_a_loader_begins_where_training_is_and_knows_the_cursor_of_every_step(workers: int) -> None:
+    pairs, total = pairs_of(30, 2), 34  # of 2 examples, 15 an epoch
+    whole = [
+        step[0].index for _, (_, step) in zip(range(total + 1), stream_of(pairs, train_batch_size=2), strict=False)
+    ]
+    for start in (0, 5, 15, 29, 34):
+        loader = StreamLoader(stream_of(pairs, train_batch_size=2, start=start), total, num_workers=workers)
+        assert len(loader) == total
+        found = []
+        for step, batches in enumerate(loader, start + 1):
+            found.append(batches[0].index)
+            cursor = loader.cursor(step)
+            # The window that the step is of, or the first of the next epoch where nothing of that was read.
+            assert step - WINDOW <= cursor["step"] <= step or cursor["step"] == 0 == start
+            _, resumed = next(iter(stream_of(pairs, train_batch_size=2, cursor=cursor, start=step)))
+            assert resumed[0].index == whole[step]
+        assert found == whole[start:total]
 
 
 def test_a_stream_can_be_sent_to_a_process() -> None:
-    stream = pickle.loads(pickle.dumps(TrainStream(table(30, 2), tokenizer(), arguments())))
-    assert same(list(stream), batches_of(table(30, 2)))
+    stream = pickle.loads(pickle.dumps(stream_of(pairs_of(30, 2), train_batch_size=4)))
+    assert same([next(iter(stream))], epoch_of(pairs_of(30, 2), train_batch_size=4)[:1])
+
+
+def broken(rows: list[dict[str, str]], error: Exception) -> StreamedPairs:
+    def read() -> Any:
+        yield from rows
+        raise error
+
+    table = Table(datasets.IterableDataset.from_generator(read), ("article", "highlights"), "hub:org/name")
+    return StreamedPairs(table, tokenizer(), 1024, 142)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_cannot_be_read_ends_a_run_in_one_line_that_says_how_it_goes_on(workers: int) -> None:
-    def rows() -> Any:
-        yield from ({"article": "text", "highlights": "short"} for _ in range(8))
-        raise ConnectionError("the line\nis dead")
-
-    place = Table(datasets.IterableDataset.from_generator(rows), ("article", "highlights"), "hub:org/name")
-    stream = TrainStream(place, tokenizer(), dataclasses.replace(arguments(), train_batch_size=2))
+    pairs = broken([{"article": "text", "highlights": "short"}] * 8, ConnectionError("the line\nis dead"))
+    stream = stream_of(pairs, train_batch_size=2)
     *good, bad = DataLoader(stream, batch_size=None, num_workers=workers)
-    assert len(good) == WINDOW and set(bad) == {ERROR}
+    assert len(good) == WINDOW and isinstance(bad, RunError)
     with pytest.raises(RunError) as error:
-        take_cursor(bad)
+        list(StreamLoader(stream, 9, num_workers=workers))
     assert str(error.value) == (
         "hub:org/name: cannot be read after 8 examples (ConnectionError: the line is dead); "
         "--resume_from_checkpoint last goes on from the newest checkpoint of --output_dir"
@@ -242,5 +259,5 @@ def test_what_cannot_be_read_ends_a_run_in_one_line_that_says_how_it_goes_on(wor
 
 
 def test_a_stream_without_examples_is_an_error() -> None:
-    (batch,) = batches_of(table(0, 1, empty=3))
-    assert batch == {ERROR: "hub:org/name: the train split has no examples"}
+    (error,) = stream_of(pairs_of(0, 1, empty=3))
+    assert str(error) == "hub:org/name: the train split has no examples"

@@ -15,11 +15,11 @@ import pytest
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.cli import RunError
+from utils.corpora.sample_corpus import write_sample_corpus
 from utils.data import token_cache, tokenized
-from utils.data.sample_corpus import write_sample_corpus
 from utils.data.token_cache import TextFile, check_pairs
 from utils.data.tokenized import TokenizedTexts
+from utils.errors import RunError
 
 TEXTS = 1300
 
@@ -80,10 +80,10 @@ def test_what_is_mapped_is_what_the_tokenizer_gives(data: Path, tokenizer: BartT
 def test_a_large_vocabulary_takes_larger_numbers(
     data: Path, tokenizer: BartTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = rows(sources(data, 30).tokenized(tokenizer, 24))
+    expected = rows(sources(data, cache_dir=str(data / "one")).tokenized(tokenizer, 24))
     monkeypatch.setattr(BartTokenizer, "__len__", lambda self: 1 << 17)
-    texts = sources(data, 31).tokenized(tokenizer, 24)
-    assert texts[0].dtype == np.int32 and rows(texts)[:30] == expected
+    texts = sources(data, cache_dir=str(data / "other")).tokenized(tokenizer, 24)
+    assert texts[0].dtype == np.int32 and rows(texts) == expected
 
 
 def test_texts_are_tokenised_once(data: Path, tokenizer: BartTokenizer, request: pytest.FixtureRequest) -> None:
@@ -93,21 +93,65 @@ def test_texts_are_tokenised_once(data: Path, tokenizer: BartTokenizer, request:
     assert rows(sources(data).tokenized(tokenizer, 24)) == first
 
 
-def test_other_content_vocabulary_length_or_number_of_examples_is_tokenised_anew(
-    data: Path, tokenizer: BartTokenizer
+def test_a_limit_takes_the_first_texts_of_one_cache(
+    data: Path, tokenizer: BartTokenizer, request: pytest.FixtureRequest
 ) -> None:
+    some = rows(sources(data, 700).tokenized(tokenizer, 24))
+    file = sources(data, 900).tokenized(tokenizer, 24)  # more than the cache holds
+    assert rows(file)[:700] == some and len(rows(file)) == len(file.lengths) == 900
+    request.getfixturevalue("only_maps")
+    for limit in (1, 256, 512, 513, 899):
+        texts = sources(data, limit).tokenized(tokenizer, 24)
+        assert rows(texts) == rows(file)[:limit] and len(texts.lengths) == limit
+    assert len(caches(data / ".cache")) == 1
+
+
+def test_another_vocabulary_or_length_is_tokenised_anew(data: Path, tokenizer: BartTokenizer) -> None:
     first = rows(sources(data).tokenized(tokenizer, 24))
     assert rows(sources(data).tokenized(tokenizer, 12)) == [[*row[:11], row[-1]][:12] for row in first]
-    assert rows(sources(data, 7).tokenized(tokenizer, 24)) == first[:7]
-    assert rows(sources(data, TEXTS + 5).tokenized(tokenizer, 24)) == first
     other = BartTokenizer.train(["abc"], 300)
     assert rows(sources(data).tokenized(other, 24)) != first
-    assert len(caches(data / ".cache")) == 4
+    assert rows(sources(data, TEXTS + 5).tokenized(tokenizer, 24)) == first
+    assert len(caches(data / ".cache")) == 3
+
+
+def test_caches_of_other_bytes_are_removed_and_of_other_settings_those_not_used_for_long(
+    data: Path, tokenizer: BartTokenizer
+) -> None:
+    check_pairs(data, "train")[1].tokenized(tokenizer, 24)
+    strangers = {"train.source", "train.source-0123456789abcdef.arrow", "my-train.source-0123456789abcdef.lines"}
+    for name in strangers:
+        (data / ".cache" / name).touch()
+    mapped = sources(data).tokenized(tokenizer, 24)
+    expected = rows(mapped)
+    (first,) = (data / ".cache").glob("train.source-*-*.arrow")
+    for age, length in enumerate(range(10, 10 + token_cache.KEPT)):
+        for path in (data / ".cache").glob("train.source-*-*.arrow"):
+            if path != first:
+                os.utime(path, (age, age))
+        sources(data).tokenized(tokenizer, 24)  # is used all the time
+        sources(data).tokenized(tokenizer, length)
+    present = {path.name for path in (data / ".cache").glob("train.source-*-*.arrow")}
+    assert len(present) == token_cache.KEPT and first.name in present  # the one of length 10 is gone
     stat, text = (data / "train.source").stat(), (data / "train.source").read_text()
     (data / "train.source").write_text("X" + text[1:])
     os.utime(data / "train.source", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # same size, same time
     changed = rows(sources(data).tokenized(tokenizer, 24))
-    assert changed[0] != first[0] and changed[1:] == first[1:]
+    assert changed[0] != expected[0] and changed[1:] == expected[1:]
+    left = {path.name for path in (data / ".cache").iterdir()} - strangers
+    assert len([name for name in left if name.startswith("train.source-")]) == 2  # its cache and its stamp
+    assert len([name for name in left if name.startswith("train.target-")]) == 2
+    assert strangers <= {path.name for path in (data / ".cache").iterdir()}
+    assert rows(mapped) == expected  # what is mapped stays readable
+
+
+def test_the_identity_is_that_of_the_lines_that_are_used(data: Path, tmp_path: Path) -> None:
+    first = sources(data).identity
+    moved = Path(shutil.copytree(data, tmp_path / "moved"))
+    assert sources(moved).identity == sources(data, TEXTS).identity == first
+    assert sources(data, 5).identity != first
+    (moved / "train.source").write_text("X" + (moved / "train.source").read_text()[1:])
+    assert sources(moved).identity != first
 
 
 @pytest.mark.parametrize("damage", [b"", b"rubbish", None])
@@ -195,7 +239,7 @@ def tokenise(data: Path, vocabulary: str, log: Path) -> None:
         with log.open("a") as file:
             file.write(f"{os.getpid()}\n")
         if first:
-            time.sleep(60)  # until it is killed
+            signal.pause()  # until it is killed
         return tokenise_many(self, texts, max_length)
 
     BartTokenizer.encode_many = logged  # type: ignore[method-assign]
@@ -217,7 +261,7 @@ def test_of_several_processes_one_tokenises_and_another_takes_over_from_one_that
     first = int(log.read_text().split()[0])
     os.kill(first, signal.SIGKILL)
     for process in processes:
-        process.join(30)
+        process.join()
     assert sorted(process.exitcode for process in processes) == [-9, 0, 0]
     others = log.read_text().split()[1:]
     calls = -(-TEXTS // tokenized._AT_ONCE)

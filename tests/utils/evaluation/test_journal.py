@@ -1,49 +1,62 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from bart.errors import InputError
-from utils.evaluation.journal import Decoded, Journal, model_identity
+from utils.evaluation.journal import Journal, model_identity
+from utils.tasks.task import Prediction
 
 RUN = {"model": "a", "num_beams": 4, "lengths": (1, 2)}
-ENTRIES = {7: Decoded(["one", "another"], 3), 0: Decoded([""], 0), 3: Decoded(["\u2028 naïve \U0001f600"], 5)}
+ENTRIES = {
+    7: Prediction({"texts": ["one", "another"]}, 1.5, 3, 3, 0.25),
+    0: Prediction({"texts": [""]}, 0.0, 1),
+    3: Prediction({"texts": ["\u2028 naïve \U0001f600"]}, 2.0, 2, 5),
+}
 
 
-def broken_off(folder: Path, entries: dict[int, Decoded], rank: int = 0) -> Journal:
-    """A journal as a process leaves it that is killed."""
+def resume(folder: Path, identity: dict[str, object] = RUN, replace: bool = False, split: str = "test") -> object:
+    journal = Journal(folder, split)
+    try:
+        return journal.resume(identity, replace)
+    finally:
+        journal.close()
+
+
+def broken_off(folder: Path, entries: dict[int, Prediction], rank: int = 0) -> Path:
+    """Leave what a process leaves that is killed; return its folder."""
     journal = Journal(folder, "test")
-    journal.resume(RUN)
+    journal.resume(RUN, False)
     journal.open(rank)
-    for index, entry in entries.items():
-        journal.add(index, entry)
-    return journal
+    for number, entry in entries.items():
+        journal.add(number, entry)
+    journal.lock.release()  # as the system does
+    return journal.folder
 
 
-def test_what_is_added_is_there_at_once_and_later(tmp_path: Path) -> None:
-    first = broken_off(tmp_path, {7: ENTRIES[7]})
-    assert Journal(tmp_path, "test").resume(RUN) == {7: ENTRIES[7]}
-    assert first.file is not None and not first.file.closed
+def test_entries_are_on_the_disk_at_once(tmp_path: Path) -> None:
+    broken_off(tmp_path, {7: ENTRIES[7]})
+    assert resume(tmp_path) == {7: ENTRIES[7]}
     broken_off(tmp_path, {0: ENTRIES[0]}, rank=0)
     broken_off(tmp_path, {3: ENTRIES[3]}, rank=1)
+    assert resume(tmp_path, split="val") == {}
     journal = Journal(tmp_path, "test")
-    assert journal.resume(RUN) == ENTRIES
-    assert Journal(tmp_path, "val").resume(RUN) == {}
+    assert journal.resume(RUN, False) == ENTRIES
     journal.remove()
-    assert not journal.folder.exists()
-    assert Journal(tmp_path, "test").resume(RUN) == {}
+    journal.close()
+    assert not [path for path in tmp_path.iterdir() if "test" in path.name]
+    assert resume(tmp_path) == {}
 
 
-@pytest.mark.parametrize("torn", ['{"index": 8, "texts": ["ab', '{"index": 8}', "\n\n", "5", '{"index": 8, "texts"'])
+@pytest.mark.parametrize("torn", ['{"index": 8, "values": {"te', '{"index": 8}', "\n\n", "5", '{"index": 8, "values"'])
 def test_a_line_that_was_broken_off_is_left_out(tmp_path: Path, torn: str) -> None:
-    journal = broken_off(tmp_path, ENTRIES)
-    with (journal.folder / "rank0.jsonl").open("a") as file:
+    folder = broken_off(tmp_path, ENTRIES)
+    with (folder / "rank0.jsonl").open("a") as file:
         file.write(torn)
-    assert Journal(tmp_path, "test").resume(RUN) == ENTRIES
-    broken_off(tmp_path, {8: Decoded(["new"], 1)})
-    assert Journal(tmp_path, "test").resume(RUN) == {**ENTRIES, 8: Decoded(["new"], 1)}
+    assert resume(tmp_path) == ENTRIES
+    broken_off(tmp_path, {8: ENTRIES[0]})
+    assert resume(tmp_path) == {**ENTRIES, 8: ENTRIES[0]}
 
 
 @pytest.mark.parametrize(
@@ -54,42 +67,52 @@ def test_a_line_that_was_broken_off_is_left_out(tmp_path: Path, torn: str) -> No
         ({"model": "a", "lengths": (1, 2)}, "its num_beams is 4, this run's is None"),
     ],
 )
-def test_another_runs_journal_is_thrown_away_and_that_is_said(
+def test_another_runs_progress_is_kept_unless_it_may_be_replaced(
     tmp_path: Path, identity: dict[str, object], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken_off(tmp_path, ENTRIES)
-    assert Journal(tmp_path, "test").resume(identity) == {}
+    with pytest.raises(InputError, match=rf"\.test_progress holds the progress of another run \({said}\): .* delete"):
+        resume(tmp_path, identity)
+    assert resume(tmp_path) == ENTRIES
+    assert resume(tmp_path, identity, replace=True) == {}
     assert said in caplog.text and "anew" in caplog.text
-    assert Journal(tmp_path, "test").resume(identity) == {}
 
 
 @pytest.mark.parametrize("record", [None, "", "[1]", "{"])
-def test_a_journal_without_its_record_is_of_another_run(tmp_path: Path, record: str | None) -> None:
-    journal = broken_off(tmp_path, ENTRIES)
-    (journal.folder / "run.json").unlink()
+def test_progress_without_its_record_is_of_another_run(tmp_path: Path, record: str | None) -> None:
+    folder = broken_off(tmp_path, ENTRIES)
+    (folder / "run.json").unlink()
     if record is not None:
-        (journal.folder / "run.json").write_text(record)
-    assert Journal(tmp_path, "test").resume(RUN) == {}
+        (folder / "run.json").write_text(record)
+    with pytest.raises(InputError, match=r"run\.json is"):
+        resume(tmp_path)
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+    first = Journal(tmp_path, "test")
+    first.resume(RUN, False)
+    with pytest.raises(InputError, match=f"save_dir {tmp_path}: another run is at work there"):
+        resume(tmp_path)
+    first.close()
+    assert resume(tmp_path) == {}
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="save_dir .*file: cannot be written"):
-        Journal(tmp_path / "file", "test").resume(RUN)
+        resume(tmp_path / "file")
 
 
-def test_models_are_told_apart_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_told_apart_by_the_content_of_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = tmp_path / "model" / "model.safetensors"
     weights.parent.mkdir()
     weights.write_bytes(b"1234")
     (tmp_path / "model" / "config.json").write_text("{}")
     before = model_identity(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
+    weights.write_bytes(b"1234")  # an export that was written again
     assert model_identity("model") == before
-    os.utime(weights, (1, 1))
-    assert model_identity("model") != before
     alone = model_identity(weights)
-    weights.write_bytes(b"12345")
-    os.utime(weights, (1, 1))
-    assert model_identity(weights) != alone
+    weights.write_bytes(b"1235")
+    assert model_identity("model") != before and model_identity(weights) != alone
     assert model_identity("facebook/bart-large-cnn") == {"model": "facebook/bart-large-cnn", "model_files": {}}

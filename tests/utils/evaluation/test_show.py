@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import nltk.data
 import pytest
 
 from bart.errors import InputError
-from utils.evaluation.rouge import rouge
-from utils.evaluation.show import describe, lead, main, read_results
+from utils.evaluation.show import LEADS, ShowArguments, describe, main, read_results
+from utils.metrics.baselines import lead
+from utils.metrics.rouge import rouge
 
 ARTICLES = [
     "Rain fell on Monday. The mayor Ann Lee spoke. Bridges were closed.",
@@ -16,12 +18,13 @@ ARTICLES = [
     "Prices rose by 3.5 per cent. Shops shut early. Nobody knew why.",
 ]
 REFERENCES = ["Ann Lee closes bridges.", "Cat sits, dog runs.", "Words are counted.", "Shops shut as prices rise."]
+FORMS = {"closes": "shut"}
 SUMMARIES = ["Bridges closed by Ann Lee.", "", "Words\u2028are here.", "Shops shut."]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> tuple[Path, Path]:
-    """A scored run and its data, as score_split leaves them."""
+    """A scored run and its data, as run_eval.py leaves them."""
     data, results = tmp_path / "data", tmp_path / "results"
     for folder in (data, results):
         folder.mkdir()
@@ -39,14 +42,8 @@ def run(tmp_path: Path) -> tuple[Path, Path]:
     return results, data
 
 
-def test_lead_takes_whole_sentences() -> None:
-    assert lead(ARTICLES[0], 2) == "Rain fell on Monday. The mayor Ann Lee spoke."
-    assert lead(ARTICLES[3], 1) == "Prices rose by 3.5 per cent."
-    assert lead("Just one.", 3) == "Just one."
-
-
 def test_table_holds_the_baselines_and_the_model_in_aligned_columns(run: tuple[Path, Path]) -> None:
-    lines = describe(*run).splitlines()
+    lines = describe(ShowArguments(*run)).splitlines()
     assert lines[0] == "ROUGE F in percent (rouge-score) on 4 test articles"
     header, *rows = lines[2:7]
     assert header.split() == ["ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"]
@@ -82,10 +79,58 @@ def test_a_run_over_the_first_articles_is_compared_on_these(run: tuple[Path, Pat
     (results / "test_generations.txt").write_text("A.\nB.\n")
     scores = json.loads((results / "test_scores.json").read_text())
     (results / "test_scores.json").write_text(json.dumps({**scores, "examples": 2}))
-    lines = describe(results, data).splitlines()
+    lines = describe(ShowArguments(results, data)).splitlines()
     first = rouge([article.split(". ")[0] for article in ARTICLES[:2]], REFERENCES[:2])
     assert lines[0].endswith("on 2 test articles")
     assert f"{first['rouge1']:.2f}" in lines[3]
+
+
+@pytest.fixture
+def scored_by_forms(run: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path, Path]:
+    """The same in mode rouge-1.5.5, and the folder of irregular forms by which it was scored."""
+    forms = tmp_path / "forms"
+    forms.mkdir()
+    for name in ("adv", "noun", "verb", "adj"):
+        (forms / f"{name}.exc").write_text("closes shut\n")
+    scores = {
+        **rouge(SUMMARIES, REFERENCES, "rouge-1.5.5", FORMS),
+        "rouge_mode": "rouge-1.5.5",
+        "wordnet_exceptions": 1,
+    }
+    (run[0] / "test_scores.json").write_text(json.dumps({"examples": 4, "generation": {"num_beams": 4}, **scores}))
+    return *run, forms
+
+
+def test_baselines_are_scored_by_the_forms_of_the_run(
+    scored_by_forms: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, data, forms = scored_by_forms
+    main([str(results), str(data), "--wordnet_exceptions", str(forms)])
+    printed = [float(line.split()[-3]) for line in capsys.readouterr().out.splitlines()[3:6]]
+    leads = [[lead(article, n) for article in ARTICLES] for n in LEADS]
+    expected, without = (
+        [round(rouge(texts, REFERENCES, "rouge-1.5.5", table)["rouge1"], 2) for texts in leads] for table in (FORMS, {})
+    )
+    assert printed == expected != without
+
+
+def test_baselines_that_would_not_compare_are_refused(
+    scored_by_forms: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, data, forms = map(str, scored_by_forms)
+    monkeypatch.setattr(nltk.data, "path", [])
+    with pytest.raises(InputError, match="nltk's corpus wordnet has 0 irregular forms, but the run was scored by 1"):
+        main([results, data])
+    scores = json.loads((scored_by_forms[0] / "test_scores.json").read_text())
+    (scored_by_forms[0] / "test_scores.json").write_text(json.dumps({**scores, "wordnet_exceptions": 0}))
+    main([results, data])  # scored without any, as the baselines are then
+    with pytest.raises(InputError, match="--wordnet_exceptions .*forms has 1 irregular forms, .* scored by 0"):
+        main([results, data, "--wordnet_exceptions", forms])
+    (scored_by_forms[0] / "test_scores.json").write_text(
+        json.dumps({**scores, "rouge_mode": "rouge-score", "rougeLsum": 1})
+    )
+    with pytest.raises(InputError, match="--wordnet_exceptions is of mode rouge-1.5.5; the run's mode is rouge-score"):
+        main([results, data, "--wordnet_exceptions", forms])
 
 
 def test_results_that_do_not_belong_together_are_refused(run: tuple[Path, Path]) -> None:
@@ -97,7 +142,7 @@ def test_results_that_do_not_belong_together_are_refused(run: tuple[Path, Path])
     scores = json.loads((results / "test_scores.json").read_text())
     (results / "test_scores.json").write_text(json.dumps({**scores, "examples": 9}))
     with pytest.raises(InputError, match="9 summaries, .* only 4 test articles"):
-        describe(results, data)
+        describe(ShowArguments(results, data))
 
 
 @pytest.mark.parametrize(
@@ -119,5 +164,5 @@ def test_missing_or_damaged_results_are_one_line(
     if content is not None:
         (results / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as error:
-        describe(results, data)
+        describe(ShowArguments(results, data))
     assert "\n" not in str(error.value)

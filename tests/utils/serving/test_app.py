@@ -1,271 +1,344 @@
-"""The service over HTTP, its limits small: what is asked wrongly, too slowly, or by clients that leave."""
+"""The application without a server: requests that are right, wrong, too many, too slow, or given up by the client."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-import socket
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
-from tests.utils.serving.conftest import POSITIONS
-from tests.utils.serving.service_process import ServiceProcess, service_process, until
+from bart.generation import GenerationConfig
+from tests.utils.serving.conftest import POSITIONS, Decoder
 from utils.cli import run_main
 from utils.loading import load_for_evaluation
 from utils.serving.__main__ import main
+from utils.serving.app import Service, create_app
+from utils.serving.arguments import ServeArguments
+from utils.serving.requests import request_model
 from utils.summarize import summarize
 
-SLOW = {"max_length": POSITIONS, "min_length": POSITIONS, "num_beams": 4}  # more than a second for the tiny model
-LIMITS = {
-    "--max_body_bytes": 20_000,
-    "--max_articles_per_request": 4,
-    "--max_queue": 4,
-    "--max_clients": 12,
-    "--max_beams": 4,
-    "--read_timeout": 1,
-    "--request_timeout": 30,
-    "--batch_size": 2,
-    "--threads": 1,
-}
+JSON = {"content-type": "application/json"}
+
+
+def service(export: Path, **options: Any) -> Service:
+    args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
+    return Service(*args.load(), args)
 
 
 @pytest.fixture(scope="module")
-def service(export: Path) -> Iterator[ServiceProcess]:
-    with service_process(export, *(word for pair in LIMITS.items() for word in pair)) as service:
-        yield service
-
-
-@pytest.fixture(autouse=True)
-def idle(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each test leaves the service without work, and alive."""
-    yield
-    if "service" in request.fixturenames:
-        service = request.getfixturevalue("service")
-        until(lambda: health(service) == {"status": "ok", "queue": 0, "batch": 0})
-
-
-def health(service: ServiceProcess) -> dict[str, Any]:
-    return service.ask("/healthz", method="GET")[1]
-
-
-def connected(service: ServiceProcess) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", service.port), timeout=20)
-
-
-def sent(service: ServiceProcess, content: dict[str, Any]) -> socket.socket:
-    """A request whose answer nobody has read yet."""
-    body = json.dumps(content).encode()
-    connection = connected(service)
-    connection.sendall(b"POST /summarize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    return connection
-
-
-def status(connection: socket.socket) -> int:
-    """That of an answer; 0 where the connection ends without one."""
-    head = connection.recv(1000)
-    return int(head.split()[1]) if head else 0
-
-
-def count(service: ServiceProcess, path: str, code: int) -> float:
-    found = re.search(rf'bart_requests_total{{path="{path}",status="{code}"}} (\S+)', service.metrics())
-    return float(found[1]) if found else 0.0
+def client(export: Path) -> Iterator[TestClient]:
+    """A client of an application with small limits and the real decoder."""
+    limits = {"max_body_bytes": 20_000, "max_articles_per_request": 4, "max_queue": 4, "max_beams": 4}
+    app = create_app(service(export, batch_size=2, **limits, allowed_hosts=("*.example.com",)))
+    with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
+        yield client
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 1, "max_length": 9}, {"long_documents": "cut"}])
 def test_summaries_are_those_of_summarize(
-    service: ServiceProcess, export: Path, texts: list[str], options: dict[str, Any]
+    client: TestClient, export: Path, texts: list[str], options: dict[str, Any]
 ) -> None:
     texts = [texts[0], texts[38], texts[1]]  # the second is longer than the model
     expected = summarize(texts, *load_for_evaluation(export, None), **options)
     assert len(set(expected)) == 3
-    code, content = service.ask(content={"texts": texts, **options})
-    assert (code, content["summaries"]) == (200, expected)
+    answer = client.post("/summarize", json={"texts": texts, **options})
     windows = 1 if options.get("long_documents") == "cut" else 2
-    assert content["articles"] == 2 + windows
-    assert 0 < content["seconds"] < 20
+    assert answer.status_code == 200
+    assert answer.json() == {"summaries": expected, "articles": 2 + windows, "seconds": answer.json()["seconds"]}
     for text, summary in zip(texts, expected, strict=True):
-        code, content = service.ask(content={"text": text, **options})
-        assert (code, content["summary"]) == (200, summary)
+        assert client.post("/summarize", json={"text": text, **options}).json()["summary"] == summary
 
 
-def test_windows_summaries_are_summarised_again(service: ServiceProcess, export: Path, texts: list[str]) -> None:
+def test_joined_summaries_are_summarised_again(client: TestClient, export: Path, texts: list[str]) -> None:
     options = {"long_documents": "resummarize", "max_length": 30, "min_length": 29}
-    code, content = service.ask(content={"text": texts[38], **options})
-    assert (code, content["summary"]) == (200, summarize(texts[38], *load_for_evaluation(export, None), **options))
-    assert content["articles"] == 3
+    answer = client.post("/summarize", json={"text": texts[38], **options}).json()
+    assert answer["summary"] == summarize(texts[38], *load_for_evaluation(export, None), **options)
+    assert answer["articles"] == 3
 
 
-def test_bad_requests_get_one_line(service: ServiceProcess, texts: list[str]) -> None:
-    for expected, message, body in (
-        (400, "the body is empty", b""),
-        (400, "not JSON", b"text"),
-        (400, "not UTF-8", b'{"text": "\xff"}'),
-        (422, "text is 5;", {"text": 5}),
-        (422, "num_beams is 5; allowed: an integer from 1 to 4", {"text": "a", "num_beams": 5}),
-        (422, f"max_length is {POSITIONS + 1}; ", {"text": "a", "max_length": POSITIONS + 1}),
-        (422, "long_documents is 'refuse'", {"text": texts[38], "long_documents": "refuse"}),
-        (413, "texts has 5 entries; allowed: at most 4", {"texts": ["a"] * 5}),
-        (413, "makes 5 windows; allowed: at most 4", {"texts": ["a", "a", "a", texts[38]]}),
-        (413, "makes at least 20 windows; allowed: at most 4", {"text": "cat " * 4000}),
-    ):
-        code, content = service.ask(content=body)
-        assert (code, list(content)) == (expected, ["error"])
-        assert message in content["error"]
+BAD_REQUESTS = [
+    (400, 'the body is empty; allowed: JSON such as {"text": "..."}', b""),
+    (400, "the body is not JSON (Expecting value at character 0)", b"text"),
+    (400, "can't decode byte 0xff in position 10", b'{"text": "\xff"}'),
+    (400, "the body", b"[" * 15_000),
+    (413, "the body has more than 20000 bytes; allowed: 20000", b" " * 20_001),
+    (422, 'the body is "One."; input should be a valid dictionary', b'"One."'),
+    (422, "the body is a list with 1 entries; input should be a valid dictionary", b"[1]"),
+    (422, "the body is an object with 0 entries; either 'text' or 'texts' is expected", b"{}"),
+    (422, "either 'text' or 'texts' is expected", {"texts": ["b"]}),
+    (422, "unpaired surrogate", b'{"text": "a \\ud800"}'),
+    (422, "text is 3; input should be a valid string", {"text": 3}),
+    (422, "text is a list with 1 entries; input should be a valid string", {"text": ["a"]}),
+    (422, 'text is " \\n"; a text that is not blank is expected', {"text": " \n"}),
+    (422, 'texts is "a"; input should be a valid list', {"text": None, "texts": "a"}),
+    (422, "texts is a list with 0 entries; list should have at least 1 item", {"text": None, "texts": []}),
+    (422, 'texts[1] is " "; a text that is not blank is expected', {"text": None, "texts": ["a", " "]}),
+    (413, "texts is a list with 5 entries; list should have at most 4 items", {"text": None, "texts": ["a"] * 5}),
+    (413, "makes 5 windows; allowed: at most 4", {"text": None, "texts": ["a", "a", "a", "cat " * 100]}),
+    (413, "makes at least", {"text": "cat " * 4000}),
+    (422, "long_documents is 'refuse'", {"text": "a cat " * 200, "long_documents": "refuse"}),
+    (422, "long_documents is \"drop\"; input should be 'refuse', 'cut', 'join' or", {"long_documents": "drop"}),
+    (422, "unknown field 'num_beam'; did you mean 'num_beams'?", {"num_beam": 3}),
+    (422, "unknown field 'do_sample'; allowed: text, texts, long_documents, num_beams, ", {"do_sample": True}),
+    (422, "unknown field 'x\\nx\\n", {"x\n" * 50: 1}),
+    (422, "num_beams is 5; input should be less than or equal to 4", {"num_beams": 5}),
+    (422, "num_beams is 0; input should be greater than or equal to 1", {"num_beams": 0}),
+    (422, 'num_beams is "4"; input should be a valid integer', {"num_beams": "4"}),
+    (422, "num_beams is true; input should be a valid integer", {"num_beams": True}),
+    (422, "num_beams is 2.5; input should be a valid integer", {"num_beams": 2.5}),
+    (422, "max_length is 151; input should be less than or equal to 150", {"max_length": POSITIONS + 1}),
+    (422, "max_length is 1000000000000000000000000000000; ", {"max_length": 10**30}),
+    (422, "min_length is 17; allowed: at most max_length (16)", {"min_length": 17}),
+    (422, "no_repeat_ngram_size is -1; ", {"no_repeat_ngram_size": -1}),
+    (422, "length_penalty is 11; input should be less than or equal to 10", {"length_penalty": 11}),
+    (422, "length_penalty is NaN; input should be a finite number", {"length_penalty": float("nan")}),
+    (422, "length_penalty is 1000000000000000000000000000000000000...; ", {"length_penalty": 10**400}),
+    (422, "early_stopping is \"x\"; input should be True, False or 'never'", {"early_stopping": "x"}),
+]
 
 
-def test_white_space_makes_no_windows(service: ServiceProcess, texts: list[str]) -> None:
-    code, content = service.ask(content={"text": f"{texts[0]}{' ' * 15_000}{texts[1]}"})
-    assert (code, content["articles"]) == (200, 2)
+@pytest.mark.parametrize(("status", "message", "body"), BAD_REQUESTS)
+def test_bad_requests_get_one_line(client: TestClient, status: int, message: str, body: Any) -> None:
+    """It names the field, the value and what is allowed."""
+    content = body if isinstance(body, bytes) else json.dumps({"text": "One.", **body})
+    answer = client.post("/summarize", content=content, headers=JSON)
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+    error = answer.json()["error"]
+    assert message in error
+    assert "\n" not in error and len(error) < 250
 
 
-def test_wrong_paths_and_methods_have_the_same_form(service: ServiceProcess) -> None:
-    for method, path, expected in (("GET", "/summarize", 405), ("POST", "/healthz", 405), ("PUT", "/no/such", 404)):
-        code, content = service.ask(path, method=method)
-        assert (code, list(content)) == (expected, ["error"])
-        assert content["error"].startswith(f"no {method} {path} here; allowed: POST /summarize")
-    assert count(service, "other", 404) > 0
+def test_options_are_those_that_differ_from_the_models_own() -> None:
+    own = GenerationConfig(max_length=20, num_beams=4, length_penalty=2.0, early_stopping=True)
+    model = request_model(own, "join", max_articles=3, max_beams=6, max_length=50)
+    given = {"num_beams": 4, "length_penalty": 2, "max_length": 50, "early_stopping": "never", "min_length": None}
+    assert model(text="One.", long_documents="cut", **given).options(own) == {
+        "max_length": 50,
+        "early_stopping": "never",
+    }
 
 
-def test_bodies_that_are_too_large(service: ServiceProcess) -> None:
-    code, content = service.ask(content=b"x" * 5_000_000)  # more than the sockets hold
-    assert (code, content) == (413, {"error": "the body has more than 20000 bytes; allowed: 20000"})
-    with connected(service) as connection:  # without saying how large it is
-        connection.sendall(b"POST /summarize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        connection.sendall((b"1000\r\n" + b"x" * 0x1000 + b"\r\n") * 5)
-        assert status(connection) == 413
-    with connected(service) as connection:  # before it is sent
-        connection.sendall(
-            b"POST /summarize HTTP/1.1\r\nHost: x\r\nContent-Length: 20001\r\nExpect: 100-continue\r\n\r\n"
-        )
-        assert status(connection) == 413
+def test_white_space_makes_no_windows(client: TestClient, texts: list[str]) -> None:
+    answer = client.post("/summarize", json={"text": f"{texts[0]}{' ' * 15_000}{texts[1]}"})
+    assert (answer.status_code, answer.json()["articles"]) == (200, 2)
 
 
-def test_a_head_that_is_too_large(service: ServiceProcess) -> None:
-    with connected(service) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000)
-        assert status(connection) == 400
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_what_a_page_of_another_origin_can_send_is_refused(client: TestClient, content_type: str | None) -> None:
+    """Browsers send these types without asking; before JSON they ask by OPTIONS, and no answer lets them."""
+    headers = {"origin": "https://evil.example", **({"content-type": content_type} if content_type else {})}
+    answer = client.post("/summarize", content=b'{"text": "A dog ran."}', headers=headers)
+    assert answer.status_code == 415
+    assert answer.json()["error"] == f"Content-Type is {content_type or ''!r}; allowed: application/json"
+    asked = client.options("/summarize", headers={**headers, "access-control-request-method": "POST"})
+    assert asked.status_code == 405
+    for refused in (answer, asked):
+        assert not [name for name in refused.headers if name.startswith("access-control")]
 
 
-@pytest.mark.parametrize("parts", [b"", b"POST /summarize HTT", b"GET / HTTP/1.1\r\nHost: x\r\nX: "])
-def test_slow_heads_are_cut(service: ServiceProcess, parts: bytes) -> None:
-    start = time.monotonic()
-    with connected(service) as connection:
-        connection.sendall(parts)
-        assert status(connection) == 0
-    assert 0.9 < time.monotonic() - start < 5
+def test_hosts_that_are_not_allowed_are_refused(client: TestClient) -> None:
+    """So a page cannot read answers by letting its own name point to this machine."""
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "192.168.1.5:80", "LOCALHOST", "a.example.com"):
+        assert client.get("/healthz", headers={"host": host}).status_code == 200
+    for host in ("evil.example", "localhost.evil.example", "example.com", "127.0.0.1.evil.example:8000", "a@127.0.0.1"):
+        for path in ("/", "/summarize", "/no/such"):
+            answer = client.post(path, json={"text": "A dog ran."}, headers={"host": host})
+            assert answer.status_code == 400
+            assert f"Host is '{host.split(':')[0]}'; allowed: IP addresses, *.example.com, " in answer.json()["error"]
+    answer = client.post(
+        "/summarize", content=b'{"text": "a"}', headers={"content-type": "Application/JSON; charset=x"}
+    )
+    assert answer.status_code == 200
 
 
-def test_slow_bodies_are_cut_and_hold_nobody_up(service: ServiceProcess) -> None:
-    start = time.monotonic()
-    dribbling = [connected(service) for _ in range(8)]
-    for connection in dribbling:
-        connection.sendall(b"POST /summarize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
-    assert service.ask(content={"text": "A dog ran."})[0] == 200
-    assert time.monotonic() - start < 1
-    for _ in range(4):
-        time.sleep(0.2)
-        for connection in dribbling:
-            connection.sendall(b" ")
-    for connection in dribbling:
-        assert status(connection) == 408
-        connection.close()
-    assert 0.9 < time.monotonic() - start < 5
+def test_wrong_paths_and_methods_have_the_same_form(client: TestClient) -> None:
+    for method, path, status in (("GET", "/summarize", 405), ("POST", "/healthz", 405), ("PUT", "/docs", 404)):
+        answer = client.request(method, path)
+        assert (answer.status_code, list(answer.json())) == (status, ["error"])
+        assert answer.json()["error"].startswith(f"no {method} {path} here; allowed: POST /summarize, GET /, GET /heal")
 
 
-def test_clients_that_vanish_leave_no_work_behind(service: ServiceProcess) -> None:
-    gone = count(service, "/summarize", 499)
-    work = [sent(service, {"text": "A dog ran.", **SLOW}) for _ in range(2)]
-    until(lambda: health(service)["batch"] == 2)
-    waiting = [sent(service, {"texts": ["A cat sat."] * 2, **SLOW}) for _ in range(2)]
-    until(lambda: health(service)["queue"] == 4)
-    for connection in waiting:
-        connection.close()
-    until(lambda: health(service)["queue"] == 0, 1)
-    assert health(service)["batch"] == 2, "they were done before: shows nothing"
-    work.pop().close()  # its result goes nowhere
-    assert status(work.pop()) == 200
-    half = connected(service)
-    half.sendall(b"POST /summarize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
-    half.close()
-    until(lambda: count(service, "/summarize", 499) == gone + 4)
-
-
-def test_a_full_queue_is_said_at_once(service: ServiceProcess) -> None:
-    work = [sent(service, {"text": "A dog ran.", **SLOW}) for _ in range(2)]
-    until(lambda: health(service)["batch"] == 2)
-    waiting = sent(service, {"texts": ["A cat sat."] * 3, **SLOW})
-    until(lambda: health(service)["queue"] == 3)
-    error = "3 articles wait and this request has 2; allowed: 4; try again"
-    assert service.ask(content={"texts": ["A cat sat."] * 2, **SLOW}) == (503, {"error": error})
-    with sent(service, {"texts": ["A cat sat."] * 2, **SLOW}) as refused:
-        assert b"\r\nretry-after: 1\r\n" in refused.recv(1000)
-    assert [status(connection) for connection in [*work, waiting]] == [200] * 3
-
-
-def test_too_many_clients(service: ServiceProcess) -> None:
-    held = [sent(service, {"text": "A dog ran.", **SLOW}) for _ in range(2)]
-    until(lambda: health(service)["batch"] == 2)
-    for _ in range(10):
-        held.append(connected(service))
-        held[-1].sendall(b"POST /summarize HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
-    until(lambda: service.ask(content={"text": "A dog ran."}) == (
-        503, {"error": "12 requests are open; allowed: 12; try again"}
-    ))  # fmt: skip
-    for connection in held:
-        connection.close()
-
-
-def test_other_options_do_not_wait_for_ever(service: ServiceProcess) -> None:
-    """While more articles with the same options come than the batch holds."""
-    busy = [sent(service, {"text": "A dog ran.", **SLOW}) for _ in range(4)]
-    until(lambda: health(service) == {"status": "ok", "queue": 2, "batch": 2})
-    start = time.monotonic()
-    assert service.ask(content={"text": "A dog ran.", "max_length": 9})[0] == 200
-    now = health(service)
-    assert now["queue"] + now["batch"] == 2, "they were all done: shows nothing"
-    assert [status(connection) for connection in busy] == [200] * 4
-    assert time.monotonic() - start < 20
-
-
-def test_metrics_and_health(service: ServiceProcess) -> None:
-    before = service.metrics()
-    with sent(service, {"text": "A dog ran.", **SLOW}) as working:
-        until(lambda: re.search(r"^bart_batch_articles 1\.0$", service.metrics(), re.MULTILINE))
-        assert health(service) == {"status": "ok", "queue": 0, "batch": 1}
-        assert status(working) == 200
-    after = service.metrics()
-
-    def value(name: str, text: str) -> float:
-        return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])
-
-    assert value("bart_generated_tokens_total", after) == value("bart_generated_tokens_total", before) + POSITIONS - 1
-    assert value("bart_summarize_seconds_count", after) == value("bart_summarize_seconds_count", before) + 1
-    assert value("bart_queue_articles", after) == 0
-    if sys.platform == "linux":
-        assert value("process_resident_memory_bytes", after) > 1e7
-
-
-def test_the_page_and_the_description(service: ServiceProcess) -> None:
-    code, page = service.ask("/", method="GET")
-    assert code == 200
-    assert re.findall(r"""(?:src|href|action)=["'](?!data:)[^"']*""", page) == []  # it needs nothing from elsewhere
-    code, description = service.ask("/openapi.json", method="GET")
+def test_the_page_and_the_description(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    links = re.findall(r"""(?:src|href|action)=["'](?!data:)([^"']*)""", page.text)
+    assert links == ["openapi.json"]  # nothing from elsewhere
+    description = client.get("/openapi.json").json()
     body = description["paths"]["/summarize"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert body["properties"]["num_beams"] == {"type": "integer", "minimum": 1, "maximum": 4, "default": 2}
-    assert body["properties"]["max_length"] == {"type": "integer", "minimum": 2, "maximum": POSITIONS, "default": 16}
+    assert body == {"$ref": "#/components/schemas/SummaryRequest"}
+    fields = description["components"]["schemas"]["SummaryRequest"]["properties"]
+    assert fields["max_length"]["anyOf"][0] == {"type": "integer", "minimum": 2, "maximum": POSITIONS}
+    assert fields["texts"]["anyOf"][0]["maxItems"] == 4
+    assert [fields[name]["default"] for name in ("long_documents", "num_beams", "max_length")] == ["join", 2, 16]
 
 
-def test_a_request_that_takes_too_long(export: Path) -> None:
-    with service_process(export, "--request_timeout", 0.2, "--threads", 1) as service:
-        error = {"error": "the summary was not done within 0.2 seconds"}
-        assert service.ask(content={"texts": ["A dog ran."] * 20, **SLOW}) == (504, error)
-        assert health(service)["queue"] == 0
-        until(lambda: health(service)["batch"] == 0)
+def test_metrics(client: TestClient) -> None:
+    def value(name: str) -> float:
+        found = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    names = [
+        'bart_requests_total{path="/summarize",status="200"}',
+        'bart_requests_total{path="/summarize",status="422"}',
+        'bart_requests_total{path="other",status="404"}',
+        "bart_summarize_seconds_count",
+        "bart_generated_tokens_total",
+    ]
+    before = [value(name) for name in names]
+    client.post("/summarize", json={"text": "A dog ran.", "max_length": 16, "min_length": 16})
+    client.post("/summarize", json={"text": 5})
+    client.get("/no/such")
+    assert [value(name) - old for name, old in zip(names, before, strict=True)] == [1, 1, 1, 1, 15]
+    assert value("bart_queue_articles") == value("bart_batch_articles") == 0
+    if sys.platform == "linux":
+        assert value("process_resident_memory_bytes") > 1e7
+
+
+# With a decoder that takes its steps when told: several requests at once
+
+ARTICLE = {"text": "A dog ran."}
+Test = Callable[[httpx.AsyncClient, FastAPI], Awaitable[None]]
+
+
+def run(test: Test, service: Service, decoder: Decoder) -> None:
+    """Run a test with a client of an application; a minute's limit only ends a test that hangs."""
+
+    async def started() -> None:
+        app = create_app(service)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        ):
+            try:
+                await asyncio.wait_for(test(client, app), 60)
+            finally:
+                decoder.run()
+
+    asyncio.run(started())
+
+
+async def health(client: httpx.AsyncClient, queue: int, batch: int) -> None:
+    """Wait until so many articles wait and are in work."""
+    while (await client.get("/healthz")).json() != {"status": "ok", "queue": queue, "batch": batch}:
+        await asyncio.sleep(0.002)
+
+
+async def never_whole(begun: asyncio.Event) -> AsyncIterator[bytes]:
+    """A body of which nothing comes after the first byte; the event is set when that is read."""
+    yield b"{"
+    begun.set()
+    await asyncio.Event().wait()
+
+
+def test_a_busy_service_says_so_at_once(export: Path, decoder: Decoder) -> None:
+    limits = {"max_articles_per_request": 2, "max_queue": 3, "max_option_sets": 1, "max_clients": 3}
+
+    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+        async def refused(message: str, content: dict[str, Any]) -> None:
+            answer = await client.post("/summarize", json=content)
+            assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (503, "1", {"error": message})
+
+        first = asyncio.create_task(client.post("/summarize", json=ARTICLE))
+        await health(client, queue=0, batch=1)
+        second = asyncio.create_task(client.post("/summarize", json={"texts": ["A dog.", "A cat."], "num_beams": 1}))
+        await health(client, queue=2, batch=1)
+        await refused("2 articles wait and this request has 2; allowed: 3; try again", {"texts": ["A dog."] * 2})
+        await refused(
+            "requests with 1 other sets of decoding options wait; allowed: 1; try again, or without options",
+            {**ARTICLE, "num_beams": 3},
+        )
+        begun = asyncio.Event()
+        third = asyncio.create_task(client.post("/summarize", content=never_whole(begun), headers=JSON))
+        await begun.wait()
+        await refused("3 requests are open; allowed: 3; try again", ARTICLE)
+        third.cancel()
+        decoder.run()
+        assert [(await answer).status_code for answer in (first, second)] == [200, 200]
+
+    run(test, service(export, **limits), decoder)
+
+
+def test_a_client_that_leaves_leaves_no_work_behind(export: Path, decoder: Decoder) -> None:
+    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+        working = asyncio.create_task(client.post("/summarize", json=ARTICLE))
+        await health(client, queue=0, batch=1)
+        left = asyncio.Event()
+        body = json.dumps(ARTICLE).encode()
+
+        async def receive() -> dict[str, Any]:
+            nonlocal body
+            if body:
+                whole, body = body, b""
+                return {"type": "http.request", "body": whole}
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            pass
+
+        scope = {"type": "http", "method": "POST", "path": "/summarize", "query_string": b"", "root_path": ""}
+        scope["headers"] = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        leaving = asyncio.create_task(app(scope, receive, send))
+        await health(client, queue=1, batch=1)
+        left.set()
+        await leaving
+        await health(client, queue=0, batch=1)
+        assert 'path="/summarize",status="499"} 1.0' in (await client.get("/metrics")).text
+        decoder.run()
+        assert (await working).status_code == 200
+
+    run(test, service(export, batch_size=1), decoder)
+
+
+def test_a_body_that_comes_too_slowly(export: Path, decoder: Decoder) -> None:
+    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+        answer = await client.post("/summarize", content=never_whole(asyncio.Event()), headers=JSON)
+        assert (answer.status_code, answer.json()["error"]) == (408, "the body did not arrive within 0.01 seconds")
+        assert answer.headers["connection"] == "close"
+
+    run(test, service(export, read_timeout=0.01), decoder)
+
+
+def test_a_summary_that_comes_too_late(export: Path, decoder: Decoder) -> None:
+    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+        answer = await client.post("/summarize", json={"texts": ["A dog ran."] * 20})
+        assert (answer.status_code, answer.json()["error"]) == (504, "the summary was not done within 0.01 seconds")
+        await health(client, queue=0, batch=1)  # those that waited were given up
+
+    run(test, service(export, batch_size=1, request_timeout=0.01), decoder)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder.bad_options = {"num_beams": 1}
+    decoder.run()
+
+    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+        async def answered(**content: Any) -> tuple[int, str | None]:
+            answer = await client.post("/summarize", json={**ARTICLE, **content})
+            return answer.status_code, answer.json().get("error")
+
+        failed = (500, "decoding failed; the service's log says why")
+        assert await answered(num_beams=1) == failed
+        assert await answered() == (200, None)
+        decoder.fault = SystemExit()  # ends the thread
+        assert await answered() == failed
+        assert await answered() == failed
+        health = await client.get("/healthz")
+        assert (health.status_code, health.json()) == (500, {"status": "failed", "queue": 0, "batch": 0})
+        monkeypatch.setattr("utils.serving.app.Rounds", lambda *_: 1 / 0)
+        assert await answered() == (500, "a fault of the service; its log says more")
+
+    run(test, service(export), decoder)
 
 
 @pytest.mark.parametrize(
@@ -276,15 +349,16 @@ def test_a_request_that_takes_too_long(export: Path) -> None:
         (["--max_queue", "3"], "--max_queue is 3; allowed: at least --max_articles_per_request (64)"),
         (["--max_beams", "1"], "--max_beams is 1; allowed: at least 2, the model's own default"),
         (["--max_summary_length", "9"], "--max_summary_length is 9; allowed: at least 16, the model's own default"),
-        (["--max_summary_length", "402"], "--max_summary_length is 402; the model has 400 positions"),
-        (["--max_source_length", "401"], "--max_source_length is 401; the model has 400 positions"),
-        (["--host", "256.0.0.1"], "--host is 256.0.0.1, --port is 8000; cannot listen there"),
+        (["--max_summary_length", "152"], "--max_summary_length is 152; the model has 150 positions"),
+        (["--max_source_length", "151"], "--max_source_length is 151; the model has 150 positions"),
+        (["--host", "256.0.0.1"], "--host is 256.0.0.1, --port is 0; cannot listen there"),
+        (["--gpus", "0", "--precision", "tf32"], "--precision tf32 needs a GPU and this would run on the CPU"),
     ],
 )
 def test_bad_options_end_in_one_line(
     export: Path, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["serve", str(export), *options])
+    monkeypatch.setattr(sys, "argv", ["serve", str(export), "--port", "0", *options])
     with pytest.raises(SystemExit) as ended:
         run_main(main)
     assert ended.value.code == 2

@@ -1,203 +1,218 @@
-"""The service as a whole, in its own process: many clients at once, and its end."""
+"""The server: many clients at once, its end, and its page in a browser."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
+import httpx
 import pytest
 
-from tests.utils.serving.conftest import POSITIONS
-from tests.utils.serving.service_process import ROOT, Load, ServiceProcess, load, service_process, until
+from tests.utils.serving.conftest import Decoder, until
 from utils.loading import load_for_evaluation
+from utils.serving.__main__ import Server, bound_socket
+from utils.serving.app import Service
+from utils.serving.arguments import ServeArguments
 from utils.summarize import summarize
 
-SLOW = {"text": "A dog ran.", "max_length": POSITIONS, "min_length": POSITIONS, "num_beams": 4}
+ROOT = Path(__file__).parents[3]
 OPTIONS = [{}, {}, {"num_beams": 1}, {"max_length": 9, "length_penalty": 0.5}]
+ENDING = (503, {"error": "the service is shutting down"})
 
 
-def offline(model: Path, requests: list[dict[str, object]]) -> list[str]:
-    """What `summarize` gives for each request."""
-    loaded = load_for_evaluation(model, None)
-    return [
-        summarize(str(request["text"]), *loaded, **{k: v for k, v in request.items() if k != "text"})
-        for request in requests
-    ]
+@contextmanager
+def service_process(model: Path, log: Path, *options: object) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The service as users start it, on a free port; its process and its address."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", "scripts/serve.sh", str(model), "--port", "0", "--gpus", "0", *map(str, options)]
+    with log.open("wb") as stderr, subprocess.Popen(command, cwd=ROOT, env=environment, stderr=stderr) as process:
+        try:
+            until(lambda: "listening at" in log.read_text() or process.poll() is not None)
+            found = re.search(r"listening at (http://127\.0\.0\.1:\d+)", log.read_text())
+            assert found is not None, log.read_text()
+            yield process, found[1]
+        finally:
+            process.kill()
 
 
-def check(found: Load, expected: list[str]) -> None:
-    """No answer is lost or wrong, and none is another's."""
-    wrong = [
-        (number, status, content)
-        for number, status, content, _ in found.answers
-        if status != 200 or content["summary"] != expected[number]
-    ]
-    assert wrong == []
+async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callable[[], None] | None = None) -> list[Any]:
+    """Let fifty clients ask the requests one after the other.
+
+    Args:
+        end: ends the service when the fiftieth answer is there.
+
+    Returns:
+        Each summary; None for requests that the service did not take any more.
+    """
+    answers: list[Any] = [None] * len(requests)
+    numbers = iter(range(len(requests)))
+
+    async def ask() -> None:
+        for number in numbers:
+            try:
+                answer = await client.post("/summarize", json=requests[number])
+            except httpx.TransportError:
+                assert end is not None
+                return
+            assert answer.status_code == 200, answer.text
+            answers[number] = answer.json()["summary"]
+            if end is not None and len(answers) - answers.count(None) == 50:
+                end()
+
+    # A connection that is kept may be closed by the service in the moment in which the client uses it again.
+    limits = httpx.Limits(max_connections=50, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
+        await asyncio.gather(*(ask() for _ in range(50)))
+    return answers
 
 
-def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[str]) -> None:
+def memory(address: str) -> float:
+    """Bytes in physical memory, by the service's own account."""
+    return float(re.search(r"^process_resident_memory_bytes (\S+)", httpx.get(f"{address}/metrics").text, re.M)[1])
+
+
+def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[str], tmp_path: Path) -> None:
     requests = [{"text": text, **OPTIONS[index % len(OPTIONS)]} for index, text in enumerate(texts)]
-    expected = offline(export, requests)
+    loaded = load_for_evaluation(export, None)
+    expected = [summarize(request["text"], *loaded, **OPTIONS[i % len(OPTIONS)]) for i, request in enumerate(requests)]
     assert len(set(expected)) > 30
-    with service_process(export, "--threads", 1) as service:
-        found = load(service.port, requests, clients=50, seconds=3)
-        assert service.stop() == 0
-    check(found, expected)
-    assert len(found.answers) > 100
-    assert {number for number, *_ in found.answers} == set(range(len(texts)))
-    assert max(found.health) < 1
+    with service_process(export, tmp_path / "log", "--threads", 1) as (process, address):
+        assert asyncio.run(ask_all(address, requests * 3)) == expected * 3
+        found = asyncio.run(ask_all(address, requests * 50, lambda: process.send_signal(signal.SIGTERM)))
+        assert process.wait(60) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    answered = [answer == right for answer, right in zip(found, expected * 50, strict=True) if answer is not None]
+    assert all(answered)
+    assert 50 <= len(answered) < len(found)
 
 
 @pytest.mark.slow
-def test_fifty_clients_for_a_minute(export: Path, texts: list[str]) -> None:
-    """They get three times the summaries of a single one, and memory does not grow."""
-    requests = [{"text": text} for text in texts[:38]]
-    expected = offline(export, requests)
-    with service_process(export, "--threads", 1) as service:
-        alone = load(service.port, requests, clients=1, seconds=10)
-        # Until there are kernels for most shapes of batches.
-        warm = load(service.port, requests, clients=50, seconds=40)
-        before = service.memory()
-        found = load(service.port, requests, clients=50, seconds=60)
-        after = service.memory()
-        assert service.stop() == 0
-    for part in (warm, alone, found):
-        check(part, expected)
-    assert found.per_second > 3 * alone.per_second
-    assert after < 1.05 * before
-    assert max(found.health) < 1
+def test_memory_does_not_grow(export: Path, texts: list[str], tmp_path: Path) -> None:
+    requests = [{"text": text, **OPTIONS[index % len(OPTIONS)]} for index, text in enumerate(texts)]
+    with service_process(export, tmp_path / "log", "--threads", 1) as (_, address):
+        asyncio.run(ask_all(address, requests * 80))  # until there are kernels for most shapes of batches
+        before = memory(address)
+        asyncio.run(ask_all(address, requests * 80))
+        assert memory(address) < 1.05 * before
 
 
-@pytest.fixture
-def service(export: Path) -> Iterator[ServiceProcess]:
-    with service_process(export, "--batch_size", 2, "--threads", 1, "--read_timeout", 30) as service:
-        yield service
+@contextmanager
+def server_thread(export: Path, **options: Any) -> Iterator[tuple[Server, str]]:
+    """A server in a thread of this process, and its address."""
+    args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
+    bound = bound_socket("127.0.0.1", 0)
+    address = "http://127.0.0.1:{1}".format(*bound.getsockname())
+    server = Server(Service(*args.load(), args))
+    thread = threading.Thread(target=server.run, args=[[bound]])
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield server, address
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
 
 
-def sent(service: ServiceProcess, content: dict[str, object]) -> socket.socket:
+def sent(address: str, content: dict[str, Any], missing: int = 0) -> socket.socket:
+    """A request whose answer nobody has read yet; `missing` bytes of its body do not arrive."""
     body = json.dumps(content).encode()
-    connection = socket.create_connection(("127.0.0.1", service.port), timeout=30)
-    connection.sendall(b"POST /summarize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    connection = socket.create_connection(("127.0.0.1", httpx.URL(address).port), timeout=60)
+    head = "POST /summarize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection.sendall(f"{head}Content-Length: {len(body) + missing}\r\n\r\n".encode() + body)
     return connection
 
 
-def answer(connection: socket.socket) -> tuple[int, dict[str, object]]:
-    """Status and content of an answer, behind which the connection is closed."""
+def answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Status and content of the last answer on a connection."""
     received = b"".join(iter(lambda: connection.recv(10_000), b"")).decode()
+    connection.close()
     return int(received.split()[1]), json.loads(received.split("\r\n\r\n")[1])
 
 
-@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_in_work_is_finished(service: ServiceProcess, export: Path, sig: int) -> None:
-    [expected] = offline(export, [SLOW])
-    half = socket.create_connection(("127.0.0.1", service.port), timeout=30)
-    half.sendall(b"POST /summarize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
-    idle = socket.create_connection(("127.0.0.1", service.port), timeout=30)
-    work = [sent(service, SLOW) for _ in range(5)]  # some in the batch, some in the queue
-    until(lambda: service.ask("/healthz", method="GET")[1] == {"status": "ok", "queue": 3, "batch": 2})
-    service.process.send_signal(sig)
-    until(lambda: service.ask("/healthz", method="GET")[0] == 503)
-    assert service.ask("/healthz", method="GET")[1]["status"] == "draining"
-    refused = (503, {"error": "the service is shutting down"})
-    assert service.ask(content={"text": "A cat sat."}) == refused
-    assert answer(half) == refused
-    for connection in work:
-        status, content = answer(connection)
-        assert (status, content["summary"]) == (200, expected)
-    assert service.process.wait(10) == 0
-    assert idle.recv(10) == b""
-    assert "Traceback" not in "".join(service.log)
+def in_work(address: str, queue: int, batch: int) -> None:
+    """Wait until so many articles wait and are in work."""
+    until(lambda: json.load(urlopen(f"{address}/healthz")) == {"status": "ok", "queue": queue, "batch": batch})
 
 
-def test_what_is_not_done_in_time_is_answered(export: Path) -> None:
-    with service_process(export, "--batch_size", 1, "--threads", 1, "--drain_seconds", 0.3) as service:
-        work = [sent(service, SLOW) for _ in range(20)]
-        until(lambda: service.ask("/healthz", method="GET")[1]["queue"] == 19)
-        start = time.monotonic()
-        service.process.send_signal(signal.SIGTERM)
-        answers = [answer(connection) for connection in work]
-        assert (503, {"error": "the service is shutting down"}) in answers
-        assert {status for status, _ in answers} <= {200, 503}
-        assert service.process.wait(10) == 0
-        assert time.monotonic() - start < 6
+def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
+    with server_thread(export, batch_size=1, drain_seconds=60) as (server, address):
+        idle = socket.create_connection(("127.0.0.1", httpx.URL(address).port), timeout=60)
+        work = [sent(address, {"text": "A dog ran."}) for _ in range(5)]
+        in_work(address, queue=4, batch=1)
+        server.handle_exit(signal.SIGTERM, None)
+        assert idle.recv(10) == b""
+        with pytest.raises(httpx.ConnectError):  # what is new goes elsewhere
+            httpx.post(f"{address}/summarize", json={"text": "A cat sat."})
+        decoder.run()
+        assert [answer(connection)[0] for connection in work] == [200] * 5
 
 
-def test_a_second_signal_ends_at_once(service: ServiceProcess) -> None:
-    work = [sent(service, SLOW) for _ in range(6)]
-    until(lambda: service.ask("/healthz", method="GET")[1]["batch"] == 2)
-    service.process.send_signal(signal.SIGTERM)
-    until(lambda: service.ask("/healthz", method="GET")[0] == 503)
-    start = time.monotonic()
-    assert service.stop(signal.SIGINT) == 128 + signal.SIGINT
-    assert time.monotonic() - start < 1
-    assert all(connection.recv(10) == b"" for connection in work[-2:])
+def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder never gets to the end of its step, so the process is ended in the midst of it."""
+    monkeypatch.setattr("utils.serving.__main__.CLOSING_SECONDS", 0)
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    with server_thread(export, batch_size=1, drain_seconds=0) as (server, address):
+        half = sent(address, {"text": "A dog ran."}, missing=10)
+        work = [sent(address, {"text": "A dog ran."}) for _ in range(3)]
+        in_work(address, queue=2, batch=1)
+        server.handle_exit(signal.SIGTERM, None)
+        assert [answer(connection) for connection in [half, *work]] == [ENDING] * 4
+    assert statuses == [0]
+    decoder.run()
 
 
-def test_a_fault_in_decoding_is_answered_and_the_service_goes_on(export: Path) -> None:
-    """Faults are put in place by a program that starts the service as its main function does."""
-    program = """
-import sys
-import utils.serving.engine as engine
-from utils.serving.__main__ import main
-
-generate_live = engine.generate_live
-
-def faulty(*args, **options):
-    if options.get("max_length") == 7:
-        raise ValueError("a fault")
-    if options.get("max_length") == 8:
-        raise SystemExit
-    return generate_live(*args, **options)
-
-engine.generate_live = faulty
-main()
-"""
-    with service_process(export, command=[sys.executable, "-c", program]) as service:
-        failed = (500, {"error": "decoding failed; the service's log says why"})
-        assert service.ask(content={"text": "A dog ran.", "max_length": 7}) == failed
-        assert "ValueError: a fault" in "".join(service.log)
-        assert service.ask(content={"text": "A dog ran."})[0] == 200
-        assert service.ask("/healthz", method="GET")[0] == 200
-        assert service.ask(content={"text": "A dog ran.", "max_length": 8}) == failed  # its thread ends
-        assert service.ask(content={"text": "A dog ran."}) == failed
-        assert service.ask("/healthz", method="GET") == (500, {"status": "failed", "queue": 0, "batch": 0})
-        assert service.stop() == 0
+def test_a_second_signal_ends_at_once(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    with server_thread(export) as (server, address):
+        work = sent(address, {"text": "A dog ran."})
+        in_work(address, queue=0, batch=1)
+        server.handle_exit(signal.SIGTERM, None)
+        assert statuses == []
+        server.handle_exit(signal.SIGINT, None)
+        assert statuses == [128 + signal.SIGINT]
+        decoder.run()
+        assert answer(work)[0] == 200
 
 
-def test_a_request_whose_text_is_being_read_is_answered_at_the_end(export: Path) -> None:
-    program = """
-import time
-import utils.serving.app as app
-from utils.serving.__main__ import main
-
-def slow(*args):
-    app.Service.health = lambda service: app.JSONResponse("begun")
-    time.sleep(30)
-
-app.Rounds = slow
-main()
-"""
-    command = [sys.executable, "-c", program]
-    with service_process(export, "--drain_seconds", 0.5, command=command) as service:
-        connection = sent(service, {"text": "A dog ran."})
-        until(lambda: service.ask("/healthz", method="GET")[1] == "begun")
-        start = time.monotonic()
-        service.process.send_signal(signal.SIGTERM)
-        assert answer(connection) == (503, {"error": "the service is shutting down"})
-        assert service.process.wait(20) == 0
-        assert time.monotonic() - start < 10
-        assert "1 requests in work" in "".join(service.log) and "Exception" not in "".join(service.log)
-
-
-def test_a_port_in_use_is_one_line(service: ServiceProcess, export: Path) -> None:
-    command = [sys.executable, "-m", "utils.serving", str(export), "--port", str(service.port)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert f"--host is 127.0.0.1, --port is {service.port}; cannot listen there: Address already in use" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_the_page_in_a_browser(export: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no Chromium is installed")
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's own sandbox does not run as root
+    with server_thread(export, max_beams=4) as (_, address), playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=options)
+        page = browser.new_page()
+        problems: list[str] = []
+        page.on("console", lambda message: problems.append(message.text))
+        page.goto(address)
+        page.fill("#text", "A dog ran.")
+        page.click("#send")
+        [expected] = [httpx.post(f"{address}/summarize", json={"text": "A dog ran."}).json()["summary"]]
+        playwright.expect(page.locator("#summary")).to_have_text(expected)
+        playwright.expect(page.locator("#figures")).to_contain_text("seconds")
+        page.click("summary")
+        playwright.expect(page.locator("#fields tr", has_text="num_beams")).to_have_text("num_beamsinteger, 1 to 42")
+        assert problems == []
+        page.fill("#num_beams", "9")
+        page.press("#text", "Control+Enter")
+        playwright.expect(page.locator("#error")).to_have_text(
+            "num_beams is 9; input should be less than or equal to 4"
+        )
+        browser.close()

@@ -2,90 +2,64 @@
 
 from __future__ import annotations
 
-import csv
-import multiprocessing
 import os
 import random
 import re
 import resource
 import shutil
 import signal
-import socket
 import sys
 import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
+import pytorch_lightning as pl
 
-from bart.errors import InputError
-from tests.tiny_run import write_tiny_run
-from utils.arguments import parse_train_arguments
-from utils.cli import RunError, run_main
-from utils.training.checkpoints import AtomicCheckpointIO, find_checkpoint, is_whole
+import finetune
+from tests import forked
+from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
+from tests.utils.training.test_callbacks import add_callback
+from utils.tasks.summarization import Summarization
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills and limits are those of Linux")
-# A new process is then a fork of one that has loaded everything.
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["finetune", "utils.training.run", "tests.tiny_run"])
-STEPS = 24
+linux = pytest.mark.skipif(sys.platform != "linux", reason="kills and limits are those of Linux")
+STEPS = 12  # 6 an epoch
 
 
-def run(argv: list[str], log: Path, largest_file: int | None) -> None:
-    """finetune.py in this process, with its output in a file, and no file larger than so many bytes."""
-    import finetune
-
-    with log.open("a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    if largest_file is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-    sys.argv = ["finetune.py", *argv]
-    run_main(finetune.main)
-
-
-def start(argv: list[str], output: Path, largest_file: int | None = None) -> BaseProcess:
-    process = CONTEXT.Process(target=run, args=(argv, output.with_suffix(".log"), largest_file))
-    process.start()
-    return process
-
-
-def losses(output: Path) -> dict[int, set[str]]:
-    """The training losses that a run and its resumptions logged, by step; a step may be taken several times."""
-    found: dict[int, set[str]] = {}
-    for path in output.glob("metrics*.csv"):
-        with path.open() as file:
-            for row in csv.DictReader(file):
-                # The last line of a killed run may be half a line.
-                if row.get("train_loss") and None not in row.values():
-                    found.setdefault(int(row["step"]), set()).add(row["train_loss"])
-    return found
-
-
-def weights(output: Path) -> dict[str, torch.Tensor]:
-    return torch.load(output / "last.ckpt", weights_only=True)["state_dict"]
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """With a validation of 3 batches after steps 5, 10 and 12."""
     return [
-        *write_tiny_run(tmp_path / "tiny"),
+        *write_tiny_run(tmp_path_factory.mktemp("tiny")),
         *("--do_train", "--resume_from_checkpoint", "last", "--sortish_sampler", "--train_batch_size", "2"),
-        *("--gradient_accumulation_steps", "2", "--max_steps", str(STEPS), "--val_check_interval", "0.4"),
-        *("--save_every_n_steps", "2", "--learning_rate", "1e-3", "--dropout", "0.1"),
+        *("--gradient_accumulation_steps", "2", "--max_steps", str(STEPS), "--val_check_interval", "0.84"),
+        *("--save_every_n_steps", "2", "--learning_rate", "1e-3", "--dropout", "0.1", "--eval_batch_size", "2"),
     ]
 
 
+@pytest.fixture(scope="module")
+def whole(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    output = tmp_path_factory.mktemp("runs") / "whole"
+    forked.run(options, output)
+    return output
+
+
+def losses(output: Path) -> dict[float, set[float]]:
+    """The training losses that a run and its resumptions logged, by step; a step may be taken several times."""
+    found: dict[float, set[float]] = {}
+    for row in rows(output):
+        found.setdefault(row["step"], set()).add(row["train_loss"])
+    return found
+
+
+@linux
 @pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_again_and_again_ends_as_the_uninterrupted_one(
-    kills: int, options: list[str], tmp_path: Path
+    kills: int, options: list[str], whole: Path, tmp_path: Path
 ) -> None:
-    whole = tmp_path / "whole"
     started = time.monotonic()
-    process = start([*options, "--output_dir", str(whole)], whole)
-    process.join()
-    assert process.exitcode == 0, whole.with_suffix(".log").read_text()
+    forked.run(options, tmp_path / "timed")
     seconds = time.monotonic() - started
     expected, final, size = losses(whole), weights(whole), (whole / "last.ckpt").stat().st_size
     assert sorted(expected) == list(range(STEPS))
@@ -98,91 +72,128 @@ def test_a_run_that_is_killed_again_and_again_ends_as_the_uninterrupted_one(
         while status != 0:
             kind = rng.choice(["SIGKILL", "SIGTERM", "full disk"]) if happened < kills else None
             limit = rng.randrange(size // 20, size) if kind == "full disk" else None
-            process = start([*options, "--output_dir", str(output)], output, limit)
+            (process,) = forked.start(options, output, largest_file=limit)
             process.join(timeout=rng.uniform(0, seconds) if kind in ("SIGKILL", "SIGTERM") else None)
             if process.exitcode is None:
                 os.kill(process.pid, getattr(signal, kind))
                 process.join()
             status = process.exitcode
-            log = output.with_suffix(".log").read_text() if output.with_suffix(".log").exists() else ""
+            log = forked.log_of(output).read_text() if forked.log_of(output).exists() else ""
             # Before training begins, SIGTERM ends a process as any other.
             assert status in {"SIGKILL": (-9, 0), "SIGTERM": (143, -15, 0), "full disk": (1, 0)}.get(kind, (0,)), log
             happened += status != 0
             if kind == "full disk" and status == 1:
                 assert re.search("error: .* cannot be written", log.splitlines()[-1]), log
-        assert "Traceback" not in output.with_suffix(".log").read_text()
+        assert "Traceback" not in forked.log_of(output).read_text()
         got = losses(output)
         assert {step: got[step] for step in expected} == expected
-        assert all(torch.equal(tensor, final[name]) for name, tensor in weights(output).items())
+        assert same(weights(output), final)
         assert not list(output.glob("*.tmp"))
 
 
+class Killed(Exception):
+    """Ends a run as SIGKILL would, as far as its files go."""
+
+
+class Interrupt(pl.Callback):
+    """Ends a run, or asks it to end, in a training step or in a validation.
+
+    Attributes:
+        validated: batches of validation after that moment.
+    """
+
+    def __init__(self, how: str, step: int, in_validation: bool) -> None:
+        self.how, self.step, self.in_validation = how, step, in_validation
+        self.done, self.validated = False, 0
+
+    def _end(self) -> None:
+        self.done = True
+        if self.how == "killed":
+            raise Killed
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if not self.in_validation and not self.done and trainer.global_step == self.step:
+            self._end()
+
+    def on_validation_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, number: int, *_: Any) -> None:
+        self.validated += self.done
+        if self.in_validation and not self.done and (trainer.global_step, number) == (self.step, 1):
+            self._end()
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(
+    ("how", "step", "in_validation", "saved"),
+    [
+        ("killed", 3, False, 2),
+        ("killed", 10, True, 8),
+        ("asked", 6, False, 7),  # an epoch's last step; another process would know of it one step later
+        ("asked", 5, True, 5),
+        ("asked", STEPS, True, STEPS),  # the run's last validation
+    ],
+)
+def test_a_run_that_goes_on_ends_as_the_uninterrupted_one(
+    how: str,
+    step: int,
+    in_validation: bool,
+    saved: int,
+    options: list[str],
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Losses, validations and weights are the same, bit for bit; a validation that was broken off is done again."""
+    output = tmp_path / "run"
+    interrupt = Interrupt(how, step, in_validation)
+    add_callback(monkeypatch, interrupt)
+    with pytest.raises((Killed, SystemExit)) as stop:
+        finetune.main([*options, "--output_dir", str(output)])
+    if how == "asked":
+        assert stop.value.code == 143
+        assert interrupt.validated == 0  # the run ends after the batch in which it was asked to
+    assert not (output / "export").exists()
+    assert checkpoint_of(output)["global_step"] == saved
+    interrupt.validated = 0
+    finetune.main([*options, "--output_dir", str(output)])
+    assert interrupt.validated == 3 * sum(number > saved - in_validation for number in (5, 10, 12))
+    assert {step: losses(output)[step] for step in losses(whole)} == losses(whole)
+    assert validations(output) == validations(whole)
+    assert same(weights(output), weights(whole))
+    best = [{path.name for path in place.glob("_epoch*")} for place in (whole, output)]
+    assert best[0] == best[1]
+
+
+def validations(output: Path) -> list[dict[str, float]]:
+    return [{k: v for k, v in row.items() if k == "step" or k.startswith("val_")} for row in rows(output, "val_loss")]
+
+
+@linux
 def test_a_run_killed_between_its_best_checkpoint_and_its_last_one(options: list[str], tmp_path: Path) -> None:
     output = tmp_path / "run"
-    process = start([*options, "--output_dir", str(output)], output)
-    process.join()
-    assert process.exitcode == 0, output.with_suffix(".log").read_text()
+    forked.run(options, output)
     final = weights(output)
     # At the last step the best one was written, and this one was not yet.
     shutil.copy(output / "last.ckpt", output / f"_epoch9_step{STEPS}.ckpt")
     (output / "previous.ckpt").replace(output / "last.ckpt")
-    assert not all(torch.equal(tensor, final[name]) for name, tensor in weights(output).items())
-    process = start([*options, "--output_dir", str(output)], output)
-    process.join()
-    assert process.exitcode == 0, output.with_suffix(".log").read_text()
-    assert all(torch.equal(tensor, final[name]) for name, tensor in weights(output).items())
+    assert not same(weights(output), final)
+    forked.run(options, output)
+    assert same(weights(output), final)
 
 
-def run_and_export_to_a_full_disk(argv: list[str], log: Path) -> None:
-    import utils.training.run as module
+def export_to_a_full_disk() -> None:
+    export = Summarization.export
 
-    export = module.export
-
-    def full(*args: object) -> None:
+    def full(self: Summarization, *arguments: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-        export(*args)
+        export(self, *arguments)
 
-    module.export = full
-    run(argv, log, None)
+    Summarization.export = full
 
 
+@linux
 def test_a_disk_that_is_full_when_the_model_is_exported(options: list[str], tmp_path: Path) -> None:
-    output, log = tmp_path / "run", tmp_path / "log"
-    process = CONTEXT.Process(target=run_and_export_to_a_full_disk, args=([*options, "--output_dir", str(output)], log))
-    process.start()
-    process.join()
-    assert process.exitcode == 1
-    last = log.read_text().splitlines()[-1]
+    output = tmp_path / "run"
+    assert forked.finish(forked.start(options, output, before=export_to_a_full_disk)) == [1]
+    last = forked.log_of(output).read_text().splitlines()[-1]
     assert last == f"finetune.py: error: {output}/export/model.safetensors: cannot be written (File too large)"
-
-
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
-    writer = AtomicCheckpointIO()
-    writer.save_checkpoint({"number": torch.zeros(3)}, tmp_path / "last.ckpt")
-    (tmp_path / f".last.ckpt.{socket.gethostname()}.{os.getpid()}.tmp").symlink_to("/dev/full")
-    with pytest.raises(RunError, match=r"last.ckpt: cannot be written \(.*No space left"):
-        writer.save_checkpoint({"number": torch.ones(100_000)}, tmp_path / "last.ckpt")
-    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["number"].tolist() == [0] * 3
-    assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
-
-
-@pytest.mark.parametrize("damage", ["cut", "zeros", "empty"])
-def test_torn_checkpoints_are_passed_over(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    writer = AtomicCheckpointIO()
-    for number in (1, 2):
-        writer.save_checkpoint({"number": torch.full((100_000,), number)}, tmp_path / "last.ckpt")
-    args = parse_train_arguments(["--do_train", "--resume_from_checkpoint", "last", "--output_dir", str(tmp_path)])
-    assert find_checkpoint(args) == tmp_path / "last.ckpt"
-    content = (tmp_path / "last.ckpt").read_bytes()
-    middle = len(content) // 2
-    damaged = {"cut": content[:middle], "zeros": content[:middle] + b"\1" * 64 + content[middle + 64 :], "empty": b""}
-    (tmp_path / "last.ckpt").write_bytes(damaged[damage])
-    assert not is_whole(tmp_path / "last.ckpt")
-    assert find_checkpoint(args) == tmp_path / "previous.ckpt"
-    assert "last.ckpt is torn" in caplog.text and "the one before it is used" in caplog.text
-    (tmp_path / "previous.ckpt").write_bytes(b"")
-    with pytest.raises(InputError, match="none of the checkpoints"):
-        find_checkpoint(args)
-    (tmp_path / "last.ckpt").unlink()
-    (tmp_path / "previous.ckpt").unlink()
-    assert find_checkpoint(args) is None

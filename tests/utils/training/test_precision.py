@@ -1,36 +1,37 @@
-"""fp32 copies of half-precision weights, and the state of optimizers, through a checkpoint."""
+"""What --fp16, --bf16 and --amp_level do to weights, gradients and optimizers, through a checkpoint too."""
 
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.optim import AdamW, Optimizer
 
-import finetune
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from tests.tiny_run import CONFIG, write_tiny_run
-from utils.arguments import OPTIMIZERS, parse_train_arguments
+from tests.tiny_run import CONFIG, Train, checkpoint_of, same
 from utils.training.optim import build_optimizer, build_schedule
-from utils.training.precision import MasterWeights
+from utils.training.options import OPTIMIZERS, HardwareOptions, OptimisationOptions
+from utils.training.precision import MasterWeights, fsdp_precision, precision_name, trainer_precision
 
 OWN = [name for name in OPTIMIZERS if "fused" not in name]
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Run:
     """A model in training, whose batches are given by the number of the step."""
 
-    def __init__(self, name: str, level: str, dtype: torch.dtype) -> None:
+    def __init__(self, name: str, level: str, half: str = "bf16") -> None:
         torch.manual_seed(0)
+        dtype = HALVES[half] if level in ("O2", "O3") else torch.float32
         self.model = BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=30, dropout=0.0)).to(dtype)
-        argv = ["--do_train", "--optimizer", name, "--bf16", "--amp_level", level, "--weight_decay", "0.1"]
+        options = OptimisationOptions(optimizer=name, weight_decay=0.1, learning_rate=1e-3)
         self.optimizer: Optimizer = build_optimizer(
-            self.model, parse_train_arguments([*argv, "--learning_rate", "1e-3"])
+            self.model, options, HardwareOptions(**{half: True}, amp_level=level)
         )
         self.schedule = build_schedule("linear", self.optimizer, 2, 12)
 
@@ -40,21 +41,16 @@ class Run:
             self.optimizer.zero_grad()
             self.model(ids, labels=ids).loss.backward()
             if isinstance(self.optimizer, MasterWeights):
-                self.optimizer.collect_gradients()
+                self.optimizer.add_gradients()
             self.optimizer.step()
             self.schedule.step()
 
     def state(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-        }
+        return {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "schedule")}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        for name, value in state.items():
+            getattr(self, name).load_state_dict(value)
 
 
 def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
@@ -64,78 +60,126 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
     return torch.load(file, weights_only=True)
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
-
-
 @pytest.mark.parametrize("name", OWN)
-@pytest.mark.parametrize(
-    ("level", "dtype"), [("O1", torch.float32), ("O2", torch.bfloat16), ("O3", torch.bfloat16), ("O3", torch.float16)]
-)
-def test_a_checkpoint_brings_back_every_bit(name: str, level: str, dtype: torch.dtype) -> None:
-    whole = Run(name, level, dtype)
+@pytest.mark.parametrize(("level", "half"), [("O1", "bf16"), ("O2", "bf16"), ("O3", "bf16"), ("O3", "fp16")])
+def test_a_checkpoint_brings_back_every_bit(name: str, level: str, half: str) -> None:
+    whole = Run(name, level, half)
     whole.steps(range(4))
     stored = through_a_file(whole.state())
     whole.steps(range(4, 9))
-    resumed = Run(name, level, dtype)
+    resumed = Run(name, level, half)
     resumed.steps(range(2))  # what it did before must not show
     resumed.load(stored)
     assert same(resumed.state(), stored)
     resumed.steps(range(4, 9))
     assert same(resumed.state(), whole.state())
     assert all(parameter.isfinite().all() for parameter in resumed.model.parameters())
+    if name in ("adamw", "lamb"):
+        for state in resumed.optimizer.state.values():
+            assert {state["exp_avg"].dtype, state["exp_avg_sq"].dtype} == {torch.float32}
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_master_weights_move_as_fp32_weights_do(name: str) -> None:
     """The same gradients move the fp32 copies as they move weights that are fp32 themselves; the halves follow."""
-    halves = Run(name, "O2", torch.bfloat16)
-    full = Run(name, "O1", torch.float32)
+    halves, full = Run(name, "O2"), Run(name, "O1")
     full.model.load_state_dict(halves.model.state_dict())
-    assert isinstance(halves.optimizer, MasterWeights)
-    parameters = dict(full.model.named_parameters())
+    optimizer = halves.optimizer
+    assert isinstance(optimizer, MasterWeights)
+    place = {id(half): master for half, master in zip(optimizer.halves, optimizer.masters, strict=True)}
+    pairs = list(zip(halves.model.parameters(), full.model.parameters(), strict=True))
     for number in range(5):
         halves.steps(range(number, number + 1))
-        for half, parameter in zip(halves.model.parameters(), parameters.values(), strict=True):
-            parameter.grad = half.grad.float()
+        for half, parameter in pairs:
+            parameter.grad = place[id(half)].grad.clone()
         full.optimizer.step()
         full.schedule.step()
-    masters = {id(half): master for half, master in zip(halves.optimizer.halves, halves.optimizer.masters, strict=True)}
-    moved = 0
-    for (key, half), parameter in zip(halves.model.named_parameters(), parameters.values(), strict=True):
-        torch.testing.assert_close(masters[id(half)], parameter, rtol=1e-6, atol=1e-8, msg=key)
-        assert torch.equal(half, masters[id(half)].bfloat16())
-        moved += int((half.float() != masters[id(half)]).any())
-    assert moved == len(masters)  # every copy holds what its half cannot
+    for half, parameter in pairs:
+        assert torch.equal(place[id(half)], parameter)
+        assert torch.equal(half, parameter.bfloat16())
+        assert (half.float() != parameter).any()  # the copy holds what its half cannot
 
 
-def test_gradients_are_freed_on_both_sides() -> None:
-    run = Run("adamw", "O2", torch.bfloat16)
-    run.steps(range(1))
-    optimizer = run.optimizer
-    assert isinstance(optimizer, MasterWeights)
-    parameters: list[nn.Parameter] = [*optimizer.masters, *optimizer.halves]
-    assert all(parameter.grad is not None for parameter in parameters)
+def test_gradients_of_many_micro_batches_add_up_in_fp32() -> None:
+    """A sum in bf16 stands still at 256: half the distance to the next number is as much as is added."""
+    weight = nn.Parameter(torch.zeros(3, 2, dtype=torch.bfloat16))
+    optimizer = MasterWeights([{"params": [weight]}], lambda groups: AdamW(groups))
+    for _ in range(1000):
+        weight.grad = torch.ones_like(weight)
+        optimizer.add_gradients()
+        assert weight.grad is None
+    assert (optimizer.masters[0].grad == 1000).all()
     optimizer.zero_grad()
-    assert all(parameter.grad is None for parameter in parameters)
+    assert optimizer.masters[0].grad is None
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_adamw_keeps_its_moments_in_fp32_where_weights_are_halves(half: str) -> None:
+    """O3, against torch's AdamW in fp64 on the same gradients, from the weights that each step began with.
+
+    Gradients of 1e-4 have squares of 1e-8, which are 0 in fp16, and running means of which bf16 keeps but 8 bits.
+    """
+    dtype = HALVES[half]
+    generator = torch.Generator().manual_seed(1)
+    model = nn.Linear(20, 10, bias=False)
+    nn.init.normal_(model.weight, std=1e-3, generator=generator)
+    model.to(dtype)
+    options = OptimisationOptions(learning_rate=1e-4, weight_decay=0.1)
+    ours = build_optimizer(model, options, HardwareOptions(**{half: True}, amp_level="O3"))
+    exact = nn.Parameter(model.weight.detach().double())
+    theirs = AdamW([exact], lr=1e-4, weight_decay=0.1)
+    largest = 0.0
+    for _ in range(300):
+        gradient = (1e-4 * torch.randn(10, 20, generator=generator)).to(dtype)
+        largest = max(largest, gradient.abs().max().item())
+        with torch.no_grad():
+            exact.copy_(model.weight)
+        model.weight.grad, exact.grad = gradient, gradient.double()
+        ours.step()
+        theirs.step()
+        # The step itself is that of fp64, up to rounding the new weights to halves, by half a unit in the last place.
+        bound = exact.abs() * torch.finfo(dtype).eps / 2 + torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+        assert ((model.weight - exact).abs() <= 1.001 * bound + 1e-9).all()
+    state = ours.state[model.weight]
+    for name, most in (("exp_avg", largest), ("exp_avg_sq", largest**2)):
+        assert state[name].dtype == torch.float32
+        # A step rounds four times at most, each time by half a unit of a number that is no larger than `most`.
+        expected = theirs.state[exact][name]
+        torch.testing.assert_close(state[name].double(), expected, rtol=0, atol=4 * 300 * 2**-24 * most)
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "precision", "name"),
+    [
+        ({}, "O1", "32-true", "fp32"),
+        ({"tf32": True}, "O1", "32-true", "tf32"),
+        ({"fp16": True}, "O1", "16-mixed", "fp16"),
+        ({"bf16": True}, "O1", "bf16-mixed", "bf16"),
+        ({"fp16": True}, "O0", "32-true", "fp32"),
+        ({"fp16": True}, "O3", "16-true", "fp16"),
+        ({"bf16": True}, "O3", "bf16-true", "bf16"),
+    ],
+)
+def test_precisions_of_lightning(flags: dict[str, bool], level: str, precision: str, name: str) -> None:
+    hardware = HardwareOptions(**flags, amp_level=level)
+    assert trainer_precision(hardware) == {"precision": precision}
+    assert precision_name(hardware) == name
+
+
+def test_fsdp_computes_in_bf16_and_adds_gradients_in_fp32() -> None:
+    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    assert fsdp_precision(HardwareOptions(bf16=True)) == bf16
+    assert fsdp_precision(HardwareOptions(bf16=True, amp_level="O0")) == MixedPrecisionPolicy()
+    assert fsdp_precision(HardwareOptions(tf32=True)) == MixedPrecisionPolicy()
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
-def test_a_whole_run_with_master_weights_resumes(name: str, tmp_path: Path) -> None:
-    argv = [*write_tiny_run(tmp_path), "--do_train", "--bf16", "--amp_level", "O2", "--optimizer", name]
-    argv += ["--learning_rate", "1e-3", "--weight_decay", "0.1", "--lr_scheduler", "constant"]
-    ends = {}
-    for output, steps, resume in (("whole", 4, False), ("parts", 2, False), ("parts", 4, True)):
-        last = tmp_path / output / "last.ckpt"
-        options = ["--output_dir", str(last.parent), "--max_steps", str(steps)]
-        finetune.main([*argv, *options, *(["--resume_from_checkpoint", str(last)] if resume else [])])
-        ends[output] = torch.load(last, weights_only=True)
+def test_a_whole_run_with_master_weights_resumes(name: str, train: Train) -> None:
+    options = ["--bf16", "--amp_level", "O2", "--optimizer", name, "--gradient_accumulation_steps", 2]
+    options += ["--learning_rate", 1e-3, "--weight_decay", 0.1, "--lr_scheduler", "constant"]
+    whole = checkpoint_of(train("whole", *options, "--max_steps", 4))
+    train("parts", *options, "--max_steps", 2)
+    parts = checkpoint_of(train("parts", *options, "--max_steps", 4, "--resume_from_checkpoint", "last"))
     for key in ("global_step", "state_dict", "optimizer_states"):
-        assert same(ends["parts"][key], ends["whole"][key]), key
-    assert {master.dtype for master in ends["whole"]["optimizer_states"][0]["masters"]} == {torch.float32}
+        assert same(parts[key], whole[key]), key
+    assert {master.dtype for master in whole["optimizer_states"][0]["masters"]} == {torch.float32}

@@ -2,196 +2,280 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
-import finetune
-from tests.tiny_run import write_tiny_run
+from tests import forked
+from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
+from utils.training.lightning_internals import _TrainingEpochLoop
+from utils.training.module import TrainingModule
 
 ROOT = Path(__file__).parents[3]
-STEPS = 9
-SECONDS = 120  # more than any of these takes
+STEPS = 14  # 6 an epoch; the last one has 2 examples
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "finetune.py"]
+ITSELF = [sys.executable, "finetune.py", "--devices", "2"]
+# A task that ends the run it is used in, once, as an operator does: by SIGTERM to the process that was started first.
+ENDING = """
+import os, signal
+from pathlib import Path
+from utils.tasks.summarization import Summarization
 
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def torchrun(*options: str) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", *options, str(ROOT / "finetune.py")]
+class Ending(Summarization):
+    steps = 0
+    def loss(self, model, batch):
+        self.steps += 1
+        place = Path(__file__).with_name("ended")
+        if self.steps == 9 and os.environ.get("LOCAL_RANK", "0") == "0" and not place.exists():
+            place.touch()
+            os.kill(os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid(), signal.SIGTERM)
+        return super().loss(model, batch)
+"""
 
 
 @pytest.fixture
 def options(tmp_path: Path) -> list[str]:
+    """With dropout, and a validation after every fourth step."""
+    options = write_tiny_run(tmp_path / "tiny")
+    start = options.index("--gpus")
+    options[start : start + 2] = ["--accelerator", "cpu"]
     return [
-        *write_tiny_run(tmp_path / "tiny"),
-        *("--do_train", "--sortish_sampler", "--max_steps", str(STEPS), "--learning_rate", "1e-3"),
-        *("--val_check_interval", "0.5", "--accelerator", "cpu", "--resume_from_checkpoint", "last"),
+        *(*options, "--do_train", "--sortish_sampler", "--train_batch_size", "2", "--max_steps", str(STEPS)),
+        *("--learning_rate", "1e-3", "--dropout", "0.2", "--val_check_interval", "16"),
+        *("--resume_from_checkpoint", "last", "--eval_batch_size", "1", "--n_val", "3"),
     ]
 
 
-def losses(output: Path) -> dict[int, float]:
-    found = {}
-    for path in output.glob("metrics*.csv"):
-        with path.open() as file:
-            found |= {int(row["step"]): float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]}
-    return found
+def launch(command: list[str], options: list[str], output: Path) -> subprocess.CompletedProcess[str]:
+    words = [*command, *options, "--output_dir", str(output)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=forked.SECONDS, cwd=ROOT)
 
 
-def summary(output: Path) -> dict[str, float]:
-    content = json.loads((output / "train_summary.json").read_text())
-    return {name: value for name, value in content.items() if name.startswith("val_")}
-
-
-def weights(output: Path) -> dict[str, torch.Tensor]:
-    return torch.load(output / "last.ckpt", weights_only=True)["state_dict"]
-
-
-def run(command: list[str], options: list[str], output: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *options, "--output_dir", str(output)], capture_output=True, text=True, timeout=SECONDS, cwd=ROOT
-    )
-
-
-def running(command: list[str], options: list[str], output: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*command, *options, "--output_dir", str(output)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=ROOT,
-        start_new_session=True,
-    )
-
-
-def wait_for_step(step: int, process: subprocess.Popen[str], output: Path) -> None:
-    deadline = time.monotonic() + SECONDS
-    while max(losses(output), default=-1) < step:
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-TORCHRUN = torchrun("--standalone", "--nproc_per_node", "2")
-ITSELF = [sys.executable, str(ROOT / "finetune.py"), "--devices", "2"]
-FSDP = [*ITSELF, "--strategy", "fsdp"]
-
-
-@pytest.mark.parametrize("command", [TORCHRUN, ITSELF, FSDP], ids=["torchrun", "finetune.py", "fsdp"])
-def test_two_processes_give_the_losses_of_one(command: list[str], options: list[str], tmp_path: Path) -> None:
-    """22 examples in global batches of 4: the last one of an epoch is smaller."""
-    options += ["--dropout", "0", "--attention_dropout", "0", "--freeze_embeds"]
-    options += [
-        "--eval_beams",
-        "2",
-        "--eval_max_gen_length",
-        "6",
-        "--n_val",
-        "3",
-    ]  # one process has one more to validate
-    finetune.main([*options, "--train_batch_size", "4", "--output_dir", str(tmp_path / "one")])
-    done = run(command, [*options, "--train_batch_size", "2"], tmp_path / "two")
+@pytest.mark.parametrize(
+    ("command", "options_of_it"),
+    [(TORCHRUN, []), pytest.param(ITSELF, ["--strategy", "fsdp"], marks=pytest.mark.slow)],
+    ids=["torchrun", "finetune.py with fsdp"],
+)
+def test_launched_processes_train_as_forked_ones(
+    command: list[str], options_of_it: list[str], options: list[str], tmp_path: Path
+) -> None:
+    """So that what the other tests find holds for runs as they are really started."""
+    options += options_of_it
+    done = launch(command, options, tmp_path / "launched")
     assert done.returncode == 0, done.stderr
-    expected, found = losses(tmp_path / "one"), losses(tmp_path / "two")
-    assert sorted(expected) == sorted(found) == list(range(STEPS))
-    assert found == pytest.approx(expected, abs=1e-5, rel=0)
-    assert summary(tmp_path / "two") == pytest.approx(summary(tmp_path / "one"), abs=1e-3)
-    assert (tmp_path / "two" / "export" / "model.safetensors").is_file()
+    assert "training is done" in done.stderr
+    forked.run(options, tmp_path / "forked", ranks=2)
+    assert same(weights(tmp_path / "launched"), weights(tmp_path / "forked"))
+    assert (tmp_path / "launched" / "export" / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
     "command",
-    [TORCHRUN, ITSELF, pytest.param(FSDP, marks=pytest.mark.slow)],
-    ids=["torchrun", "finetune.py", "fsdp"],
+    [
+        ITSELF,
+        pytest.param([*ITSELF, "--strategy", "fsdp"], marks=pytest.mark.slow),
+        pytest.param(TORCHRUN, marks=pytest.mark.slow),
+    ],
+    ids=["finetune.py", "fsdp", "torchrun"],
 )
-def test_sigterm_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
+def test_sigterm_to_a_launcher_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
     command: list[str], options: list[str], tmp_path: Path
 ) -> None:
-    options += ["--train_batch_size", "2", "--dropout", "0.2", "--max_steps", "60", "--val_check_interval", "1.0"]
-    done = run(command, options, tmp_path / "whole")
-    assert done.returncode == 0, done.stderr
-    process = running(command, options, tmp_path / "ended")
-    wait_for_step(10, process, tmp_path / "ended")
-    process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=SECONDS)[0]
-    assert process.returncode == (1 if command is TORCHRUN else 143), output  # torchrun has a status of its own
-    assert "ended by SIGTERM after step" in output
-    assert "Traceback" not in output or command is TORCHRUN  # torchrun's own
-    again = run(command, options, tmp_path / "ended")
-    assert again.returncode == 0, again.stderr
-    assert losses(tmp_path / "ended") == losses(tmp_path / "whole")
-    final = weights(tmp_path / "whole")
-    assert all(torch.equal(tensor, final[name]) for name, tensor in weights(tmp_path / "ended").items())
+    (tmp_path / "ending.py").write_text(ENDING)
+    options += ["--task", str(tmp_path / "ending.py"), *command[command.index("finetune.py") + 3 :]]
+    done = launch(command, options, tmp_path / "run")
+    assert done.returncode == (1 if command is TORCHRUN else 143), done.stderr  # torchrun has a status of its own
+    assert "ended by SIGTERM after step" in done.stderr
+    assert "Traceback" not in done.stderr or command is TORCHRUN  # torchrun's own
+    assert checkpoint_of(tmp_path / "run")["global_step"] == 11 or command is TORCHRUN
+    forked.run(options, tmp_path / "run", ranks=2)
+    forked.run(options, tmp_path / "whole", ranks=2)
+    assert_same_runs(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.fixture
-def hosts() -> Iterator[list[list[str]]]:
-    """Two network namespaces, joined by a cable, as commands that run another command in them."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("making network namespaces takes root and iproute2")
-    names = [f"bart-{os.getpid()}-{i}" for i in range(2)]
-
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
-    try:
-        ip("netns", "add", names[0])
-        ip("netns", "add", names[1])
-        ip("link", "add", "bart0", "netns", names[0], "type", "veth", "peer", "name", "bart1", "netns", names[1])
-        for i, name in enumerate(names):
-            ip("-n", name, "address", "add", f"10.77.0.{i + 1}/24", "dev", f"bart{i}")
-            ip("-n", name, "link", "set", f"bart{i}", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        yield [["ip", "netns", "exec", name, "env", f"GLOO_SOCKET_IFNAME=bart{i}"] for i, name in enumerate(names)]
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"network namespaces cannot be made: {error.stderr.decode().strip()}")
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+def assert_same_runs(output: Path, whole: Path) -> None:
+    """Losses, validations, and weights."""
+    for column in ("train_loss", "val_loss"):
+        ours, theirs = ({row["step"]: row[column] for row in rows(place, column)} for place in (output, whole))
+        assert ours == theirs
+    assert same(weights(output), weights(whole))
 
 
-def test_two_hosts_train_together_and_one_that_dies_ends_the_run(
-    hosts: list[list[str]], options: list[str], tmp_path: Path
+def end_in_validation(rank: int, step: int, batch: int) -> None:
+    """Send SIGTERM to one process on its way to a batch of a validation, which must be its last one."""
+    validate = TrainingModule.validation_step
+
+    def ending(self: TrainingModule, examples: Any, number: int) -> None:
+        assert "ASKED" not in os.environ
+        if int(os.environ["RANK"]) == rank and (self.trainer.global_step, number) == (step, batch):
+            os.environ["ASKED"] = "yes"
+            os.kill(os.getpid(), signal.SIGTERM)
+        validate(self, examples, number)
+
+    TrainingModule.validation_step = ending
+
+
+@pytest.mark.parametrize(
+    ("rank", "step", "batch", "others"),
+    [
+        (1, 4, 0, ["--n_val", "4", "--strategy", "fsdp", "--max_steps", "6"]),
+        pytest.param(1, STEPS, 0, ["--n_val", "4"], marks=pytest.mark.slow),  # the run's last validation
+        pytest.param(0, 4, 1, [], marks=pytest.mark.slow),  # a batch that the other process lacks
+    ],
+)
+def test_sigterm_to_one_process_in_a_validation_ends_all(
+    rank: int, step: int, batch: int, others: list[str], options: list[str], tmp_path: Path
 ) -> None:
-    options += ["--train_batch_size", "2", "--dropout", "0.2", "--max_steps", "60", "--save_every_n_steps", "5"]
+    options += others
+    ending = partial(end_in_validation, rank, step, batch)
+    statuses = forked.finish(forked.start(options, tmp_path / "run", ranks=2, before=ending))
+    assert statuses == [143, 143], forked.log_of(tmp_path / "run").read_text()
+    assert checkpoint_of(tmp_path / "run")["global_step"] == step
+    forked.run(options, tmp_path / "run", ranks=2)
+    forked.run(options, tmp_path / "whole", ranks=2)
+    assert_same_runs(tmp_path / "run", tmp_path / "whole")
 
-    def commands() -> list[list[str]]:
-        meeting = ["--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "10.77.0.1", "--master_port", "29571"]
-        return [[*host, *torchrun(*meeting, "--node_rank", str(i))] for i, host in enumerate(hosts)]
+
+def die_at_step(step: int) -> None:
+    train = TrainingModule.training_step
+
+    def dying(self: TrainingModule, *arguments: Any) -> Tensor:
+        if os.environ["RANK"] == "1" and self.trainer.global_step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train(self, *arguments)
+
+    TrainingModule.training_step = dying
+
+
+def test_a_process_that_dies_ends_the_run_in_one_line(options: list[str], tmp_path: Path) -> None:
+    statuses = forked.finish(forked.start(options, tmp_path / "run", ranks=2, before=partial(die_at_step, 6)))
+    assert statuses == [1, -signal.SIGKILL]
+    log = forked.log_of(tmp_path / "run").read_text()
+    assert "Traceback" not in log
+    assert "error: another process of this run is gone, or cannot be reached" in log.splitlines()[-1]
+    assert log.endswith(f"--resume_from_checkpoint last goes on from the newest checkpoint in {tmp_path}/run\n")
+    assert checkpoint_of(tmp_path / "run")["global_step"] == 4
+
+
+def see_another_folder(folder: Path) -> None:
+    """Let the second process see other checkpoints, as on a machine whose file system is its own."""
+    if os.environ["RANK"] == "1":
+        from utils.recipes import finetuning
+
+        find = finetuning.find_checkpoint
+        finetuning.find_checkpoint = lambda named, output: find(named, folder)
+
+
+def test_processes_that_find_different_checkpoints_are_refused(options: list[str], tmp_path: Path) -> None:
+    run, copy = tmp_path / "run", tmp_path / "other"
+    forked.run([*options, "--max_steps", "8"], run, ranks=2)
+    before = weights(run)
+    copy.mkdir()
+    for other in ("process 1 found none; all processes", "process 1 found last.ckpt of step 4 (content"):
+        statuses = forked.finish(forked.start(options, run, ranks=2, before=partial(see_another_folder, copy)))
+        assert statuses == [2, 2]
+        for rank in range(2):
+            line = forked.log_of(run, rank).read_text().splitlines()[-1]
+            assert "error: --resume_from_checkpoint: process 0 found last.ckpt of step 8 (content " in line
+            assert other in line
+        shutil.copy(run / "previous.ckpt", copy / "last.ckpt")
+    assert same(weights(run), before)
+
+
+def watch_steps(notes: Path) -> None:
+    """Note, for each training step, its exchanges of weights and what its layers compute with.
+
+    Lightning's own way to tell of SIGTERM, which waits for the device in every step, would raise here.
+    """
+
+    def waiting(self: object) -> None:
+        raise AssertionError("a broadcast in every step")
+
+    _TrainingEpochLoop._broadcast_sigterm_tensor = waiting
+    train, seen = TrainingModule.training_step, []
+
+    def watched(self: TrainingModule, *arguments: Any) -> Tensor:
+        dtypes = set()
+        layer = self.model.layers[0].fc1
+        handle = layer.register_forward_pre_hook(lambda linear, _: dtypes.add(str(linear.weight.dtype)))
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            losses = train(self, *arguments)
+        handle.remove()
+        exchanges = Counter(event.name for event in profiler.events() if event.name.startswith("c10d::"))
+        seen.append({"dtypes": sorted(dtypes), "exchanges": exchanges})
+        if os.environ["RANK"] == "0":
+            notes.write_text(json.dumps(seen))
+        return losses
+
+    TrainingModule.training_step = watched
+
+
+def test_fsdp_exchanges_the_same_after_a_validation_as_before(options: list[str], tmp_path: Path) -> None:
+    """Layers compute in bf16 and give their weights back after use; the root keeps its own, as FSDP decides."""
+    options += ["--strategy", "fsdp", "--bf16", "--max_steps", "3", "--val_check_interval", "8"]
+    options += ["--num_sanity_val_steps", "-1"]
+    forked.run(options, tmp_path / "run", ranks=2, before=partial(watch_steps, tmp_path / "notes.json"))
+    steps = json.loads((tmp_path / "notes.json").read_text())
+    assert len(steps) == 3  # with a validation before the first one and after the second
+    assert [step["dtypes"] for step in steps] == [["torch.bfloat16"]] * 3
+    # Two layers and the root, each once, and the layers again for the backward pass; targets, norm, loss.
+    expected = {"c10d::_allgather_base_": 5, "c10d::_reduce_scatter_base_": 3, "c10d::allreduce_": 3}
+    assert [step["exchanges"] for step in steps] == [expected] * 3
+    assert {tensor.dtype for tensor in weights(tmp_path / "run").values()} == {torch.float32}
+
+
+def test_processes_without_training_share_the_test_split(options: list[str], tmp_path: Path) -> None:
+    """As `torchrun finetune.py --do_predict` does."""
+    forked.run(options, tmp_path / "run", ranks=2)
+    common = [*options, "--no_do_train", "--do_predict", "--model_name_or_path", str(tmp_path / "run" / "export")]
+    for name, ranks in (("one", 1), ("two", 2)):
+        forked.run(common, tmp_path / name, ranks=ranks)
+    one, two = (json.loads((tmp_path / name / "test_scores.json").read_text()) for name in ("one", "two"))
+    assert one == two and one["examples"] == 7
+    assert json.loads((tmp_path / "two" / "test_speed.json").read_text())["processes"] == 2
+
+
+@pytest.mark.slow
+def test_two_hosts_train_together_and_one_that_dies_ends_the_run(options: list[str], tmp_path: Path) -> None:
+    """Two launchers stand for hosts; all processes of one are killed at once."""
+    options += ["--max_steps", "60", "--save_every_n_steps", "5"]
 
     def start(output: Path) -> list[subprocess.Popen[str]]:
-        return [running(command, options, output) for command in commands()]
+        meeting = ["--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1"]
+        meeting += ["--master_port", str(forked.free_port())]
+        launcher = [sys.executable, "-m", "torch.distributed.run", *meeting]
+        words = ["finetune.py", *options, "--output_dir", str(output)]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        commands = [[*launcher, "--node_rank", str(node), *words] for node in range(2)]
+        return [subprocess.Popen(command, cwd=ROOT, start_new_session=True, **streams) for command in commands]
 
-    for process in start(tmp_path / "whole"):
-        output = process.communicate(timeout=SECONDS)[0]
-        assert process.returncode == 0, output
+    def end_well(processes: list[subprocess.Popen[str]]) -> list[str]:
+        outputs = [process.communicate(timeout=forked.SECONDS)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], outputs
+        return outputs
+
+    end_well(start(tmp_path / "whole"))
     first, second = start(tmp_path / "killed")
-    wait_for_step(12, first, tmp_path / "killed")
-    everything = subprocess.run(["ip", "netns", "pids", hosts[1][3]], check=True, capture_output=True, text=True)
-    for number in everything.stdout.split():
-        os.kill(int(number), signal.SIGKILL)
-    output = first.communicate(timeout=SECONDS)[0]
+    while not rows(tmp_path / "killed") or rows(tmp_path / "killed")[-1]["step"] < 12:
+        assert first.poll() is None, first.communicate()[0]
+        time.sleep(0.01)
+    os.killpg(second.pid, signal.SIGKILL)
+    output = first.communicate(timeout=forked.SECONDS)[0]
     assert first.returncode != 0
     assert "another process of this run is gone" in output and "--resume_from_checkpoint last" in output, output
     second.communicate()
-    for process in start(tmp_path / "killed"):
-        output = process.communicate(timeout=SECONDS)[0]
-        assert process.returncode == 0, output
-        if process.args[3] == hosts[0][3]:
-            assert "going on from" in output
-    final = weights(tmp_path / "whole")
-    assert all(torch.equal(tensor, final[name]) for name, tensor in weights(tmp_path / "killed").items())
+    assert "going on from" in end_well(start(tmp_path / "killed"))[0]
+    assert same(weights(tmp_path / "killed"), weights(tmp_path / "whole"))

@@ -1,7 +1,7 @@
 """A run as one page to open in a browser: `python -m utils.evaluation.report RUN_DIR [RUN_DIR ...]`.
 
-The HTML, the style and the script beside this file go with the facts of the run into one file that needs no network.
-Several runs are compared, the first being what the others are measured against.
+The template, the style and the script beside this file become, with the facts of the run, one file that needs no
+network. Several runs are compared with the first of them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,23 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bart.errors import InputError
 from bart.files import replacing
-from utils.cli import unwritable
-from utils.evaluation.report.charts import draw
-from utils.evaluation.report.page import page_of
-from utils.evaluation.report.runs import add_articles, read_run, scored_splits
+from utils.charts import COLOURS, GRID, INK, Chart, draw
+from utils.errors import unwritable
+from utils.evaluation.report import articles, charts, tables
+from utils.evaluation.report.runs import Run, read_run, scored_splits
 
 logger = logging.getLogger(__name__)
 
+ASSETS = Path(__file__).parent
 REPORT, COMPARISON = "report.html", "comparison.html"
+# The page's style says what these colours are on light and on dark paper.
+VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
 
 
 def build_report(
@@ -31,7 +37,7 @@ def build_report(
     Args:
         folders: run directories.
         output: the page's file; by default `report.html` in the run's directory, or `comparison.html` beside the first
-            run's. The charts go to a folder of its name with `_figures` at the end.
+            run's directory. The charts go to a folder of the same name with `_figures` at the end.
         split: whose articles are shown; by default the first of test, val and train that was scored.
 
     Returns:
@@ -49,18 +55,29 @@ def build_report(
     splits = scored_splits(runs)
     if split is not None and split not in splits:
         raise InputError(f"--split is {split}; scored in {', '.join(map(str, folders))}: {', '.join(splits) or 'none'}")
-    split = split or (splits[0] if splits else None)
-    for run in runs if split else ():
-        add_articles(run, split)
+    split = split or (splits[0] if splits else "test")
+    for run in runs:
+        articles.add_articles(run, split)
     if output is None:
         output = runs[0].folder / REPORT if len(runs) == 1 else runs[0].folder.resolve().parent / COMPARISON
     output = Path(output)
     pictures = output.with_name(f"{output.stem}_figures")
-    page, charts = page_of(runs, split)
+
+    def picture(chart: Chart) -> str:
+        """Draw a chart as PNG; returns it as SVG whose colours follow the page's."""
+        svg = draw(pictures / f"{chart.name}.png", chart)
+        for colour, variable in VARIABLES.items():
+            svg = svg.replace(colour, variable)
+        return svg
+
+    templates = Environment(
+        loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    content = content_of(runs, split)
+    assets = {name.replace(".", "_"): (ASSETS / name).read_text(encoding="utf-8") for name in ("style.css", "page.js")}
     try:
         pictures.mkdir(parents=True, exist_ok=True)
-        for chart in charts:
-            draw(pictures / f"{chart.name}.png", chart)
+        page = templates.get_template("page.html").render(**content, **assets, picture=picture)
         with replacing(output) as temporary:
             temporary.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:
@@ -68,8 +85,33 @@ def build_report(
     return output
 
 
+def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
+    """All that the template needs to know."""
+    compared = articles.same_articles(runs)
+    texts, columns = (articles.shown_texts(compared), articles.columns_of(compared)) if compared else ([], [])
+    splits = scored_splits(runs) if len(runs) == 1 else [split]
+    return {
+        "title": " · ".join(run.name for run in runs),
+        "runs": runs,
+        "split": split,
+        "facts": tables.facts_of(runs[0], split),
+        "overview": tables.runs_table(runs, split),
+        "scores": [table for one in splits if (table := tables.score_table(runs, one, compared)).rows],
+        "curves": charts.training_charts(runs),
+        "latency": charts.latency_charts(runs, split),
+        "speed": tables.speed_table(runs, split),
+        "lengths": charts.length_charts(compared),
+        "statistics": tables.statistics_table(compared) if articles.have_statistics(compared) else None,
+        "compared": compared,
+        "texts": texts,
+        "columns": columns,
+        "packed": articles.packed(compared, texts, columns) if compared else [],
+        "settings": tables.settings_tables(runs, split),
+    }
+
+
 def write_report(folder: str | os.PathLike[str], split: str | None = None) -> None:
-    """Write the report of a run that has just ended; what keeps it from being written is a warning, as the run is done.
+    """Write the report of a run that has just ended; since the run is done, whatever goes wrong here is a warning.
 
     Args:
         split: as for `build_report`.

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from utils.cli import ArgumentParser, run_main
-from utils.data.line_files import SPLITS
+from bart.errors import InputError
+from utils.cli import option, parse_dataclass, run_main
 from utils.evaluation.report import COMPARISON, REPORT, build_report
+from utils.evaluation.report.runs import SPLITS
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    """The options of the command."""
+
+    run_dirs: tuple[str, ...] = option((), positional=True, help="what finetune.py or run_eval.py wrote")
+    output: str | None = option(
+        None,
+        metavar="FILE",
+        help=f"the page; by default RUN_DIR/{REPORT}, or of several runs {COMPARISON} beside the first run's directory",
+    )
+    split: str | None = option(
+        None, choices=SPLITS, help="whose articles are shown; by default the first scored of test, val, train"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.run_dirs:
+            raise InputError("run_dirs: at least one run directory is expected")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = ArgumentParser(
+    args = parse_dataclass(
+        ReportArguments,
+        argv,
+        "Write a run's report as one HTML page, its charts as PNGs beside it; several runs are compared.",
         prog="python -m utils.evaluation.report",
-        description="Write a run's report as one HTML page, its charts as PNGs beside it; several runs are compared.",
     )
-    parser.add_argument("run_dirs", metavar="RUN_DIR", nargs="+", help="what finetune.py or run_eval.py wrote")
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help=f"the page (default: RUN_DIR/{REPORT}; of several runs {COMPARISON} beside the first run's directory)",
-    )
-    parser.add_argument(
-        "--split", choices=SPLITS, help="whose articles are shown (default: the first scored of test, val, train)"
-    )
-    args = parser.parse_args(argv)
     print(build_report(args.run_dirs, args.output, args.split))
 
 

@@ -1,4 +1,4 @@
-"""Articles as the data that the page's script shows."""
+"""Articles of a scored split: read, counted, and packed for the page's script."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ import base64
 import gzip
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from utils.evaluation.report.runs import SCORE_NAMES, STATISTICS, Run, number_of
+from bart.errors import InputError
+from utils.evaluation.report.runs import Run, articles_path, label_of, number_of, read_text, scores_of
+from utils.metrics.text_statistics import NOVEL_ORDERS, length_ratio, text_statistics, words
+from utils.progress import Progress
 
-# The table's statistics, with what stands over the column.
+STATISTICS = {
+    "words": ("Length", "words", 1),
+    "length_ratio": ("Length ÷ reference", "ratio", 2),
+    "compression": ("Compression: source ÷ summary", "ratio", 1),
+    **{f"novel{n}": (f"Novel {n}-grams", "% not in the source", 1) for n in NOVEL_ORDERS},
+    "coverage": ("Coverage", "% of words copied", 1),
+    "density": ("Density", "words in the copied run of a word", 1),
+    "repeated3": ("Repeated 3-grams", "% said before", 1),
+}
+# The statistics that the table of articles has: heading and digits.
 COLUMNS = {
     "words": ("Words", 0),
     "length_ratio": ("÷ ref.", 2),
@@ -18,67 +31,173 @@ COLUMNS = {
     "density": ("Density", 1),
     "repeated3": ("Repeats %", 0),
 }
-ARTICLES_PER_BLOCK = 256
+# Statistics that relate a summary to its source, which for a translation is in another language.
+OF_THE_SOURCE = {"compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
+INPUTS = ("source", "reference")  # texts that are the same for all runs; the others are a run's own
+SOON_DONE = 1000  # articles whose words are counted in about a second
+PER_BLOCK = 256  # articles whose sources are packed together
+
+
+@dataclass
+class Text:
+    """One text of every article; `preview` tells whether the table shows it."""
+
+    number: int
+    heading: str
+    preview: bool
+    values: list[str]
+
+
+@dataclass
+class Column:
+    """One number of every article.
+
+    Attributes:
+        metric: what the number tells; where several runs are compared, readers choose columns by it.
+        row: where several runs are compared, the run that the number is of.
+        signed: whether positive numbers get a plus.
+        lesser: whether narrow screens leave the column out.
+    """
+
+    number: int
+    metric: str
+    row: str
+    heading: str
+    digits: int
+    values: list[float | None]
+    signed: bool = False
+    lesser: bool = False
+
+
+def add_articles(run: Run, split: str) -> None:
+    """Read a run's articles of one split, and count the words of those that have source and summary.
+
+    These get `statistics`, and `reference_statistics`, as `text_statistics` returns them.
+
+    Raises:
+        InputError: the file is damaged, or its articles are not as many as were scored.
+    """
+    path, scores = articles_path(run, split), run.scores.get(split, {})
+    text = read_text(path)
+    for number, line in enumerate([] if text is None else text.removesuffix("\n").split("\n"), 1):
+        try:
+            article = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: damaged ({error})") from None
+        if not isinstance(article, dict):
+            raise InputError(f"{path}, line {number}: a JSON object is expected")
+        if isinstance(article.get("alternatives"), list):  # sequences that were generated beside the best one
+            article["alternatives"] = "\n".join(map(str, article["alternatives"]))
+        run.articles.append(article)
+    count, examples = len(run.articles), scores.get("examples")
+    if text is not None and examples not in (None, count):
+        raise InputError(f"{path}: has {count} articles; {split}_scores.json is of {examples!r}")
+    if not {"source", "summary"} <= texts_of(run).keys():
+        return
+    left_out = OF_THE_SOURCE if scores.get("task") == "translation" else set()
+    progress = Progress("report", count, "articles", shown=count > SOON_DONE)
+    for article in run.articles:
+        source, reference, summary = (words(text_of(article, name)) for name in ("source", "reference", "summary"))
+        for name, own in (("reference_statistics", reference), ("statistics", summary)):
+            numbers = {**text_statistics(source, own), "length_ratio": length_ratio(own, reference)}
+            article[name] = {name: None if name in left_out else value for name, value in numbers.items()}
+        article["statistics"]["source_words"] = len(source)
+        progress.advance()
+
+
+def text_of(article: dict[str, Any], name: str) -> str:
+    return article[name] if isinstance(article.get(name), str) else ""
+
+
+def texts_of(run: Run) -> dict[str, str]:
+    """The first article's texts by name; all articles of a run have the same ones."""
+    return {name: text for name, text in (run.articles or [{}])[0].items() if isinstance(text, str)}
+
+
+def have_statistics(runs: Sequence[Run]) -> bool:
+    return bool(runs) and all("statistics" in run.articles[0] for run in runs)
+
+
+def same_articles(runs: Sequence[Run]) -> list[Run]:
+    """The first run that has articles, and those whose articles have the same sources and references."""
+
+    def inputs(run: Run) -> list[tuple[str, ...]]:
+        return [tuple(text_of(article, name) for name in INPUTS) for article in run.articles]
+
+    first, *others = [run for run in runs if run.articles] or [None]
+    if first is None:
+        return []
+    wanted = inputs(first)
+    return [first, *(run for run in others if any(wanted[0]) and inputs(run) == wanted)]
+
+
+def shown_texts(runs: Sequence[Run]) -> list[Text]:
+    """The texts that stand beside each other under an article's source: the reference, and each run's own ones."""
+    own = [name for name in texts_of(runs[0]) if name not in INPUTS]
+    chosen = [("Reference", runs[0], "reference")] if "reference" in texts_of(runs[0]) else []
+    for run in runs:
+        for name in own:
+            heading = name.replace("_", " ").capitalize()
+            if len(runs) > 1:
+                heading = run.name if name == "summary" else f"{run.name}: {heading}"
+            chosen.append((heading, run, name))
+    return [
+        Text(number, heading, name not in ("reference", "alternatives"), [text_of(one, name) for one in run.articles])
+        for number, (heading, run, name) in enumerate(chosen)
+    ]
+
+
+def columns_of(runs: Sequence[Run]) -> list[Column]:
+    """The numbers of each run's articles, and for several runs how much higher they are than the first run's."""
+
+    def of_each(part: str | None, name: str) -> list[list[float | None]]:
+        records = [[article[part] if part else article for article in run.articles] for run in runs]
+        return [[rounded(number_of(record, name)) for record in each] for each in records]
+
+    scores = {name: None for run in runs for name in scores_of(run.articles[0])}
+    metrics = []
+    for name in scores:
+        values = of_each(None, name)
+        digits = 1 if any(isinstance(value, float) for value in values[0]) else 0
+        metrics.append((label_of(name), digits, values))
+    if have_statistics(runs):
+        metrics += [(label, digits, of_each("statistics", name)) for name, (label, digits) in COLUMNS.items()]
+    columns: list[Column] = []
+    for metric, digits, values in metrics:
+        short = metric.replace("ROUGE", "R")
+        if all(value is None for value in values[0]):
+            continue
+        if len(runs) == 1:
+            number = len(columns)
+            columns.append(Column(number, metric, "", short, digits, values[0], lesser=number >= len(scores)))
+            continue
+        for run, own in zip(runs, values, strict=True):
+            columns.append(Column(len(columns), metric, run.name, f"{short}, {run.name}", digits, own))
+        for run, own in zip(runs[1:], values[1:], strict=True):
+            less = [None if None in pair else rounded(pair[1] - pair[0]) for pair in zip(values[0], own, strict=True)]
+            row = f"{run.name} less {runs[0].name}" if len(runs) > 2 else "Difference"
+            columns.append(Column(len(columns), metric, row, row, digits, less, signed=True))
+    return columns
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def packed(runs: Sequence[Run], texts: Sequence[Text], columns: Sequence[Column]) -> Iterator[str]:
+    """The page's data on articles, in pieces that `compressed` makes.
+
+    The first piece is all but the sources. These follow in blocks, which the page unpacks while it is already shown.
+    """
+    numbers = range(len(runs[0].articles))
+    values = {"texts": [text.values for text in texts], "columns": [column.values for column in columns]}
+    yield compressed({"numbers": list(numbers), **values})
+    for start in numbers[::PER_BLOCK]:
+        yield compressed([text_of(article, "source") for article in runs[0].articles[start : start + PER_BLOCK]])
 
 
 def compressed(content: Any) -> str:
-    """JSON, gzipped, as base64: letters that no HTML parser takes for markup, whatever an article holds."""
+    """JSON, gzipped, in base64: letters that no HTML parser takes for markup, whatever an article holds."""
     # A lone surrogate, which UTF-8 has no bytes for, becomes a question mark.
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
     return base64.b64encode(gzip.compress(text, 6, mtime=0)).decode()
-
-
-def rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
-
-
-def article_data(runs: Sequence[Run]) -> Iterator[tuple[str, Any]]:
-    """Names and contents of the page's data on articles.
-
-    First the table, with all but the sources; then the sources in blocks, which the page reads while it is shown.
-    """
-    first = runs[0].articles
-    scores = [name for name in SCORE_NAMES if name in first[0]]
-    metrics = [
-        {
-            "key": name,
-            "label": SCORE_NAMES[name],
-            "short": SCORE_NAMES[name].replace("ROUGE", "R"),
-            "title": SCORE_NAMES[name],
-            "digits": 1,
-            "values": [[rounded(number_of(a, name, run.folder), 3) for a in run.articles] for run in runs],
-        }
-        for name in scores
-        if all(name in run.articles[0] for run in runs)
-    ]
-    metrics += [
-        {
-            "key": name,
-            "label": label,
-            "short": label,
-            "title": f"{STATISTICS[name][0]} ({STATISTICS[name][1]})",
-            "digits": digits,
-            "values": [[rounded(numbers[name], 3) for numbers in run.statistics] for run in runs],
-        }
-        for name, (label, digits) in COLUMNS.items()
-        if any(numbers[name] is not None for numbers in runs[0].statistics)
-    ]
-    yield (
-        "article-table",
-        {
-            "runs": [run.name for run in runs],
-            "references": [article["reference"] for article in first],
-            "summaries": [[article["summary"] for article in run.articles] for run in runs],
-            "metrics": metrics,
-            "per_block": ARTICLES_PER_BLOCK,
-        },
-    )
-    for block, start in enumerate(range(0, len(first), ARTICLES_PER_BLOCK)):
-        part = slice(start, start + ARTICLES_PER_BLOCK)
-        yield (
-            f"article-block-{block}",
-            {
-                "sources": [article["source"] for article in first[part]],
-                "alternatives": [[article.get("alternatives", []) for article in run.articles[part]] for run in runs],
-            },
-        )

@@ -5,13 +5,19 @@ from pathlib import Path
 import pytest
 
 from tests.scored_run import write_run
+from utils.charts import Chart
 from utils.evaluation import report
 
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take most of a report's time; `test_charts_are_drawn_as_png` draws all kinds."""
-    monkeypatch.setattr(report, "draw", lambda path, *charts: path.write_bytes(b"picture"))
+    """Drawing takes most of a report's time; tests/utils/test_charts.py and test_browser.py draw."""
+
+    def draw(path: Path, chart: Chart) -> str:
+        path.write_bytes(b"picture")
+        return "<svg></svg>"
+
+    monkeypatch.setattr(report, "draw", draw)
 
 
 @pytest.fixture

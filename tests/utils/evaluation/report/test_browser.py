@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,10 +13,15 @@ import pytest
 
 from tests.scored_run import HOSTILE, write_run
 from utils.evaluation.report import build_report
-from utils.evaluation.text_statistics import fragment_lengths, match_lengths, words
+from utils.metrics.text_statistics import fragment_lengths, match_lengths, words
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect  # waits for what is expected: an article opens a moment after its key
+
+
+@pytest.fixture(autouse=True)
+def no_pictures() -> None:
+    """The pictures are drawn here."""
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +55,9 @@ def comparison(run: tuple[Path, list[dict[str, Any]]]) -> tuple[Path, list[dict[
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Any]:
-    """A function that opens a file at a width and in a colour scheme; nothing may go wrong on the page."""
-    pages, complaints = [], []
+    """A function that opens a file in a window of some width; nothing may go wrong on the page."""
+    pages: list[Any] = []
+    complaints: list[str] = []
 
     def show(path: Path, width: int = 1400, scheme: str = "light") -> Any:
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -73,44 +80,43 @@ def numbers_shown(page: Any) -> list[int]:
     return [int(text) for text in page.locator("#article-list tbody th").all_inner_texts()]
 
 
+def sort_by(page: Any, heading: str) -> None:
+    page.locator("#article-list thead").get_by_role("button", name=heading, exact=True).press("Enter")
+
+
 def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
     path, articles = run
     page = open_page(path)
     assert numbers_shown(page) == list(range(1, 51))
 
     page.keyboard.press("/")
-    page.keyboard.type("REPORT 1")  # of the sources, whatever the case
+    page.keyboard.type("REPORT 1")  # in the sources, whatever the case
     found = [i + 1 for i, article in enumerate(articles) if "report 1" in article["source"].lower()]
     page.get_by_text(f"{len(found)} of 120 articles hold “REPORT 1”").wait_for()
     assert numbers_shown(page) == found
 
-    header = page.locator("th[data-key=rouge2]")
-    header.get_by_role("button").focus()
-    page.keyboard.press("Enter")
-    assert header.get_attribute("aria-sort") == "descending"
-    best_first = sorted(found, key=lambda n: (-round(articles[n - 1]["rouge2"], 3), n))
-    assert numbers_shown(page) == best_first
-    page.keyboard.press("Enter")
-    assert header.get_attribute("aria-sort") == "ascending"
-    worst_first = sorted(found, key=lambda n: (round(articles[n - 1]["rouge2"], 3), n))
-    assert numbers_shown(page) == worst_first
+    header = page.locator("#article-list thead th", has_text="R-2")
+    for direction, sign in (("descending", -1), ("ascending", 1)):
+        sort_by(page, "R-2")
+        assert header.get_attribute("aria-sort") == direction
+        order = sorted(found, key=lambda n: (sign * round(articles[n - 1]["rouge2"], 3), n))
+        assert numbers_shown(page) == order
 
-    page.locator("#article-list tbody a").first.focus()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
+    page.locator("#article-list tbody a").nth(1).press("Enter")
     title = page.locator("#article-title")
-    expect(title).to_have_text(f"Article {worst_first[1]}")
+    expect(title).to_have_text(f"Article {order[1]}")
     expect(page.locator("#article-position")).to_have_text(f"2 of {len(found)} found")
-    article = articles[worst_first[1] - 1]
+    article = articles[order[1] - 1]
     expect(page.locator("#article-texts .text")).to_have_text([article["reference"], article["summary"]])
     expect(page.locator("#article-source")).to_have_text(article["source"])
-    assert page.url.endswith(f"#article-{worst_first[1]}")
+    expect(page.locator("#article-scores dd").nth(1)).to_have_text(f"{article['rouge2']:.1f}")
+    assert page.url.endswith(f"#article-{order[1]}")
 
     for key, place in (("j", 2), ("ArrowRight", 3), ("k", 2), ("ArrowLeft", 1), ("ArrowLeft", 0), ("ArrowLeft", 0)):
         page.keyboard.press(key)
-        expect(title).to_have_text(f"Article {worst_first[place]}")
+        expect(title).to_have_text(f"Article {order[place]}")
     page.keyboard.press("Escape")
-    page.locator(f"a[href='#article-{worst_first[0]}']:focus").wait_for()  # in its row of the table
+    page.locator(f"a[href='#article-{order[0]}']:focus").wait_for()  # in its row of the table
     assert not page.locator("#article").is_visible()
     assert "#" not in page.url
 
@@ -136,9 +142,11 @@ def test_pages_of_the_table(open_page: Any, run: tuple[Path, list[dict[str, Any]
     assert numbers_shown(page) == list(range(51, 101))
 
 
-def test_back_closes_an_article(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_a_click_anywhere_in_a_row_opens_its_article_and_back_closes_it(
+    open_page: Any, run: tuple[Path, list[dict[str, Any]]]
+) -> None:
     page = open_page(run[0])
-    page.locator("#article-list tbody tr").nth(3).click()
+    page.locator("#article-list tbody tr").nth(3).locator("td").last.click(force=True)
     expect(page.locator("#article-title")).to_have_text("Article 4")
     page.go_back()
     page.locator("#article").wait_for(state="hidden")
@@ -148,7 +156,7 @@ def test_hostile_text_is_shown_as_it_is_and_marked_where_copied(
     open_page: Any, run: tuple[Path, list[dict[str, Any]]]
 ) -> None:
     page = open_page(run[0])
-    page.locator("#article-list tbody a").first.click()
+    page.locator("#article-list tbody a").first.press("Enter")
     page.locator("#article-texts mark").first.wait_for()
     texts = page.eval_on_selector_all("#article-texts .text, #article-source", "all => all.map(e => e.textContent)")
     assert texts == [HOSTILE["reference"], HOSTILE["summary"], HOSTILE["source"]]
@@ -171,60 +179,71 @@ def test_fragments_are_those_of_the_statistics(open_page: Any, run: tuple[Path, 
     assert counted == [fragment_lengths(match_lengths(words(source), words(text))) for source, text in pairs]
 
 
-def test_charts_answer_the_keyboard(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
-    page = open_page(run[0])
-    plot = page.locator("#chart-loss .plot")
-    assert plot.locator("path.line").count() == 2
-    plot.focus()
-    readout = page.locator("#chart-loss .readout")
-    assert readout.inner_text() == "step 10: Training 3.5"
-    page.keyboard.press("ArrowRight")
-    assert readout.inner_text() == "step 20: Training 2.25 · Validation 2.5"
-    page.keyboard.press("End")
-    assert plot.get_attribute("aria-valuetext") == "step 40: Training 1.125 · Validation 2.125"
-    page.locator("#chart-latency summary").click()
-    row = page.locator("#chart-latency .values tbody tr").nth(1)
-    row.wait_for()
-    assert row.inner_text() == "50 to 100\t70"
+def widest(page: Any) -> int:
+    return page.evaluate("document.documentElement.scrollWidth")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 800, 1400])
 @pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_nothing_is_wider_than_the_window(
-    open_page: Any, request: pytest.FixtureRequest, kind: str, width: int, scheme: str
+    open_page: Any, request: pytest.FixtureRequest, kind: str, scheme: str
 ) -> None:
     path, _ = request.getfixturevalue(kind)
-    page = open_page(path, width, scheme)
+    page = open_page(path, 1400, scheme)
     page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, ground[4:-1].split(","))) < 3 * 128) == (scheme == "dark")
-    page.locator("#article-list tbody a").first.click()
+    for width in (1400, 800, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert widest(page) <= width
+    page.locator("#article-list tbody a").first.press("Enter")
     page.locator("#article-texts mark").first.wait_for()
-    sizes = page.eval_on_selector("#article", "dialog => [dialog.scrollWidth, dialog.clientWidth]")
-    assert sizes[0] <= sizes[1] <= width
+    for width in (400, 800, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        sizes = page.eval_on_selector("#article", "dialog => [dialog.scrollWidth, dialog.clientWidth]")
+        assert sizes[0] <= sizes[1] <= width
+    # The charts are drawn in the colours of the page.
+    [paper, ink] = page.evaluate(
+        """() => {
+            const title = document.querySelector("#chart-latency text");
+            return [getComputedStyle(document.body).backgroundColor, getComputedStyle(title).fill];
+        }"""
+    )
+    brightness = [sum(map(int, colour[4:-1].split(","))) for colour in (paper, ink)]
+    assert (brightness[0] < brightness[1]) == (scheme == "dark")
+    assert abs(brightness[0] - brightness[1]) > 300
 
 
-@pytest.mark.parametrize("width", [400, 800, 920, 1400])
 def test_long_names_of_runs_neither_widen_the_page_nor_stand_letter_under_letter(
-    open_page: Any, tmp_path: Path, width: int
+    open_page: Any, tmp_path: Path
 ) -> None:
     folders = [tmp_path / f"bart_large_cnn_8_gpus_learning_rate_{n}" for n in (1, 2)]
     for seed, folder in enumerate(folders):
         write_run(folder, articles=3, seed=seed)
-    page = open_page(build_report(folders), width)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    lines = page.eval_on_selector_all("#scores tbody td", "cells => cells.map(cell => cell.clientHeight / 24)")
-    assert max(lines) < 5
+    page = open_page(build_report(folders))
+    for width in (1400, 920, 800, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert widest(page) <= width
+        lines = page.eval_on_selector_all("#scores tbody td", "cells => cells.map(cell => cell.clientHeight / 24)")
+        assert max(lines) < 5
+
+
+def test_a_run_of_another_task_is_shown(open_page: Any, tmp_path: Path) -> None:
+    rows = [{"index": i, "sentence": f"Text {i} </script>", "confidence": 0.5, "prediction": "yes"} for i in range(3)]
+    (tmp_path / "test_articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test_scores.json").write_text('{"examples": 3, "accuracy": 0.5}')
+    page = open_page(build_report([tmp_path]))
+    assert page.locator("#article-list tbody tr").nth(1).locator("td").all_inner_texts() == [
+        "Text 1 </script>", "yes", "0.5"
+    ]  # fmt: skip
+    page.locator("#article-list tbody a").nth(1).press("Enter")
+    expect(page.locator("#article-texts .text")).to_have_text(["Text 1 </script>", "yes"])
 
 
 def test_a_comparison_sorts_by_the_difference(open_page: Any, comparison: Any, run: Any) -> None:
     path, others = comparison
     page = open_page(path)
     page.locator("#metric").select_option(label="ROUGE-2")
-    page.locator("th[data-key=rouge2-difference-1] button").click()
-    differences = [round(b["rouge2"], 3) - round(a["rouge2"], 3) for a, b in zip(run[1], others, strict=True)]
+    sort_by(page, "Difference")
+    differences = [round(round(b["rouge2"], 3) - round(a["rouge2"], 3), 3) for a, b in zip(run[1], others, strict=True)]
     order = sorted(range(len(others)), key=lambda i: (-differences[i], i))
     assert numbers_shown(page) == [i + 1 for i in order[:50]]
     first = page.locator("#article-list tbody tr").first
@@ -232,3 +251,5 @@ def test_a_comparison_sorts_by_the_difference(open_page: Any, comparison: Any, r
     assert previews == [run[1][order[0]]["summary"], others[order[0]]["summary"]]
     first.locator("a").press("Enter")
     expect(page.locator("#article-texts h3")).to_have_text(["Reference", "run", "other"])
+    shown = f"{differences[order[0]]:+.1f}"
+    expect(page.locator("#article-scores tbody tr").nth(2).locator("td").nth(1)).to_have_text(shown)

@@ -1,47 +1,54 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from utils.evaluation.report.charts import MOST_POINTS, Chart, Series, curve, draw, histograms, thinned, training_charts
+from tests.scored_run import write_run
+from utils.charts import Series
+from utils.evaluation.report.charts import curve, latency_charts, training_charts
 from utils.evaluation.report.runs import read_run
 
-PNG = b"\x89PNG\r\n\x1a\n"
 
-
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("kind", ["lines", "histogram"])
-def test_charts_are_drawn_as_png(tmp_path: Path, kind: str, several: bool) -> None:
-    names = ("one", "two") if several else ("one",)
-    series = [Series(name, [1, 2, 3][: 3 if kind == "histogram" else 2], [4, 5]) for name in names]
-    draw(tmp_path / "name.png", Chart("name", "Title", "x", "y", series, kind, True, [("p50", 1.5)]))
-    [picture] = tmp_path.iterdir()
-    assert picture.read_bytes().startswith(PNG)
-
-
-def test_thinning_keeps_ends_and_extremes() -> None:
-    x, y = list(range(50_000)), [0.0] * 50_000
-    y[12_345], y[40_001] = 9.0, -9.0
-    thin_x, thin_y = thinned(x, y)
-    assert len(thin_x) <= MOST_POINTS
-    assert thin_x == sorted(thin_x) and (thin_x[0], thin_x[-1]) == (0, 49_999)
-    assert {(12_345, 9.0), (40_001, -9.0)} <= set(zip(thin_x, thin_y, strict=True))
-
-
-def test_histograms_share_edges_and_count_everything() -> None:
-    first, second = histograms({"a": [1, 2, 2, 500], "b": [7]})
-    assert first.x == second.x and len(first.x) == len(first.y) + 1
-    assert sum(first.y) == 4 and sum(second.y) == 1
-    [single] = histograms({"a": [3, 3]})
-    assert (single.x, single.y) == ([3, 4], [2])
-
-
-def test_a_column_without_values_is_no_curve(run: Path) -> None:
+def test_curves_of_a_run(run: Path) -> None:
+    loss, rate, validation, throughput = training_charts([read_run(run)])
+    # Steps done, not Lightning's count from 0; a loss that is not a number leaves a gap.
+    assert loss.series == [
+        Series("training", [10, 20, 40], [3.5, 2.25, 1.125]),
+        Series("validation", [20, 40], [2.5, 2.125]),
+    ]
+    assert [series.name for series in validation.series] == ["ROUGE-1", "ROUGE-2", "ROUGE-Lsum"]
+    assert (rate.from_zero, throughput.series[0].y) == (True, [30000, 31000, 32000, 29000])
     assert curve(read_run(run), "val_bleu", "BLEU") == []
 
 
-@pytest.mark.parametrize(("beams", "title"), [(0, "Validation ROUGE, teacher-forced"), (4, "Validation ROUGE")])
-def test_rouge_under_teacher_forcing_is_called_so(run: Path, beams: int, title: str) -> None:
+def test_curves_of_several_runs_stand_in_one_chart_for_each_quantity(run: Path) -> None:
+    other = run.with_name("other")
+    other.mkdir()
+    (other / "metrics.csv").write_text("step,train_loss,val_accuracy\n9,1.5,\n19,,0.75\n")
+    charts = {chart.name: chart for chart in training_charts([read_run(run), read_run(other)])}
+    assert [series.name for series in charts["loss_train_loss"].series] == ["run", "other"]
+    assert charts["loss_train_loss"].title == "Loss: training"
+    assert charts["validation_val_accuracy"].title == "Validation: accuracy, other"
+    assert charts["validation_val_accuracy"].series == [Series("other", [20], [0.75])]
+    assert [series.name for series in charts["throughput"].series] == ["run"]
+
+
+@pytest.mark.parametrize(("beams", "title"), [(0, "Validation, teacher-forced"), (4, "Validation")])
+def test_scores_under_teacher_forcing_are_called_so(run: Path, beams: int, title: str) -> None:
     (run / "arguments.yaml").write_text(f"eval_beams: {beams}\n")
     assert title in [chart.title for chart in training_charts([read_run(run)])]
+
+
+def test_latencies(run: Path) -> None:
+    [chart] = latency_charts([read_run(run)], "test")
+    assert (chart.kind, chart.series[0].y) == ("histogram", [10, 70, 30, 10])
+    assert chart.marks == [("p50", 75.0), ("p90", 120.0), ("p99", 170.0)]
+    write_run(run.with_name("other"), articles=3)
+    [chart] = latency_charts([read_run(run), read_run(run.with_name("other"))], "test")
+    assert chart.series[1].y == pytest.approx([0, 100 / 12, 800 / 12, 1100 / 12, 100])
+    # All articles may have been decoded to warm up.
+    nothing = {"latency_ms": {"mean": None, "p50": None}, "latency_histogram": {"edges_ms": [], "counts": []}}
+    (run / "test_speed.json").write_text(json.dumps(nothing))
+    assert latency_charts([read_run(run)], "test") == []

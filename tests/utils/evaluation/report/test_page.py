@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import logging
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,81 +13,78 @@ import pytest
 
 from bart.errors import InputError
 from tests.scored_run import HOSTILE, write_articles, write_run
-from utils.evaluation.report import build_report
-from utils.evaluation.report.page import ASSETS
-from utils.evaluation.report.pieces import MINUS, NOTHING
-from utils.evaluation.rouge import ROUGE_TYPES
-from utils.evaluation.significance import compare
-from utils.evaluation.text_statistics import mean, text_statistics, words
-
-STYLE = (ASSETS / "style.css").read_text(encoding="utf-8")
+from utils.evaluation.report import build_report, write_report
+from utils.evaluation.report.__main__ import main
+from utils.evaluation.report.tables import MINUS, NOTHING
+from utils.metrics.rouge import ROUGE_TYPES
+from utils.metrics.significance import compare
+from utils.metrics.text_statistics import mean, text_statistics, words
 
 
 class Page(HTMLParser):
-    """Text, tags and scripts of a page, as a browser's parser would find them."""
+    """Text, tags and data of a page, as a browser's parser would find them."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.tags: list[str] = []
-        self.scripts: dict[str, str] = {}
         self.identities: list[str] = []
         self.parts: list[str] = []
+        self.packed: list[Any] = []
         self.inside = ""
         self.feed(path.read_text(encoding="utf-8"))
         self.text = " ".join(" ".join(self.parts).split())
+        # What the script shows: texts and numbers of the articles, and their sources.
+        self.texts, self.columns, self.sources = [], [], []
+        if self.packed:
+            table, *blocks = (json.loads(gzip.decompress(base64.b64decode(piece))) for piece in self.packed)
+            self.texts, self.columns = table["texts"], table["columns"]
+            self.sources = [source for block in blocks for source in block]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         attributes = dict(attrs)
-        if "id" in attributes:
-            self.identities.append(attributes["id"] or "")
-        self.inside = attributes.get("id", "code") if tag == "script" else tag
+        self.identities += [attributes["id"] or ""] if "id" in attributes else []
+        self.inside = f"{tag} {attributes.get('class', '')}"
 
     def handle_endtag(self, tag: str) -> None:
         self.inside = ""
 
     def handle_data(self, data: str) -> None:
-        if self.inside in ("style",):
-            return
-        if self.tags and self.tags[-1] == "script" and self.inside:
-            self.scripts[self.inside] = self.scripts.get(self.inside, "") + data
-        else:
+        if self.inside == "script packed":
+            self.packed.append(data)
+        elif not self.inside.startswith(("script", "style")):
             self.parts.append(data)
-
-    def unpacked(self, name: str) -> Any:
-        return json.loads(gzip.decompress(base64.b64decode(self.scripts[name])))
 
 
 def page_of(*folders: Path, **options: Any) -> Page:
     return Page(build_report(folders, **options))
 
 
+def trained_only(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "metrics.csv").write_text("step,train_loss\n9,1.5\n")
+    return folder
+
+
 def test_the_page_tells_scores_intervals_and_settings(run: Path) -> None:
     scores = json.loads((run / "test_scores.json").read_text())
-    text = page_of(run).text
+    page = page_of(run)
     low, high = scores["intervals"]["rouge2"]
-    assert f"ROUGE-2 {scores['rouge2']:.2f} {low:.2f} to {high:.2f}" in text
-    assert f"Loss 2.1234 {NOTHING}" in text
-    for piece in ("120 articles", "12.50", "Latency, ms, p95 140", "0:01:01", "Some CPU", "learning_rate 0.002"):
-        assert piece in text
-    assert "top_k" not in text  # what is not set
+    assert f"ROUGE-2 {scores['rouge2']:.2f} {low:.2f} to {high:.2f}" in page.text
+    assert f"Loss 2.1234 {NOTHING}" in page.text
+    for piece in ("120 examples", "12.50", "Latency, ms, p95 140", "0:01:01", "Some CPU", "learning_rate 0.002"):
+        assert piece in page.text
+    assert "ROUGE mode: rouge-score" in page.text and "generation.num_beams 4" in page.text
+    assert "top_k" not in page.text  # it is not set
+    charts = {"loss", "learning_rate", "validation", "throughput", "latency", "source_length", "summary_length"}
+    assert {f"chart-{name}" for name in charts} <= set(page.identities)
+    assert {path.stem for path in (run / "report_figures").glob("*.png")} == charts
+    assert len(set(page.identities)) == len(page.identities)
 
 
-def test_charts_hold_the_values_of_the_files(run: Path) -> None:
-    charts = {chart["name"]: chart for chart in json.loads(page_of(run).scripts["data"])["charts"]}
-    assert list(charts) == [
-        *("loss", "learning_rate", "validation_rouge", "throughput", "latency", "source_length", "summary_length")
-    ]
-    # Steps done, not Lightning's count from 0; the loss that was not a number is a gap.
-    assert charts["loss"]["series"] == [
-        {"name": "Training", "x": [10, 20, 40], "y": [3.5, 2.25, 1.125]},
-        {"name": "Validation", "x": [20, 40], "y": [2.5, 2.125]},
-    ]
-    assert [series["name"] for series in charts["validation_rouge"]["series"]] == ["ROUGE-1", "ROUGE-2", "ROUGE-Lsum"]
-    assert charts["latency"]["series"][0]["y"] == [10, 70, 30, 10]
-    assert charts["latency"]["marks"] == [["p50", 75.0], ["p90", 120.0], ["p99", 170.0]]
-    assert "Training: 3.5 at step 10, 1.125 at step 40, between 1.125 and 3.5." in charts["loss"]["description"]
-    assert {path.stem for path in (run / "report_figures").glob("*.png")} == set(charts)
+def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
+    first = build_report([run]).read_bytes()
+    assert build_report([run]).read_bytes() == first
 
 
 def test_means_over_the_articles_are_in_the_table(run: Path) -> None:
@@ -98,69 +96,56 @@ def test_means_over_the_articles_are_in_the_table(run: Path) -> None:
             for side in ("reference", "summary")
         ]
         row = re.search(re.escape(label) + r"(?: \(.*?\))? (\S+) (\S+)", text)
-        assert [row[1], row[2]] == [f"{value:.1f}" for value in expected]
+        assert row is not None and [row[1], row[2]] == [f"{value:.1f}" for value in expected]
 
 
 def test_articles_are_embedded_whole_whatever_they_hold(tmp_path: Path) -> None:
     articles = write_run(tmp_path / "run", articles=300, hostile=True)
     page = page_of(tmp_path / "run")
-    table = page.unpacked("article-table")
-    assert table["references"] == [article["reference"] for article in articles]
-    assert table["summaries"] == [[article["summary"] for article in articles]]
-    blocks = [page.unpacked(f"article-block-{i}") for i in range(2)]
-    assert [len(block["sources"]) for block in blocks] == [256, 44]
-    assert blocks[0]["sources"][0] == HOSTILE["source"]
-    [rouge1] = next(metric["values"] for metric in table["metrics"] if metric["key"] == "rouge1")
-    assert rouge1 == [round(article["rouge1"], 3) for article in articles]
-    assert "b" not in page.tags and "boom" not in page.text + page.scripts["data"]
+    assert page.texts == [[article[name] for article in articles] for name in ("reference", "summary")]
+    assert page.sources == [article["source"] for article in articles] and page.sources[0] == HOSTILE["source"]
+    assert page.columns[0] == [round(article["rouge1"], 3) for article in articles]
+    assert "b" not in page.tags and "boom" not in page.text
 
 
 def test_names_and_settings_cannot_become_markup(tmp_path: Path) -> None:
-    folder = tmp_path / "a<b>&amp;<!--"
+    folder = tmp_path / "a<b>&amp;<!--{{ 1 }}"
     write_run(folder, articles=3)
-    (folder / "arguments.yaml").write_text('prefix: "</script><b>{}$title"\n')
-    page = page_of(folder)
+    (folder / "arguments.yaml").write_text('prefix: "</script><b>{}$title\u202e"\n', encoding="utf-8")
+    page = page_of(folder, trained_only(tmp_path / 'other"</script><b>'))
     assert "b" not in page.tags
-    assert "</script><b>{}$title" in page.text and "a<b>&amp;<!--" in page.text
-    build_report([folder, write_and_name(tmp_path / "other</script>")])
-
-
-def write_and_name(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "metrics.csv").write_text("step,train_loss\n9,1.5\n")
-    return folder
+    assert "</script><b>{}$title" in page.text and "a<b>&amp;<!--{{ 1 }}" in page.text
 
 
 def test_a_lone_surrogate_becomes_a_question_mark(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    write_articles(tmp_path / "run", [{"source": "a \ud800 b", "reference": "a", "summary": "b"}])
-    assert page_of(tmp_path / "run").unpacked("article-block-0")["sources"] == ["a ? b"]
+    write_articles(tmp_path, [{"source": "a \ud800 b", "reference": "a", "summary": "b"}])
+    assert page_of(tmp_path).sources == ["a ? b"]
 
 
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("metrics.csv", "No learning curves: metrics.csv is not there"),
-        ("test_speed.json", "No speeds: test_speed.json is not there"),
-        ("test_articles.jsonl", "No articles: test_articles.jsonl is not there"),
-        ("test_articles.jsonl", "No text statistics: test_articles.jsonl is not there"),
-        ("test_scores.json", "No scores: no test_scores.json is there"),
-        ("train_summary.json", "ROUGE-1"),
-        ("arguments.yaml", "Environment"),
-        ("environment.json", "Training arguments"),
+        ("metrics.csv", ["No learning curves: metrics.csv is not there"]),
+        ("test_speed.json", ["No speeds: test_speed.json is not there"]),
+        ("test_articles.jsonl", ["No articles: test_articles.jsonl is not", "No text statistics: test_articles.jsonl"]),
+        ("test_scores.json", ["No scores: test_scores.json, which run_eval.py writes"]),
+        ("train_summary.json", ["ROUGE-1"]),
+        ("arguments.yaml", ["Environment"]),
+        ("environment.json", ["Training arguments"]),
     ],
 )
-def test_what_is_not_there_is_said(run: Path, missing: str, said: str) -> None:
+def test_what_is_not_there_is_said(run: Path, missing: str, said: list[str]) -> None:
     (run / missing).unlink()
-    assert said in page_of(run).text
+    text = page_of(run).text
+    assert all(piece in text for piece in said)
 
 
-def test_a_run_that_was_only_trained_says_that_it_was_not_scored(run: Path) -> None:
-    for name in ("articles.jsonl", "scores.json", "speed.json"):
-        (run / f"test_{name}").unlink()
-    page = page_of(run)
-    assert "No scores: this run has not been scored" in page.text
+def test_a_run_that_was_only_trained_says_that_it_was_not_scored(tmp_path: Path) -> None:
+    page = page_of(trained_only(tmp_path / "run"))
+    assert "No scores: test_scores.json, which run_eval.py writes, is not there" in page.text
     assert "chart-loss" in page.identities and "chart-latency" not in page.identities
+    (tmp_path / "run" / "metrics.csv").write_text("step,train_loss\n")
+    assert "No learning curves" in page_of(tmp_path / "run").text
 
 
 def test_scores_of_an_older_run_are_enough(tmp_path: Path) -> None:
@@ -169,27 +154,50 @@ def test_scores_of_an_older_run_are_enough(tmp_path: Path) -> None:
 
 
 def test_a_translation_has_bleu_and_no_copy_rates(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
     text = {"source": "Ein Hund lief.", "reference": "A dog ran.", "summary": "A dog ran ran.", "index": 0}
-    (tmp_path / "run" / "val_articles.jsonl").write_text(json.dumps(text) + "\n")
+    (tmp_path / "val_articles.jsonl").write_text(json.dumps({**text, "alternatives": ["Dogs run.", "A cat."]}) + "\n")
     scores = {"split": "val", "task": "translation", "examples": 1, "bleu": 40.5, "bleu_signature": "nrefs:1|case"}
-    (tmp_path / "run" / "val_scores.json").write_text(json.dumps(scores))
-    page = page_of(tmp_path / "run")
-    assert "BLEU 40.50" in page.text and "BLEU: nrefs:1|case" in page.text
+    (tmp_path / "val_scores.json").write_text(json.dumps(scores))
+    page = page_of(tmp_path)
+    assert "BLEU 40.50" in page.text and "BLEU signature: nrefs:1|case" in page.text
     assert "Repeated 3-grams" in page.text and "Novel" not in page.text and "Coverage (%" not in page.text
-    assert [metric["key"] for metric in page.unpacked("article-table")["metrics"]] == [
-        "words",
-        "length_ratio",
-        "repeated3",
-    ]
+    assert page.texts == [["A dog ran."], ["A dog ran ran."], ["Dogs run.\nA cat."]]
+    assert len(page.columns) == 3  # words, their ratio, repeats
+
+
+def test_a_run_of_another_task_is_shown_by_the_names_in_its_files(tmp_path: Path) -> None:
+    for folder, predictions in (("one", ["yes", "no"]), ("two", ["yes", "yes"])):
+        (tmp_path / folder).mkdir()
+        rows = [
+            {
+                "index": i,
+                "source": f"Is {i}?",
+                "prediction": text,
+                "label": "yes",
+                "correct": float(text == "yes"),
+                "x": [1],
+            }
+            for i, text in enumerate(predictions)
+        ]
+        (tmp_path / folder / "test_articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        accuracy = predictions.count("yes") / 2
+        scores = {"task": "glue", "examples": 2, "accuracy": accuracy, "exact_match": None, "per_label": {"yes": 0.5}}
+        (tmp_path / folder / "test_scores.json").write_text(json.dumps(scores))
+    page = page_of(tmp_path / "one")
+    assert f"accuracy 0.5000 {NOTHING}" in page.text and "per_label.yes 0.5" in page.text
+    assert page.texts == [["yes", "no"], ["yes", "yes"]] and page.columns == [[1, 0]]
+    assert "No text statistics" in page.text and "chart-summary_length" not in page.identities
+    both = page_of(tmp_path / "one", tmp_path / "two")
+    assert f"accuracy two 1.0000 {NOTHING}" in both.text
+    assert both.columns == [[1, 0], [1, 1], [0, 1]]
 
 
 def test_the_split_is_chosen_among_those_scored(run: Path) -> None:
     write_articles(run, [{"source": "only one", "reference": "one", "summary": "one"}], split="val")
     page = page_of(run)
-    assert "The test split of 120 articles" in page.text and "The val split of 1 articles" in page.text
-    assert len(page.unpacked("article-table")["references"]) == 120
-    assert len(page_of(run, split="val").unpacked("article-table")["references"]) == 1
+    assert "The test split of 120 examples" in page.text and "The val split of 1 examples" in page.text
+    assert len(page.sources) == 120
+    assert len(page_of(run, split="val").sources) == 1
     with pytest.raises(InputError, match="--split is train; scored in .*: test, val"):
         build_report([run], split="train")
 
@@ -198,56 +206,86 @@ def test_runs_are_compared_on_the_articles_that_they_share(run: Path) -> None:
     other, trained, foreign = (run.with_name(name) for name in ("other", "trained", "foreign"))
     articles = write_run(other, seed=2)
     write_run(foreign, articles=5)
-    write_and_name(trained)
-    output = build_report([run, other, foreign, trained])
+    output = build_report([run, other, foreign, trained_only(trained)])
     assert output == run.parent / "comparison.html"
+    assert (run.parent / "comparison_figures" / "throughput.png").exists()
     page = Page(output)
-    table = page.unpacked("article-table")
-    assert table["runs"] == ["run", "other"]
-    assert table["summaries"][1] == [article["summary"] for article in articles]
+    own = [json.loads(line) for line in (run / "test_articles.jsonl").read_text().splitlines()]
+    assert page.texts[1:] == [[article["summary"] for article in each] for each in (own, articles)]
     assert "foreign has other articles than run" in page.text
     assert "trained has no articles of the test split" in page.text
-    own = [json.loads(line) for line in (run / "test_articles.jsonl").read_text().splitlines()]
     for name in ROUGE_TYPES["rouge-score"]:  # the second run less the first
         found = compare([article[name] for article in articles], [article[name] for article in own])
-        low, high = (f"{end:+.2f}".replace("-", MINUS) for end in (found.low, found.high))
-        difference = f"{found.difference:+.2f}".replace("-", MINUS)
+        low, high, difference = (f"{x:+.2f}".replace("-", MINUS) for x in (found.low, found.high, found.difference))
         assert f"{difference} {low} to {high} {found.p_value:.3f}" in page.text
-    charts = {chart["name"]: chart for chart in json.loads(page.scripts["data"])["charts"]}
-    assert [series["name"] for series in charts["loss_train_loss"]["series"]] == ["run", "other", "foreign", "trained"]
-    assert charts["latency"]["series"][0]["y"] == pytest.approx([0, 100 / 12, 800 / 12, 1100 / 12, 100])
-    assert (run.parent / "comparison_figures" / "throughput.png").exists()
+
+
+def test_scores_of_different_measures_are_not_subtracted(run: Path) -> None:
+    other = run.with_name("other")
+    write_run(other, seed=2)
+    scores = json.loads((other / "test_scores.json").read_text())
+    (other / "test_scores.json").write_text(json.dumps({**scores, "rouge_mode": "rouge-1.5.5"}))
+    text = page_of(run, other).text
+    assert "run: ROUGE mode rouge-score other: ROUGE mode rouge-1.5.5" in text
+    low, high = scores["intervals"]["rouge1"]
+    assert f"ROUGE-1 other {scores['rouge1']:.2f} {low:.2f} to {high:.2f} ROUGE-2 run" in text
 
 
 def test_runs_of_one_name_are_told_apart_and_none_is_given_twice(run: Path) -> None:
-    same = run.parent / "elsewhere" / run.name
-    write_and_name(same)
+    same = trained_only(run.parent / "elsewhere" / run.name)
     page = page_of(run, same, output=run.parent / "both.html")
     assert str(same) in page.text
     with pytest.raises(InputError, match="given twice"):
         build_report([run, run.parent / "." / run.name])
 
 
-def test_a_log_without_values_has_no_curves(run: Path) -> None:
-    (run / "metrics.csv").write_text("step,train_loss\n")
-    assert "No learning curves" in page_of(run).text
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metrics.csv", "epoch,loss\n0,1\n", "metrics.csv: has no column 'step'"),
+        ("metrics.csv", "step,lr\n1,fast\n", "metrics.csv, line 2: lr is 'fast'; a number"),
+        ("metrics.csv", "step,lr\n1,2\n3\n", "metrics.csv, line 3: 1 cells; the header has 2"),
+        ("metrics.csv", b"\xff\n", "metrics.csv: damaged"),
+        ("arguments.yaml", "a: [", "arguments.yaml: damaged"),
+        ("environment.json", "[]", "environment.json: holds a list"),
+        ("test_scores.json", "{", "test_scores.json: damaged"),
+        ("test_scores.json", '{"examples": 7}', "test_articles.jsonl: has 120 articles; test_scores.json is of 7"),
+        ("test_articles.jsonl", "{\n", "test_articles.jsonl, line 1: damaged"),
+        ("test_articles.jsonl", "3\n", "test_articles.jsonl, line 1: a JSON object"),
+    ],
+)
+def test_a_damaged_file_is_named_in_one_line(run: Path, name: str, content: str | bytes, message: str) -> None:
+    (run / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=message) as error:
+        build_report([run])
+    assert "\n" not in str(error.value)
 
 
-def luminance(colour: str) -> float:
-    """Relative luminance of `#rrggbb` (WCAG 2)."""
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no metrics.csv"):
+        build_report([tmp_path])
+    with pytest.raises(InputError, match="no such directory"):
+        build_report([tmp_path / "none"])
 
 
-def test_colours_have_the_contrast_of_wcag_aa_in_both_themes() -> None:
-    themes = [dict(re.findall(r"--([\w]+): (#[0-9a-f]{6});", block)) for block in STYLE.split("@media", 2)[:2]]
-    for theme in themes:
-        for ink, ground, least in [
-            *((ink, ground, 4.5) for ink in ("ink", "soft", "accent") for ground in ("paper", "raised", "hair")),
-            ("ink", "mark", 4.5),
-            *((f"s{i}", "paper", 3.0) for i in range(6)),
-            ("mark_line" if "mark_line" in theme else "soft", "paper", 3.0),
-        ]:
-            light, dark = sorted((luminance(theme[ink]), luminance(theme[ground])), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= least, (ink, ground)
+def test_the_command_prints_where_the_report_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(run)])
+    assert capsys.readouterr().out == f"{run / 'report.html'}\n"
+    main([str(run), "--output", str(run / "deep" / "page.html")])
+    assert (run / "deep" / "page.html").exists() and (run / "deep" / "page_figures" / "loss.png").exists()
+    (run / "file").write_text("")
+    with pytest.raises(InputError, match="page.html: cannot be written"):
+        main([str(run), "--output", str(run / "file" / "page.html")])
+    with pytest.raises(InputError, match="at least one run directory"):
+        main([])
+
+
+def test_a_finished_run_is_never_broken_by_its_report(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    write_report(run)
+    assert (run / "report.html").exists() and caplog.records == []
+    (run / "test_scores.json").write_text("{")
+    write_report(run)
+    write_report(run / "none")
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "report.html was not written: InputError" in caplog.text and "test_scores.json: damaged" in caplog.text

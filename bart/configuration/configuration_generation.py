@@ -1,0 +1,265 @@
+"""Decoding options: their names, defaults and limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bart.errors import InputError
+
+# Entries of a Hub generation_config.json that do not change which ids come out.
+_BOOKKEEPING = frozenset(
+    "transformers_version _from_model_config _commit_hash use_cache cache_implementation cache_config disable_compile "
+    "output_attentions output_hidden_states output_logits is_assistant num_assistant_tokens "
+    "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind".split()
+)
+_DEFAULT_NEW_TOKENS = 20
+# The least values of integers; 0 for those that are not named.
+_LEAST = {"max_length": 2, "max_new_tokens": 1, "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1}
+# The ranges of finite numbers, and their names.
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda value: value > 0, "a finite number above 0"),
+    "repetition_penalty": (lambda value: value > 0, "a finite number above 0"),
+    "length_penalty": (lambda value: True, "a finite number"),
+    "diversity_penalty": (lambda value: value >= 0, "0 or more"),
+    "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+}
+
+
+@dataclass(slots=True)
+class GenerationConfig:
+    """Options of :func:`bart.generation.generate`; names, defaults and meaning are those of transformers.
+
+    Lengths count decoder ids, the start token included. ``None`` is a value of its own where the default is ``None``;
+    for any other option it means "off", the option's neutral value. Options of a method that is not in use
+    (``temperature`` without sampling, ``length_penalty`` without beams) are kept and have no effect.
+
+    Raises:
+        InputError: a value out of range, or options that exclude each other.
+    """
+
+    max_length: int | None = None
+    """Longest sequence, at least 2. ``None``: 21, or what the model's positions allow if that is less."""
+    min_length: int = 0
+    """EOS is banned while the sequence is shorter than this."""
+    max_new_tokens: int | None = None
+    """Most ids after the start token; takes the place of ``max_length``, which is one more."""
+    min_new_tokens: int | None = None
+    """Fewest ids after the start token before EOS is allowed; takes the place of ``min_length``, which is one more."""
+
+    num_beams: int = 1
+    """Beams per article; 1 is greedy search, or plain sampling."""
+    num_beam_groups: int = 1
+    """Groups of diverse beam search (Vijayakumar et al., 2016, https://arxiv.org/abs/1610.02424); divides num_beams."""
+    diversity_penalty: float = 0.0
+    """Subtracted from a token's score once for each beam of an earlier group that chose it in this step; above 0 with
+    groups, 0 without."""
+    length_penalty: float = 1.0
+    """A finished hypothesis scores (sum of log-probabilities) / (ids after the start token) ** length_penalty."""
+    early_stopping: bool | str = False
+    """When an article with num_beams finished hypotheses is done. ``True``: at once. ``False``: when the best open
+    beam, normalised at its present length, is no better than the worst of them. ``"never"``: as ``False``, but
+    normalised at ``max_length`` if the length penalty is positive."""
+    num_return_sequences: int = 1
+    """Sequences returned per article, best first: at most num_beams, or any number when sampling without beams."""
+
+    do_sample: bool = False
+    """Draw the next token (with beams: the next candidates) at random instead of taking the best."""
+    temperature: float = 1.0
+    """Scores are divided by it when sampling."""
+    top_k: int = 50
+    """When sampling, only the top_k best tokens stay, and ties with the last of them (0: all)."""
+    top_p: float = 1.0
+    """When sampling, only the smallest set of best tokens whose probabilities sum to top_p stays."""
+
+    no_repeat_ngram_size: int = 0
+    """No n-gram of this size occurs twice in a sequence (0: off)."""
+    encoder_no_repeat_ngram_size: int = 0
+    """No n-gram of this size is taken from the source (0: off)."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative scores of ids that the sequence holds (Keskar et al., 2019)."""
+    bad_words_ids: list[list[int]] | None = None
+    """Id sequences that are never generated. One that is a single EOS is ignored."""
+    forced_bos_token_id: int | None = None
+    """The id right after the start token."""
+    forced_eos_token_id: int | list[int] | None = None
+    """The id, or one of the ids, in the last place of a sequence as long as max_length."""
+
+    pad_token_id: int | None = None
+    """Fills sequences after their end. ``None``: the first EOS id."""
+    bos_token_id: int | None = None
+    """The start token if decoder_start_token_id is ``None``."""
+    eos_token_id: int | list[int] | None = None
+    """The id, or ids, that end a sequence. ``None``: every sequence runs to max_length."""
+    decoder_start_token_id: int | None = None
+    """The first id of every sequence. ``None``: bos_token_id."""
+
+    output_scores: bool = False
+    """Return the scores of every step, and with beams of every sequence; needs return_dict_in_generate to be seen."""
+    return_dict_in_generate: bool = False
+    """Return a GenerationOutput instead of the ids alone."""
+
+    def __post_init__(self) -> None:
+        for option in dataclasses.fields(self):
+            value = getattr(self, option.name)
+            if value is not None:
+                self._require(*_check(option, value))
+            elif option.default is not None:
+                # top_k is the one option whose default is not its neutral value.
+                setattr(self, option.name, 0 if option.name == "top_k" else option.default)
+        beams, groups = self.num_beams, self.num_beam_groups
+        self._require(beams % groups == 0, "num_beam_groups", f"divisors of num_beams ({beams})")
+        if groups > 1:
+            self._require(not self.do_sample, "do_sample", "False with num_beam_groups above 1")
+            self._require(self.diversity_penalty > 0, "diversity_penalty", "above 0 with groups, or all would be equal")
+        else:
+            self._require(self.diversity_penalty == 0, "diversity_penalty", "0 unless num_beam_groups is above 1")
+        if beams > 1 or not self.do_sample:
+            allowed = f"at most num_beams ({beams})" + ("" if beams > 1 else " without do_sample")
+            self._require(self.num_return_sequences <= beams, "num_return_sequences", allowed)
+
+    def _require(self, ok: bool, name: str, allowed: str) -> None:
+        if not ok:
+            raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> GenerationConfig:
+        """Options as a generation_config.json holds them; ``None`` stands for the default.
+
+        Unknown names are left out, with a warning if they could have changed the result.
+        """
+        known = {option.name for option in dataclasses.fields(cls)}
+        given = {name: value for name, value in options.items() if value is not None}
+        if unknown := [name for name in given if name not in known | _BOOKKEEPING]:
+            warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=2)
+        return cls(**{name: value for name, value in given.items() if name in known})
+
+    @classmethod
+    def from_model_config(cls, fields: Mapping[str, Any]) -> GenerationConfig:
+        """The decoding options among the fields of a model's configuration, its special ids included.
+
+        A config that does not name ``forced_eos_token_id`` forces EOS at ``max_length``, as transformers' BART does; a
+        config that says null does not.
+        """
+        known = {option.name for option in dataclasses.fields(cls)}
+        options = {name: value for name, value in fields.items() if name in known}
+        return cls.from_dict({"forced_eos_token_id": fields["eos_token_id"]} | options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every option by name; ``from_dict`` reverses this, and transformers reads it."""
+        return dataclasses.asdict(self)
+
+    def merged(self, **options: Any) -> GenerationConfig:
+        """A copy with some options replaced.
+
+        Raises:
+            InputError: an unknown option (the message names the nearest known one), or a bad value.
+        """
+        known = [option.name for option in dataclasses.fields(self)]
+        for name in options:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+                raise InputError(f"unknown generation option {name!r}; the nearest known one is {nearest!r}")
+        return dataclasses.replace(self, **options)
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        """All ids that end a sequence; may be empty."""
+        return _as_list(self.eos_token_id)
+
+    @property
+    def forced_eos_token_ids(self) -> list[int]:
+        """All ids allowed in the last place of a sequence as long as max_length; empty: any."""
+        return _as_list(self.forced_eos_token_id)
+
+    @property
+    def fill_token_id(self) -> int | None:
+        """The id that fills sequences after their end; None if nothing ends before max_length."""
+        return self.pad_token_id if self.pad_token_id is not None else next(iter(self.eos_token_ids), None)
+
+    @property
+    def start_token_id(self) -> int:
+        """The first decoder id.
+
+        Raises:
+            InputError: neither decoder_start_token_id nor bos_token_id is set.
+        """
+        start = self.decoder_start_token_id if self.decoder_start_token_id is not None else self.bos_token_id
+        if start is None:
+            raise InputError("decoder_start_token_id and bos_token_id are both None; one of them must be an id")
+        return start
+
+    @property
+    def shortest(self) -> int:
+        """The length from which on EOS is allowed."""
+        return self.min_length if self.min_new_tokens is None else self.min_new_tokens + 1
+
+    def longest(self, positions: int) -> int:
+        """The greatest length of a sequence for a decoder with so many positions.
+
+        Raises:
+            InputError: the options ask for more. A sequence may be one longer than the positions, because its last id
+                is never read.
+        """
+        if self.max_new_tokens is not None:
+            name, value, start = "max_new_tokens", self.max_new_tokens, 1
+        elif self.max_length is not None:
+            name, value, start = "max_length", self.max_length, 0
+        else:
+            return max(2, min(_DEFAULT_NEW_TOKENS + 1, positions))
+        if value + start > positions + 1:
+            most = positions + 1 - start
+            raise InputError(f"{name} is {value}; allowed: at most {most}, for the model has {positions} positions")
+        return value + start
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raise InputError if an option holds an id outside a vocabulary of that size, or all ids are EOS."""
+        for name, ids in {
+            "bad_words_ids": [token for word in self.bad_words_ids or [] for token in word],
+            "forced_bos_token_id": _as_list(self.forced_bos_token_id),
+            "forced_eos_token_id": self.forced_eos_token_ids,
+            "eos_token_id": self.eos_token_ids,
+            "pad_token_id": _as_list(self.pad_token_id),
+            "decoder_start_token_id": [self.start_token_id],
+        }.items():
+            if max(ids, default=0) >= size:
+                raise InputError(f"{name} holds {max(ids)}; allowed: ids below the vocabulary's size, {size}")
+        if len(self.eos_token_ids) >= size:
+            raise InputError(f"eos_token_id holds {len(self.eos_token_ids)} ids; allowed: fewer than there are, {size}")
+
+
+def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str, str]:
+    """Whether a value that is not None is in the option's range, the option's name, and what is allowed."""
+    name = option.name
+    kind = str(option.type).removesuffix(" | None")
+    if kind == "bool":
+        return isinstance(value, bool), name, "True or False"
+    if kind == "int":
+        least = _LEAST.get(name, 0)
+        return _is_int(value, least), name, f"an integer of at least {least}"
+    if kind == "float":
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        in_range, allowed = _RANGES[name]
+        return is_number and in_range(value), name, allowed
+    if name == "early_stopping":
+        return isinstance(value, bool) or value == "never", name, 'True, False or "never"'
+    if name == "bad_words_ids":
+        return isinstance(value, list) and all(map(_is_ids, value)), name, "a list of lists of ids, none of them empty"
+    return _is_int(value, 0) or _is_ids(value), name, "an id or a list of ids"
+
+
+def _as_list(ids: int | list[int] | None) -> list[int]:
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+
+
+def _is_int(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(_is_int(item, 0) for item in value)

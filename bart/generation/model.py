@@ -1,0 +1,62 @@
+"""What decoding needs of a model.
+
+Shapes: B articles, K decoder rows per article, S source length, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bart.configuration.configuration_generation import GenerationConfig
+from bart.generation.cache import DecoderCache
+
+
+class Sizes(Protocol):
+    """The fields of a model's configuration that decoding reads."""
+
+    vocab_size: int
+    d_model: int
+    max_position_embeddings: int
+
+
+class Model(Protocol):
+    """An encoder and a decoder that reads one token per row and step.
+
+    A step (`decode`, `log_softmax`) must do the same operations on tensors of the same shapes every time and must not
+    wait for the device, so that it can be recorded (see `graphs`).
+    """
+
+    config: Sizes
+    generation_config: GenerationConfig
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all inputs and outputs."""
+
+    def modules(self) -> Iterator[nn.Module]:
+        """As `torch.nn.Module.modules`."""
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for ids and 0 for padding."""
+
+    def new_cache(
+        self,
+        encoder_states: Tensor,
+        attention_mask: Tensor | None = None,
+        beams: int = 1,
+        max_length: int | None = None,
+    ) -> DecoderCache:
+        """A cache for K = beams rows per article that read at most max_length tokens each.
+
+        encoder_states are (B, S, D), attention_mask (B, S).
+        """
+
+    def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
+        """Logits (B, K, V) after the next ids (B, K). `cache.advance` has been called once before."""
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of logits (B·K, V) in fp32; may overwrite the logits."""

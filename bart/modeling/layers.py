@@ -1,0 +1,297 @@
+"""The parts of BART's network: attention, layers, and the encoder and decoder stacks.
+
+Parameter names and shapes are those of Hugging Face's `BartForConditionalGeneration`. A copy for inference
+(`bart.modeling.packed`) replaces attention, linear layers and norms by modules with the same methods.
+
+Shapes: B batch, S source length, T target length, L keys, K beams, D model width, H heads, Dh = D / H head width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.generation.cache import DecoderCache, LayerCache
+from bart.modeling import cpu
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+# fairseq numbers positions from pad_token_id + 1 = 2, and the published tables keep the two unused rows.
+POSITION_OFFSET = 2
+
+
+def _readable(attention_mask: Tensor | None) -> Tensor | None:
+    """(B, S) of ones and zeros -> (B, 1, 1, S), true where a position may be read."""
+    return None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+
+
+def _dropout(states: Tensor, probability: float, training: bool) -> Tensor:
+    if training and probability and states.device.type == "cpu":
+        return cpu.dropout(states, probability)
+    return F.dropout(states, probability, training)
+
+
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool = False, dropout: float = 0.0
+) -> Tensor:
+    """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1) by the fastest of torch's ways.
+
+    Args:
+        query: (B, H, T, Dh).
+        keys, values: (B, H, L, Dh).
+        mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere.
+        is_causal: in place of a mask, a query reads the keys up to its own position.
+        dropout: the probability with which a weight is dropped.
+
+    Returns:
+        (B, H, T, Dh).
+    """
+    if query.device.type == "cpu" and dropout:
+        return cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
+    if query.device.type == "cpu" and query.dtype == torch.bfloat16 and not (is_causal or torch.is_grad_enabled()):
+        return cpu.attend(query, keys, values, mask)
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
+
+
+class BartAttention(nn.Module):
+    """Multi-head attention (Vaswani et al., 2017, section 3.2.2)."""
+
+    def __init__(self, d_model: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+
+    def _split(self, states: Tensor) -> Tensor:
+        """(B, L, D) -> (B, H, L, Dh)."""
+        return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def queries(self, states: Tensor) -> Tensor:
+        """Queries (B, H, T, Dh) of states (B, T, D)."""
+        return self._split(self.q_proj(states))
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values, each (B, H, L, Dh), of states (B, L, D)."""
+        return self._split(self.k_proj(states)), self._split(self.v_proj(states))
+
+    def queries_keys_values(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (B, H, L, Dh), of the same states (B, L, D)."""
+        return self.queries(states), *self.keys_values(states)
+
+    def forward(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Attend as `attend` does and join the heads -> (B, T, D)."""
+        context = attend(query, keys, values, mask, is_causal, self.dropout if self.training else 0.0)
+        return self.out_proj(context.transpose(1, 2).flatten(2))
+
+
+class ActivatedLinear(nn.Linear):
+    """A linear layer and the activation after it."""
+
+    def __init__(self, inputs: int, outputs: int, activation: str) -> None:
+        super().__init__(inputs, outputs)
+        self.activation = activation
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(…, inputs) -> (…, outputs)."""
+        return ACTIVATIONS[self.activation](super().forward(states))
+
+
+class ResidualNorm(nn.LayerNorm):
+    """A layer norm that can add a branch's output to the residual stream first."""
+
+    def add(self, hidden: Tensor, update: Tensor) -> Tensor:
+        """The norm of hidden + update, (…, D) each."""
+        return self(hidden + update)
+
+
+class _Layer(nn.Module):
+    """What encoder and decoder layers share: residual branches and the feed-forward block."""
+
+    def __init__(self, config: BartConfig, ffn_dim: int) -> None:
+        super().__init__()
+        self.pre_ln = config.pre_ln
+        self.dropout = config.dropout
+        self.activation_dropout = config.activation_dropout
+        self.fc1 = ActivatedLinear(config.d_model, ffn_dim, config.activation_function)
+        self.fc2 = nn.Linear(ffn_dim, config.d_model)
+        self.final_layer_norm = ResidualNorm(config.d_model)
+
+    def _branch(self, hidden: Tensor, norm: ResidualNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
+        """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
+        update = _dropout(branch(norm(hidden) if self.pre_ln else hidden), self.dropout, self.training)
+        return hidden + update if self.pre_ln else norm.add(hidden, update)
+
+    def _feed_forward(self, hidden: Tensor) -> Tensor:
+        return self.fc2(_dropout(self.fc1(hidden), self.activation_dropout, self.training))
+
+
+class BartEncoderLayer(_Layer):
+    def __init__(self, config: BartConfig) -> None:
+        super().__init__(config, config.encoder_ffn_dim)
+        self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
+        self.self_attn_layer_norm = ResidualNorm(config.d_model)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """hidden (B, S, D), mask (B, 1, 1, S) or None -> (B, S, D)."""
+
+        def self_attention(states: Tensor) -> Tensor:
+            return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
+
+        hidden = self._branch(hidden, self.self_attn_layer_norm, self_attention)
+        hidden = self._branch(hidden, self.final_layer_norm, self._feed_forward)
+        if hidden.dtype == torch.float16:  # an overflow must not become NaN in later layers
+            limit = torch.finfo(torch.float16).max - 1000
+            hidden = hidden.clamp(-limit, limit)
+        return hidden
+
+
+class BartDecoderLayer(_Layer):
+    def __init__(self, config: BartConfig) -> None:
+        super().__init__(config, config.decoder_ffn_dim)
+        heads, dropout = config.decoder_attention_heads, config.attention_dropout
+        self.self_attn = BartAttention(config.d_model, heads, dropout)
+        self.self_attn_layer_norm = ResidualNorm(config.d_model)
+        self.encoder_attn = BartAttention(config.d_model, heads, dropout)
+        self.encoder_attn_layer_norm = ResidualNorm(config.d_model)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        self_mask: Tensor | None,
+        cross_mask: Tensor | None,
+        encoder_states: Tensor | None = None,
+        cache: LayerCache | None = None,
+        columns: slice | Tensor | None = None,
+    ) -> Tensor:
+        """Run the layer over a whole target, or with a cache over the next token of each beam.
+
+        Args:
+            hidden: (B, T, D); with a cache (B, K, D), where beams take the place of positions.
+            self_mask: broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None means causal.
+            cross_mask: (B, 1, 1, S), or None.
+            encoder_states: (B, S, D); not needed with a cache, which holds their keys and values.
+            columns: the columns of the cache for the keys and values of these tokens.
+
+        Returns:
+            As hidden.
+        """
+
+        def self_attention(states: Tensor) -> Tensor:
+            query, keys, values = self.self_attn.queries_keys_values(states)
+            if cache is not None:
+                keys, values = cache.store(keys, values, columns)
+            return self.self_attn(query, keys, values, self_mask, is_causal=self_mask is None)
+
+        def cross_attention(states: Tensor) -> Tensor:
+            query = self.encoder_attn.queries(states)
+            if cache is not None:
+                return self.encoder_attn(query, cache.cross_keys, cache.cross_values, cross_mask)
+            return self.encoder_attn(query, *self.encoder_attn.keys_values(encoder_states), cross_mask)
+
+        hidden = self._branch(hidden, self.self_attn_layer_norm, self_attention)
+        hidden = self._branch(hidden, self.encoder_attn_layer_norm, cross_attention)
+        return self._branch(hidden, self.final_layer_norm, self._feed_forward)
+
+
+class _Stack(nn.Module):
+    """What encoder and decoder share: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
+
+    def __init__(self, config: BartConfig, embed_tokens: nn.Embedding, layers: list[_Layer], layerdrop: float) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.layerdrop = layerdrop
+        self.max_positions = config.max_position_embeddings
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.activation_checkpointing = False
+        self.embed_tokens = embed_tokens
+        self.embed_positions = nn.Embedding(config.max_position_embeddings + POSITION_OFFSET, config.d_model)
+        self.layers = nn.ModuleList(layers)
+        self.layernorm_embedding = nn.LayerNorm(config.d_model)
+        self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
+
+    def _embed(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        """ids (B, T) -> (B, T, D), at positions 0 … T - 1; or all ids of an article at its position of (B,)."""
+        if positions is not None:
+            places = self.embed_positions(positions[:, None] + POSITION_OFFSET)
+        elif ids.shape[1] <= self.max_positions:
+            places = self.embed_positions.weight[POSITION_OFFSET : POSITION_OFFSET + ids.shape[1]]
+        else:
+            raise InputError(
+                f"a sequence of {ids.shape[1]} tokens is longer than the model's max_position_embeddings "
+                f"({self.max_positions})"
+            )
+        hidden = self.layernorm_embedding(self.embed_tokens(ids) * self.embed_scale + places)
+        return _dropout(hidden, self.dropout, self.training)
+
+    def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
+        if self.training and self.layerdrop and torch.rand(()).item() < self.layerdrop:
+            return hidden
+        if self.activation_checkpointing and self.training:
+            return checkpoint(layer, hidden, *args, use_reentrant=False)
+        return layer(hidden, *args)
+
+
+class BartEncoder(_Stack):
+    def __init__(self, config: BartConfig, embed_tokens: nn.Embedding) -> None:
+        layers = [BartEncoderLayer(config) for _ in range(config.encoder_layers)]
+        super().__init__(config, embed_tokens, layers, config.encoder_layerdrop)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D)."""
+        mask = _readable(attention_mask)
+        hidden = self._embed(input_ids)
+        for layer in self.layers:
+            hidden = self._run(layer, hidden, mask)
+        return self.layer_norm(hidden)
+
+
+class BartDecoder(_Stack):
+    def __init__(self, config: BartConfig, embed_tokens: nn.Embedding) -> None:
+        layers = [BartDecoderLayer(config) for _ in range(config.decoder_layers)]
+        super().__init__(config, embed_tokens, layers, config.decoder_layerdrop)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        encoder_states: Tensor,
+        encoder_attention_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) -> states (B, T, D).
+
+        attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
+        """
+        length = input_ids.shape[1]
+        self_mask = _readable(attention_mask)
+        if self_mask is not None:
+            self_mask = self_mask & self_mask.new_ones(length, length).tril()
+        cross_mask = _readable(encoder_attention_mask)
+        hidden = self._embed(input_ids)
+        for layer in self.layers:
+            hidden = self._run(layer, hidden, self_mask, cross_mask, encoder_states)
+        return self.layer_norm(hidden)
+
+    def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
+        """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
+        hidden = self._embed(input_ids, cache.positions)
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            hidden = layer(hidden, cache.self_mask, cache.cross_mask, cache=layer_cache, columns=cache.columns)
+        return self.layer_norm(hidden)

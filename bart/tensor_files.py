@@ -1,0 +1,84 @@
+"""Reading files of tensors, safetensors and torch checkpoints, without running code from them."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import re
+import struct
+import warnings
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from bart.errors import InputError
+
+# What torch's restricted unpickler raises on damaged bytes: found by flipping and cutting bytes of real files.
+_DAMAGED = (
+    OSError,
+    pickle.UnpicklingError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    struct.error,
+)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read one file: names to tensors, or the top level of a training checkpoint.
+
+    The first bytes tell the format, never the name. Torch files are loaded with `weights_only=True`; the one class
+    allowed besides tensors and plain containers is `argparse.Namespace`, which fairseq and older Lightning checkpoints
+    hold.
+
+    Raises:
+        InputError: the file is missing, empty, damaged or foreign.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if not head:
+        raise InputError(f"{path}: the file is empty")
+    if head[8:9] == b"{":  # eight bytes of header length, then JSON
+        try:
+            return safetensors.torch.load_file(path)
+        except SafetensorError as error:
+            raise InputError(f"{path}: a damaged, truncated or foreign safetensors file ({error})") from error
+    if head.startswith((b"PK\x03\x04", b"\x80")):
+        return _read_torch(path, zipped=head.startswith(b"PK"))
+    hint = "; it is a Git LFS pointer: run `git lfs pull`" if head.startswith(b"version https:/") else ""
+    raise InputError(f"{path}: neither a safetensors file nor a torch checkpoint{hint}")
+
+
+def _read_torch(path: Path, zipped: bool) -> dict[str, Any]:
+    """Load a torch file. Files from before torch 1.6 are bare pickles, not zipped."""
+    # torch takes any file named .safetensors for safetensors; an open file has no name.
+    mapped = zipped and path.suffix != ".safetensors"
+    try:
+        with (
+            path.open("rb") as file,
+            torch.serialization.safe_globals([argparse.Namespace]),
+            warnings.catch_warnings(),
+        ):
+            warnings.filterwarnings("ignore", "Detected pickle protocol")  # the error below says more
+            content = torch.load(path if mapped else file, map_location="cpu", weights_only=True, mmap=mapped)
+    except _DAMAGED as error:
+        foreign = re.search(r"Unsupported (?:global: GLOBAL|class) ([\w.]+)", str(error))
+        if foreign is None:
+            raise InputError(f"{path}: a damaged, truncated or foreign torch file") from error
+        raise InputError(
+            f"{path}: it holds a pickled {foreign[1]}; only tensors, plain containers and argparse.Namespace are "
+            "loaded, so save its state dict alone"
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: it holds a {type(content).__name__}, not a checkpoint")
+    return content

@@ -1,0 +1,148 @@
+"""Decoding options: what is refused and in which words, and what a file or a model config gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.generation import GenerationConfig
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 0},
+        {"num_beams": 2.0},
+        {"num_beams": True},
+        {"max_length": 1},
+        {"max_new_tokens": 0},
+        {"min_length": -1},
+        {"length_penalty": float("nan")},
+        {"length_penalty": "2"},
+        {"early_stopping": "always"},
+        {"early_stopping": 1.5},
+        {"temperature": 0},
+        {"temperature": -1.0},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"repetition_penalty": 0},
+        {"no_repeat_ngram_size": -3},
+        {"encoder_no_repeat_ngram_size": 1.5},
+        {"bad_words_ids": [5]},
+        {"bad_words_ids": [[]]},
+        {"bad_words_ids": [[-1]]},
+        {"eos_token_id": "2"},
+        {"eos_token_id": []},
+        {"forced_eos_token_id": -1},
+        {"forced_bos_token_id": [0]},
+        {"num_return_sequences": 0},
+        {"num_return_sequences": 2},
+        {"num_return_sequences": 5, "num_beams": 4},
+        {"num_beam_groups": 3, "num_beams": 4, "diversity_penalty": 1.0},
+        {"num_beam_groups": 2},
+        {"diversity_penalty": 0.0, "num_beam_groups": 2, "num_beams": 4},
+        {"diversity_penalty": 1.0},
+        {"diversity_penalty": -1.0, "num_beam_groups": 2, "num_beams": 4},
+        {"do_sample": True, "num_beam_groups": 2, "num_beams": 4, "diversity_penalty": 1.0},
+        {"output_scores": 1},
+    ],
+    ids=str,
+)
+def test_bad_value_is_named_with_what_is_allowed(options: dict):
+    name = next(iter(options))
+    with pytest.raises(InputError) as error:
+        GenerationConfig().merged(**options)
+    message = str(error.value)
+    assert message.startswith(f"{name} is {options[name]!r}; allowed: ")
+    assert "\n" not in message
+
+
+def test_unknown_option_names_the_nearest():
+    with pytest.raises(InputError, match="'num_beam'.*'num_beams'"):
+        GenerationConfig().merged(num_beam=4)
+    with pytest.raises(InputError, match="use_cache"):
+        GenerationConfig().merged(use_cache=True)
+
+
+def test_none_switches_an_option_off():
+    config = GenerationConfig(num_beams=4, top_k=10, forced_bos_token_id=0)
+    off = config.merged(num_beams=None, top_k=None, top_p=None, forced_bos_token_id=None, early_stopping=None)
+    assert (off.num_beams, off.top_k, off.top_p, off.forced_bos_token_id, off.early_stopping) == (
+        1,
+        0,
+        1.0,
+        None,
+        False,
+    )
+
+
+def test_merged_leaves_the_original_alone():
+    config = GenerationConfig(num_beams=4)
+    assert config.merged(num_beams=2).num_beams == 2
+    assert config.num_beams == 4
+
+
+def test_dict_round_trip():
+    config = GenerationConfig(num_beams=4, top_k=0, early_stopping="never", bad_words_ids=[[4, 5]], eos_token_id=[2, 3])
+    assert GenerationConfig.from_dict(config.to_dict()) == config
+
+
+def test_hub_file_loads_with_its_bookkeeping(recwarn: pytest.WarningsRecorder):
+    config = GenerationConfig.from_dict(
+        {
+            "_from_model_config": True,
+            "transformers_version": "4.27.0.dev0",
+            "use_cache": True,
+            "bos_token_id": 0,
+            "decoder_start_token_id": 2,
+            "early_stopping": True,
+            "eos_token_id": 2,
+            "forced_bos_token_id": 0,
+            "forced_eos_token_id": 2,
+            "length_penalty": 2.0,
+            "max_length": 142,
+            "min_length": 56,
+            "no_repeat_ngram_size": 3,
+            "num_beams": 4,
+            "pad_token_id": 1,
+            "top_k": None,
+            "typical_p": None,
+        }
+    )
+    assert (config.num_beams, config.max_length, config.min_length, config.length_penalty) == (4, 142, 56, 2.0)
+    assert config.top_k == 50
+    assert not recwarn.list
+
+
+def test_file_options_that_are_not_supported_are_named_in_a_warning():
+    with pytest.warns(UserWarning, match="typical_p"):
+        config = GenerationConfig.from_dict({"typical_p": 0.9, "num_beams": 3})
+    assert config.num_beams == 3
+
+
+def test_model_config_gives_its_decoding_options_and_ids():
+    fields = BartConfig(num_beams=6, length_penalty=0.8, max_length=62, forced_bos_token_id=0, eos_token_id=3).to_dict()
+    config = GenerationConfig.from_model_config(fields)
+    assert (config.num_beams, config.length_penalty, config.max_length) == (6, 0.8, 62)
+    assert (config.pad_token_id, config.bos_token_id, config.decoder_start_token_id) == (1, 0, 2)
+    assert config.forced_bos_token_id == 0
+    assert config.eos_token_id == config.forced_eos_token_id == 3
+
+
+def test_model_config_can_say_that_no_eos_is_forced():
+    fields = {"eos_token_id": 2, "forced_eos_token_id": None}
+    assert GenerationConfig.from_model_config(fields).forced_eos_token_id is None
+
+
+def test_lengths():
+    assert GenerationConfig().longest(1024) == 21
+    assert GenerationConfig().longest(16) == 16
+    assert GenerationConfig(max_length=17).longest(16) == 17
+    assert GenerationConfig(max_length=50, max_new_tokens=7).longest(16) == 8
+    assert GenerationConfig(min_length=9, min_new_tokens=3).shortest == 4
+    with pytest.raises(InputError, match="max_length is 18.*at most 17"):
+        GenerationConfig(max_length=18).longest(16)
+    with pytest.raises(InputError, match="max_new_tokens is 17.*at most 16"):
+        GenerationConfig(max_new_tokens=17).longest(16)

@@ -1,0 +1,106 @@
+"""Runs of finetune.py in processes of their own, each a fork of one that has loaded everything: cheap, and real."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+SECONDS = 300  # no run takes as long, however busy the machine is
+CONTEXT = multiprocessing.get_context("forkserver")
+LOADED = "finetune pandas pytest torch._dynamo torch.utils.tensorboard tests.forked tests.tiny_run".split()
+LOADED += ["utils.recipes.finetuning", "utils.tasks.summarization", "utils.tasks.translation"]
+CONTEXT.set_forkserver_preload(LOADED)
+Before = Callable[[], None]
+
+
+def start(
+    options: Sequence[object],
+    output: Path,
+    *,
+    ranks: int = 1,
+    before: Before | None = None,
+    largest_file: int | None = None,
+) -> list[BaseProcess]:
+    """Start finetune.py with these options.
+
+    Args:
+        output: its --output_dir; the output of rank R goes to `<output>.R.log`.
+        ranks: processes that train together on the CPU, with an environment as torchrun makes it.
+        before: called in each process before the run; a function of a module, or a `partial` of one.
+        largest_file: bytes, beyond which the system refuses to write to a file.
+    """
+    environments: list[dict[str, object]] = [{}]
+    if ranks > 1:
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "TORCHELASTIC_RUN_ID": "test"}
+        world = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+        environments = [{**meeting, **world, "RANK": rank, "LOCAL_RANK": rank} for rank in range(ranks)]
+    argv = [*map(str, options), "--output_dir", str(output)]
+    processes = []
+    for environment in environments:
+        variables = {name: str(value) for name, value in environment.items()}
+        process = CONTEXT.Process(
+            target=_run, args=(argv, log_of(output, len(processes)), variables, before, largest_file)
+        )
+        process.start()
+        processes.append(process)
+    return processes
+
+
+def finish(processes: Sequence[BaseProcess]) -> list[int | None]:
+    """Wait for processes to end; their exit statuses."""
+    for process in processes:
+        process.join(SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    return [process.exitcode for process in processes]
+
+
+def run(options: Sequence[object], output: Path, *, ranks: int = 1, before: Before | None = None) -> None:
+    """finetune.py to its end, which must be a good one."""
+    statuses = finish(start(options, output, ranks=ranks, before=before))
+    assert statuses == [0] * ranks, "\n".join(log_of(output, rank).read_text()[-3000:] for rank in range(ranks))
+
+
+def call(work: Callable[..., Any], *arguments: object) -> Any:
+    """What a function of a module gives in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=CONTEXT) as pool:
+        return pool.submit(work, *arguments).result(SECONDS)
+
+
+def log_of(output: Path, rank: int = 0) -> Path:
+    return output.with_name(f"{output.name}.{rank}.log")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _run(
+    argv: list[str], log: Path, environment: dict[str, str], before: Before | None, largest_file: int | None
+) -> None:
+    import finetune
+    from utils.cli import run_main
+    from utils.evaluation import report
+
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(environment)
+    if largest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    report.draw = lambda path, chart: ""  # the report's PNGs would take longer than the run
+    if before is not None:
+        before()
+    sys.argv = ["finetune.py", *argv]
+    run_main(finetune.main)

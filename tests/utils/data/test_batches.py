@@ -1,0 +1,83 @@
+"""Examples put together: padding, stand-ins, rows of a batch, and pairs of texts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.data.batches import Batch, Batches, evaluation_batches
+from utils.data.pairs import TokenPairs, collate_pairs
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BartTokenizer:
+    return BartTokenizer.train(["the cat sat on the mat", "a dog ran"] * 5, vocab_size=280)
+
+
+@pytest.fixture(scope="module")
+def pairs(tokenizer: BartTokenizer) -> TokenPairs:
+    return TokenPairs.from_texts(["the cat sat", "a dog ran on the mat " * 5], ["cat", "a dog ran"], tokenizer, 12, 4)
+
+
+@given(count=st.integers(1, 50), batch_size=st.integers(1, 9), world_size=st.integers(1, 3))
+def test_evaluation_sees_each_example_once(count: int, batch_size: int, world_size: int) -> None:
+    lengths = np.random.default_rng(0).integers(3, 1000, count)
+    shares = [evaluation_batches(lengths, batch_size, rank, world_size) for rank in range(world_size)]
+    assert sorted(i for share in shares for batch in share for i in batch) == list(range(count))
+    for share in shares:
+        seen = [lengths[i] for batch in share for i in batch]
+        assert seen == sorted(seen, reverse=True)
+
+
+def test_examples_are_what_the_tokenizer_gives(pairs: TokenPairs, tokenizer: BartTokenizer) -> None:
+    for number, (source, target) in enumerate([("the cat sat", "cat"), ("a dog ran on the mat " * 5, "a dog ran")]):
+        pair = pairs[number]
+        assert pair.source.tolist() == tokenizer(source, max_length=12, truncation=True)["input_ids"]
+        assert pair.target.tolist() == tokenizer(target, max_length=4, truncation=True)["input_ids"]
+        assert pair.reference == target
+        assert pairs.lengths[number].tolist() == [len(pair.source), len(pair.target)]
+    assert len(pairs[1].source) == 12
+    assert pairs[1].source[-1] == tokenizer.eos_token_id
+
+
+def test_pairs_are_known_by_their_content(tokenizer: BartTokenizer) -> None:
+    def identity(sources: list[str], targets: list[str]) -> dict[str, object]:
+        return TokenPairs.from_texts(sources, targets, tokenizer, 12, 12).identity
+
+    texts = ["cat", "dog", "mat"]
+    assert identity(texts, texts) == identity(list(texts), list(texts))
+    others = [(texts[::-1], texts), (texts, texts[::-1]), (texts[:2], texts[:2]), (["cat", "dog", "sat"], texts)]
+    assert len({str(identity(*pair)) for pair in [(texts, texts), *others]}) == 5
+
+
+def test_a_batch_is_padded_to_a_multiple_of_8(pairs: TokenPairs, tokenizer: BartTokenizer) -> None:
+    inputs = collate_pairs([pairs[1], pairs[0]], tokenizer.pad_token_id)
+    assert inputs["input_ids"].shape == (2, 16)
+    assert inputs["labels"].shape == (2, 8)
+    assert torch.equal(inputs["input_ids"] != tokenizer.pad_token_id, inputs["attention_mask"].bool())
+    assert inputs["attention_mask"].sum(1).tolist() == [len(pairs[1].source), len(pairs[0].source)]
+    assert (inputs["labels"] != -100).sum(1).tolist() == [len(pairs[1].target), len(pairs[0].target)]
+    assert inputs["references"] == ["a dog ran", "cat"]
+
+
+def test_batches_know_their_examples_and_a_stand_in_does_not_count(pairs: TokenPairs) -> None:
+    batches = Batches(pairs, lambda examples: collate_pairs(examples, 1))
+    both, stand_in = batches[[1, 0]], batches[[~1]]
+    assert (both.index, both.counts, both.tokens, len(both)) == ([1, 0], True, int(pairs.lengths.sum()), 2)
+    assert (stand_in.index, stand_in.counts, len(stand_in)) == ([1], False, 1)
+    assert stand_in.inputs["references"] == ["a dog ran"]
+    some = both.rows([1])
+    assert some["references"] == ["cat"]
+    assert torch.equal(some["input_ids"], both.inputs["input_ids"][1:])
+
+
+def test_a_batch_goes_to_a_device_as_one() -> None:
+    batch = Batch({"ids": torch.ones(2, 3), "names": ["a", "b"]}, [4, 7], 6, counts=False)
+    moved = batch.to(torch.device("meta"))
+    assert moved.inputs["ids"].device.type == "meta" and moved.inputs["names"] == ["a", "b"]
+    assert (moved.index, moved.tokens, moved.counts) == ([4, 7], 6, False)
+    assert batch.inputs["ids"].device.type == "cpu"

@@ -1,0 +1,160 @@
+"""Which examples a process predicts, and in which batches, with a task that only takes note of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from utils.clock import Clock
+from utils.evaluation import predicting
+from utils.evaluation.journal import Journal
+from utils.evaluation.predicting import predict_share
+from utils.evaluation.speed import ProcessSpeed, speed_report
+from utils.memory import FittingSize
+from utils.tasks.task import Prediction
+
+LENGTHS = np.array([5, 9, 2, 7, 3, 8, 4, 6, 1, 11, 10])
+EXAMPLES: Any = SimpleNamespace(lengths=LENGTHS[:, None], seconds=0.5)
+MODEL: Any = SimpleNamespace(device=torch.device("cpu"))
+
+
+class Notes:
+    """A task that notes the lengths of what it was given at once. Of each example encoding takes a second."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[list[int], int]] = []
+
+    def predict(
+        self, model: Any, examples: Any, numbers: Sequence[int], size: int, clock: Clock
+    ) -> Iterator[tuple[int, Prediction]]:
+        self.batches.append(([int(LENGTHS[number]) for number in numbers], size))
+        for number in reversed(numbers):
+            clock.seconds["encode"] += 1
+            yield number, Prediction({"length": int(LENGTHS[number])}, 1.0, 1, tokens=2, seconds=0.25)
+
+
+def share(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, rank: int, world: int, batching: str, warmup: int, todo: list[int]
+) -> tuple[Notes, dict[int, Prediction], ProcessSpeed]:
+    monkeypatch.setattr(predicting, "rank_and_world", lambda: (rank, world))
+    task, journal = Notes(), Journal(folder, "test")
+    journal.open(rank)
+    predicted, speed = predict_share(
+        *(task, MODEL, EXAMPLES, todo),  # type: ignore[arg-type]
+        fitting=FittingSize(3, "--bs"),
+        batching=batching,
+        warmup_batches=warmup,
+        journal=journal,
+    )
+    journal.close()
+    return task, predicted, speed
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_static_batches_do_not_depend_on_the_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: int, warmup: int
+) -> None:
+    batches = []
+    for rank in range(world):
+        task, _, speed = share(monkeypatch, tmp_path, rank, world, "static", warmup, list(range(11)))
+        batches += [lengths for lengths, _ in task.batches]
+        assert len(speed.latencies) == len(task.batches) - (warmup if len(task.batches) > 1 else 0)
+    assert sorted(batches, reverse=True) == [[11, 10, 9], [8, 7, 6], [5, 4, 3], [2, 1]]
+
+
+@pytest.mark.parametrize("batching", ["continuous", "static"])
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("todo", [list(range(11)), [9, 0, 4, 7, 10], [3], []])
+def test_every_example_left_is_predicted_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, batching: str, world: int, todo: list[int]
+) -> None:
+    found: dict[int, Prediction] = {}
+    timed = warm = 0
+    for rank in range(world):
+        _, predicted, speed = share(monkeypatch, tmp_path, rank, world, batching, 1, todo)
+        assert not found.keys() & predicted.keys()
+        found |= predicted
+        timed += speed.articles
+        warm += speed.warmup_articles
+        assert speed.tokens == 2 * speed.articles and speed.seconds["encode"] == speed.articles
+    assert {number: entry.values["length"] for number, entry in found.items()} == {n: LENGTHS[n] for n in todo}
+    assert timed + warm == len(todo) and (timed > 0 or not todo)
+    noted = [line for path in (tmp_path / ".test_progress").glob("rank*") for line in path.read_text().splitlines()]
+    assert len(noted) == len(todo)
+
+
+def test_continuous_batches_get_all_examples_at_once_shared_by_length(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = share(monkeypatch, tmp_path, 0, 2, "continuous", 0, list(range(11)))[0]
+    second = share(monkeypatch, tmp_path, 1, 2, "continuous", 0, list(range(11)))[0]
+    assert first.batches == [([11, 9, 7, 5, 3, 1], 3)]
+    assert second.batches == [([10, 8, 6, 4, 2], 3)]
+    task, _, speed = share(monkeypatch, tmp_path, 0, 1, "continuous", 1, list(range(11)))
+    assert task.batches == [([11, 8, 4], 3), ([10, 9, 7, 6, 5, 3, 2, 1], 3)]
+    assert speed.latencies == [0.25] * 8
+
+
+def test_time_that_is_no_part_of_a_prediction_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Time stands still but for a pause of a second in each batch, in which everything else takes half of one."""
+    now = [0.0]
+    monkeypatch.setattr(predicting.time, "perf_counter", lambda: now[0])
+
+    def predict(self: Notes, model: Any, examples: Any, numbers: Sequence[int], size: int, clock: Clock) -> Any:
+        now[0] += 0.5
+        with clock.part("paused"):
+            now[0] += 1
+        for number in numbers:
+            yield number, Prediction({}, 1.0, 1)
+
+    monkeypatch.setattr(Notes, "predict", predict)
+    _, _, speed = share(monkeypatch, tmp_path, 0, 1, "static", 0, list(range(11)))
+    assert speed.latencies == [0.5] * 4 and speed.seconds["total"] == 2
+
+
+@pytest.mark.parametrize(("length", "count"), [(0, 3), (1, 1), (2, 1), (9, 4), (9, 9), (10, 0), (10, 3), (100, 7)])
+def test_warm_up_takes_at_most_half_and_from_everywhere(length: int, count: int) -> None:
+    chosen, rest = predicting._spread(range(length), count)
+    assert len(chosen) == min(count, length // 2)
+    assert sorted([*chosen, *rest]) == list(range(length))
+    if len(chosen) > 1:
+        assert chosen[-1] >= length * (len(chosen) - 1) // len(chosen)
+        assert np.ptp(np.diff(chosen)) <= 1
+
+
+def test_the_slowest_process_gives_the_time_and_all_give_the_articles() -> None:
+    fast = ProcessSpeed(8, {"total": 2.0, "encode": 0.5, "detokenise": 0.25}, [0.1, 0.2], 2, 30, 0.7, 1, 1.5)
+    slow = ProcessSpeed(4, {"total": 4.0, "encode": 1.0, "detokenise": 0.5}, [0.3, 0.4, 1.0], 3, 50, 0.6, 2, 1.25)
+    report = speed_report([fast, slow], "static", torch.device("cpu"), resumed=6)
+    assert report.pop("latency_ms") == pytest.approx(
+        {"mean": 400, "p50": 300, "p90": 760, "p95": 880, "p99": 976, "p100": 1000}
+    )
+    histogram = report.pop("latency_histogram")
+    assert sum(histogram["counts"]) == 5 and len(histogram["edges_ms"]) == len(histogram["counts"]) + 1
+    assert (histogram["edges_ms"][0], histogram["edges_ms"][-1]) == pytest.approx((100, 1000))
+    assert report == {
+        "articles_per_second": 5 / 4,
+        "generated_tokens_per_second": 80 / 4,
+        "generation_seconds": 4.0,
+        "batching": "static",
+        "batch_size": 4,
+        "seconds": {"tokenise": 0.6, "encode": 1.0, "decode": 2.5, "detokenise": 0.5},
+        "warmup_articles": 3,
+        "timed_articles": 5,
+        "resumed_articles": 6,
+        "peak_memory_gb": 1.5,
+        "processes": 2,
+        "device": "cpu",
+    }
+    nothing = {"total": 0.0, "encode": 0.0, "detokenise": 0.0}
+    report = speed_report([ProcessSpeed(8, nothing)], "continuous", torch.device("cpu"), resumed=9)
+    assert report["articles_per_second"] is report["generated_tokens_per_second"] is None
+    assert set(report["latency_ms"].values()) == {None}
+    assert report["latency_histogram"] == {"edges_ms": [], "counts": []}

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import nltk.data
+import numpy as np
+import pytest
+from rouge_score import rouge_scorer
+
+from bart.errors import InputError
+from utils.metrics import rouge as module
+from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example, wordnet_exceptions
+from utils.metrics.significance import bootstrap_interval, means_and_intervals, paired_test
+from utils.sentences import split_sentences
+
+ROOT = Path(__file__).parents[3]
+LISTS = {
+    "adv": "best well\nbetter well\n",
+    "noun": "mice mouse\naxes ax axis\nbetter bettor\n",
+    "verb": "ran run\nwent go\n",
+    "adj": "better good well\nlonger long\n",
+}
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> Path:
+    folder = tmp_path / "lists"
+    folder.mkdir()
+    for name, text in LISTS.items():
+        (folder / f"{name}.exc").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def no_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An nltk without any data, as it is installed."""
+    monkeypatch.setattr(nltk.data, "path", [])
+
+
+def published(shared: Path, name: str) -> list[str]:
+    text = (shared / "data" / "xsum_predictions" / name).read_bytes().decode()
+    return text.removesuffix("\n").split("\n")
+
+
+def texts(count: int) -> list[str]:
+    """Sentences of words that need stemming and of marks that need none."""
+    random.seed(0)
+    words = "the running flies skies dying news innings enjoying 1990s co-op naïve happily dogs' ads ad U.S. a".split()
+    return [
+        ". ".join(" ".join(random.choices(words, k=random.randrange(9))) for _ in range(random.randrange(4)))
+        for _ in range(count)
+    ]
+
+
+def test_mode_rouge_score_is_the_packages_own_to_the_last_digit() -> None:
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"], use_stemmer=True)
+    predictions, references = texts(600)[:300], texts(600)[300:]
+    expected = [
+        scorer.score("\n".join(split_sentences(reference)), "\n".join(split_sentences(prediction)))
+        for prediction, reference in zip(predictions, references, strict=True)
+    ]
+    scores = rouge_per_example(predictions, references)
+    assert tuple(scores) == ROUGE_TYPES["rouge-score"]
+    for name, values in scores.items():
+        assert values.tolist() == [100 * score[name].fmeasure for score in expected]
+    assert (scores["rougeL"] != scores["rougeLsum"]).any()
+    assert rouge(predictions, references) == {name: values.mean() for name, values in scores.items()}
+
+
+@pytest.mark.parametrize("system", ["convs2s", "lead"])
+def test_mode_rouge_155_gives_the_published_figures(shared: Path, system: str) -> None:
+    """The paper's table, by the Perl script, whose averages are bootstrap means."""
+    folder = shared / "data" / "xsum_predictions"
+    printed = (folder / f"{system}.rouge").read_text().splitlines()[0].rpartition(" ")[2].split("/")
+    exceptions = wordnet_exceptions(shared / "data" / "wordnet_exceptions")
+    assert len(exceptions) == 5930  # the folder's README
+    scores = rouge_per_example(
+        published(shared, f"{system}.txt"), published(shared, "gold.txt"), "rouge-1.5.5", exceptions
+    )
+    means = [values.mean() for values in scores.values()]
+    assert means == pytest.approx([float(printed[index]) for index in (0, 1, 3)], abs=0.02)
+
+
+def test_mode_rouge_155_looks_words_up_before_it_stems(lists: Path) -> None:
+    def unigrams(prediction: str, reference: str, exceptions: dict[str, str]) -> float:
+        return rouge_per_example([prediction], [reference], "rouge-1.5.5", exceptions)["rouge1"][0]
+
+    exceptions = wordnet_exceptions(lists)
+    assert unigrams("mice", "mouse", {}) == 0
+    # Found forms are not stemmed after: "mouse" stands for itself here, and is "mous" where it is a word of the text.
+    assert unigrams("mice", "mouse", exceptions) == 0
+    assert unigrams("went longer", "go long", exceptions) == 100
+    # Words of three letters are left alone.
+    assert unigrams("ran", "run", exceptions) == 0
+    # Porter's own step 1c makes "enjoi" of both, nltk's changes keep the y; "skies" is "sky" in nltk's alone.
+    assert unigrams("skies", "sky", {}) == 0
+    assert rouge(["skies"], ["sky"])["rouge1"] == 100
+
+
+def test_rouge_l_of_mode_155_is_the_union_over_sentences() -> None:
+    """The example of Lin (2004), section 3.2: LCS-u of w1 w2 w3 w4 w5 with two sentences is w1 w2 w3 w5, or 4/5."""
+    words = {
+        f"w{index}": word for index, word in enumerate("zero one two three four five six seven eight nine".split())
+    }
+    reference = " ".join(words[f"w{index}"] for index in (1, 2, 3, 4, 5)).capitalize() + "."
+    first = " ".join(words[f"w{index}"] for index in (1, 2, 6, 7, 8)).capitalize() + "."
+    second = " ".join(words[f"w{index}"] for index in (1, 3, 8, 9, 5)).capitalize() + "."
+    scores = rouge_per_example([f"{second} {first}"], [reference], "rouge-1.5.5", {})
+    recall, precision = 4 / 5, 4 / 10
+    assert scores["rougeL"][0] == pytest.approx(100 * 2 * recall * precision / (recall + precision))
+    # Without sentences the longest common subsequence has three words.
+    assert rouge([f"{second} {first}"], [reference])["rougeL"] == pytest.approx(100 * 2 * 3 / 15)
+
+
+def test_exception_lists_override_one_another_as_in_the_perl_script(lists: Path) -> None:
+    assert wordnet_exceptions(lists) == {
+        "best": "well", "better": "good", "mice": "mouse", "axes": "ax", "ran": "run", "went": "go", "longer": "long",
+    }  # fmt: skip
+
+
+def test_exception_lists_of_nltks_corpus_are_found(
+    lists: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "corpora").mkdir()
+    with zipfile.ZipFile(tmp_path / "corpora" / "wordnet.zip", "w") as archive:
+        for name in LISTS:
+            archive.write(lists / f"{name}.exc", f"wordnet/{name}.exc")
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    assert wordnet_exceptions() == wordnet_exceptions(lists)
+    assert rouge(["we went"], ["we go"], "rouge-1.5.5")["rouge1"] == 100
+
+
+def test_without_lists_scores_come_with_a_warning(no_corpora: None, caplog: pytest.LogCaptureFixture) -> None:
+    assert rouge(["we went"], ["we go"], "rouge-1.5.5")["rouge1"] == 50
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "without WordNet's irregular forms" in record.message
+
+
+def test_damaged_or_missing_lists_are_named(lists: Path) -> None:
+    (lists / "verb.exc").write_text("ran run\nwent\n")
+    with pytest.raises(InputError, match=r"verb\.exc, line 2: 'went'"):
+        wordnet_exceptions(lists)
+    (lists / "verb.exc").unlink()
+    with pytest.raises(InputError, match=r"verb\.exc: no such file"):
+        wordnet_exceptions(lists)
+
+
+@pytest.mark.parametrize("mode", ROUGE_TYPES)
+def test_processes_give_the_same_scores_in_the_same_order(
+    monkeypatch: pytest.MonkeyPatch, mode: str, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_PAIRS_PER_PROCESS", 10)
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    monkeypatch.chdir(tmp_path)  # a directory without `utils`
+    predictions, references = [*texts(60), "a\u2028b\r\x0c\x85 naïve"], [*texts(61)[::-1]]
+    alone, shared_out = (
+        rouge_per_example(predictions, references, mode, {"running": "run"}, processes) for processes in (1, 2)
+    )
+    for name in ROUGE_TYPES[mode]:
+        assert np.array_equal(alone[name], shared_out[name])
+    assert alone["rouge1"].std() > 0
+
+
+SCRIPT = """
+print("the program runs")
+from utils.metrics import rouge
+rouge._PAIRS_PER_PROCESS = rouge._CHUNK = 1
+print(rouge.rouge(["a cat", "a dog"], ["a cat", "cats"])["rouge1"])
+"""
+
+
+@pytest.mark.parametrize("way", ["file", "stdin", "-c"])
+def test_processes_do_not_run_the_main_program_again(tmp_path: Path, way: str) -> None:
+    """A program without `if __name__ == "__main__"` may score, however it is started."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    words = {"file": [str(script)], "stdin": ["-"], "-c": ["-c", SCRIPT]}[way]
+    done = subprocess.run(
+        [sys.executable, *words],
+        input=SCRIPT if way == "stdin" else None,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "the program runs\n50.0\n", done.stderr
+
+
+def test_an_interrupt_ends_all_processes() -> None:
+    """Ctrl-C reaches every process of the group."""
+    code = (
+        "from utils.metrics import rouge\n"
+        "rouge._PAIRS_PER_PROCESS = rouge._CHUNK = 1\n"
+        "rouge.Progress.advance = lambda self, count: print('scored', flush=True)\n"
+        "rouge.rouge(['a cat. ' * 400] * 10_000, ['a dog. ' * 400] * 10_000)\n"
+    )
+    restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have ignored it
+    started = subprocess.Popen(
+        [sys.executable, "-c", restore + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "scored\n"
+    os.killpg(started.pid, signal.SIGINT)
+    # The pipes end when the last process that holds them has ended.
+    _, errors = started.communicate(timeout=120)
+    assert "KeyboardInterrupt" in errors
+    assert started.returncode == -signal.SIGINT
+
+
+def test_sentences_split_without_downloads() -> None:
+    text = 'Dr. Smith met Mr. Jones at 3 p.m. on Monday. They left. "Why?" she asked.'
+    assert split_sentences(text) == [
+        "Dr. Smith met Mr. Jones at 3 p.m. on Monday.",
+        "They left.",
+        '"Why?"',
+        "she asked.",
+    ]
+    assert split_sentences("") == []
+
+
+@pytest.mark.parametrize("mode", ROUGE_TYPES)
+def test_empty_and_unequal_input(mode: str, no_corpora: None) -> None:
+    for prediction, reference in (("", "a summary"), ("...", "a summary"), ("a summary", "?!")):
+        assert rouge([prediction], [reference], mode) == dict.fromkeys(ROUGE_TYPES[mode], 0)
+    with pytest.raises(InputError, match="2 predictions but 1 references"):
+        rouge(["a", "b"], ["c"], mode)
+    with pytest.raises(InputError, match="no predictions"):
+        rouge([], [], mode)
+    assert [len(values) for values in rouge_per_example([], [], mode).values()] == [0] * len(ROUGE_TYPES[mode])
+    with pytest.raises(InputError, match="ROUGE mode 'perl' is not one of rouge-score, rouge-1.5.5"):
+        rouge(["a"], ["a"], "perl")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Two systems' summaries and the references; one summary is empty, one holds a mark that is no line's end."""
+    written = []
+    for name, lines in (
+        ("first.txt", ["Bridges closed by Ann Lee.", "", "Words\u2028are here.", "The shops shut."]),
+        ("second.txt", ["Ann.", "Cats ran.", "Mice.", "Prices rise."]),
+        ("gold.txt", ["Ann Lee closes bridges.", "Cat sits, dog runs.", "Words are counted.", "Shops shut."]),
+    ):
+        (tmp_path / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
+        written.append(tmp_path / name)
+    return written[0], written[1], written[2]
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_bytes().decode().removesuffix("\n").split("\n")
+
+
+def test_command_prints_means_intervals_and_the_mode(
+    files: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _, gold = files
+    main([str(first), str(gold), "--per_article", str(tmp_path / "articles.jsonl")])
+    printed = json.loads(capsys.readouterr().out)
+    scores = rouge_per_example(lines_of(first), lines_of(gold))
+    assert printed == {**means_and_intervals(scores), "mode": "rouge-score", "examples": 4}
+    assert printed["rouge1"] == rouge(lines_of(first), lines_of(gold))["rouge1"]
+    assert tuple(printed["intervals"]["rouge2"]) == bootstrap_interval(scores["rouge2"])
+    articles = [json.loads(line) for line in (tmp_path / "articles.jsonl").read_text().splitlines()]
+    assert [article["index"] for article in articles] == [0, 1, 2, 3]
+    for name, values in scores.items():
+        assert [article[name] for article in articles] == values.tolist()
+
+
+def test_command_says_whether_there_were_exception_lists(
+    files: tuple[Path, Path, Path], lists: Path, no_corpora: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _, gold = files
+    main([str(first), str(gold), "--mode", "rouge-1.5.5", "--wordnet_exceptions", str(lists)])
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["mode"], printed["wordnet_exceptions"]) == ("rouge-1.5.5", 7)
+    main([str(first), str(gold), "--mode", "rouge-1.5.5"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["wordnet_exceptions"] == 0
+    assert printed["rouge1"] > 0
+
+
+def test_command_compares_two_systems(files: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, gold = files
+    main([str(first), str(gold), "--compare", str(second)])
+    printed = json.loads(capsys.readouterr().out)
+    ours, theirs = (rouge_per_example(lines_of(path), lines_of(gold)) for path in (first, second))
+    assert set(printed["compare"]) == set(ROUGE_TYPES["rouge-score"])
+    for name, row in printed["compare"].items():
+        assert row["other"] == theirs[name].mean()
+        assert row["difference"] == pytest.approx(printed[name] - row["other"])
+        assert row["interval"] == list(bootstrap_interval(ours[name] - theirs[name]))
+        assert row["p_value"] == paired_test(ours[name], theirs[name])
+
+
+@pytest.mark.parametrize(
+    ("damage", "options", "message"),
+    [
+        (("first.txt", b"a\nb\n"), [], r"first\.txt has 2 lines, .*gold\.txt has 4"),
+        (("second.txt", b"a\nb\n"), ["--compare", "second.txt"], r"second\.txt has 2 lines, .*gold\.txt has 4"),
+        (("first.txt", b"a\nb\xff\nc\nd\n"), [], r"first\.txt, line 2: not UTF-8 \(byte 0xff\)"),
+        (("gold.txt", b"a\n\nc\nd\n"), [], r"gold\.txt, line 2: blank line"),
+        (("first.txt", b""), [], r"first\.txt: the file is empty"),
+        (None, ["--wordnet_exceptions", "."], "--wordnet_exceptions is of --mode rouge-1.5.5; the mode is rouge-score"),
+        (None, ["--per_article", "no/such/file"], "--per_article no/such/file: cannot be written"),
+    ],
+)
+def test_bad_files_are_one_line(
+    files: tuple[Path, Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: tuple[str, bytes] | None,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if damage is not None:
+        (tmp_path / damage[0]).write_bytes(damage[1])
+    with pytest.raises(InputError, match=message) as error:
+        main(["first.txt", "gold.txt", *options])
+    assert "\n" not in str(error.value)

@@ -1,0 +1,117 @@
+"""Statistics of texts, against cases worked by hand and definitions written out plainly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from utils.metrics.text_statistics import (
+    fragment_lengths,
+    length_ratio,
+    match_lengths,
+    mean,
+    novel_rate,
+    repetition,
+    text_statistics,
+    words,
+)
+
+SOURCE = words("The mayor of Langgate spoke on Monday. Rain closed the bridge, the mayor said.")
+SUMMARY = words("Mayor of Langgate closed the bridge on Sunday.")
+
+
+def test_words_are_lower_cased_runs_of_letters_and_digits() -> None:
+    assert words("Don't PAY $3.5-million, Élan_2\u2028İ 你好 😀") == [
+        *("don", "t", "pay", "3", "5", "million", "élan", "2", "i̇", "你好")
+    ]
+    assert words(" …  ") == []
+
+
+def test_matches_and_fragments_worked_by_hand() -> None:
+    # mayor of langgate | closed the bridge | on | sunday: runs of 3, 3 and 1 words, and a word that is new.
+    assert match_lengths(SOURCE, SUMMARY) == [3, 2, 1, 3, 2, 1, 1, 0]
+    assert fragment_lengths([3, 2, 1, 3, 2, 1, 1, 0]) == [3, 3, 1]
+
+
+def test_statistics_worked_by_hand() -> None:
+    expected = {
+        "words": 8,
+        "novel1": 100 * 1 / 8,  # sunday
+        "novel2": 100 * 3 / 7,  # langgate closed, bridge on, on sunday
+        "novel3": 100 * 4 / 6,  # all but the two runs of three
+        "novel4": 100.0,
+        "coverage": 100 * 7 / 8,
+        "density": (9 + 9 + 1) / 8,
+        "repeated3": 0.0,
+        "compression": 14 / 8,
+    }
+    assert text_statistics(SOURCE, SUMMARY) == pytest.approx(expected)
+
+
+def test_novelty_counts_each_ngram_once() -> None:
+    summary = words("rain rain rain snow")
+    assert novel_rate(summary, match_lengths(SOURCE, summary), 1) == pytest.approx(50)
+
+
+def test_repetition_counts_what_was_said_before() -> None:
+    assert repetition(words("a b c a b c a b c")) == pytest.approx(100 * 4 / 7)
+    assert repetition(words("a a a a a")) == pytest.approx(100 * 2 / 3)
+    assert repetition(words("a b c")) == 0
+
+
+def test_what_is_too_short_to_have_a_rate_has_none() -> None:
+    empty = text_statistics(SOURCE, [])
+    assert empty.pop("words") == 0
+    assert set(empty.values()) == {None}
+    assert text_statistics(SOURCE, ["rain"])["novel2"] is None
+    assert text_statistics([], ["rain"])["coverage"] == 0
+    assert repetition(["a", "b"]) is None
+    assert length_ratio(["a"], []) is None
+
+
+def test_ratio_and_mean() -> None:
+    assert length_ratio(["a"] * 3, ["b"] * 4) == 0.75
+    assert mean([1, None, 2]) == 1.5
+    assert mean([None]) is None
+
+
+texts = st.lists(st.sampled_from("abc"), max_size=12)
+
+
+@given(texts, texts)
+def test_matches_are_the_longest_runs_that_the_source_holds(source: list[str], summary: list[str]) -> None:
+    """Against the definition: every run of the summary looked for in every place of the source."""
+    runs = {tuple(source[i:j]) for i in range(len(source)) for j in range(i, len(source) + 1)} | {()}
+    matches = match_lengths(source, summary)
+    for i, found in enumerate(matches):
+        assert found == max(n for n in range(len(summary) - i + 1) if tuple(summary[i : i + n]) in runs)
+    for order in (1, 2, 3, 4):
+        ngrams = {tuple(summary[i : i + order]) for i in range(len(summary) - order + 1)}
+        rate = novel_rate(summary, matches, order)
+        assert rate == (pytest.approx(100 * len(ngrams - runs) / len(ngrams)) if ngrams else None)
+
+
+def test_fragments_are_those_of_the_published_algorithm() -> None:
+    """Algorithm 1 of Grusky et al. (2018), transcribed step by step, on texts that overlap in several ways."""
+
+    def published(article: list[str], summary: list[str]) -> list[int]:
+        fragments, i, j = [], 0, 0
+        while i < len(summary):
+            best = 0
+            while j < len(article):
+                if summary[i] == article[j]:
+                    k, m = i, j
+                    while k < len(summary) and m < len(article) and summary[k] == article[m]:
+                        k, m = k + 1, m + 1
+                    best = max(best, k - i)
+                    j = m
+                else:
+                    j += 1
+            i, j = i + max(best, 1), 0
+            fragments += [best] if best else []
+        return fragments
+
+    assert fragment_lengths(match_lengths(SOURCE, SUMMARY)) == published(SOURCE, SUMMARY)
+    for line in ("the mayor said rain closed the mayor of", "on monday rain", "said the mayor of the bridge"):
+        assert fragment_lengths(match_lengths(SOURCE, line.split())) == published(SOURCE, line.split())

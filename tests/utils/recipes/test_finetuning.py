@@ -1,0 +1,115 @@
+"""Whole runs of finetune.py on tiny data: what they leave, and what they say of themselves."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import Train, rows
+
+
+def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
+    options = ("--max_epochs", 2, "--learning_rate", 1e-3, "--val_check_interval", 0.5, "--do_predict")
+    output = train("run", *options)
+    names = {path.name for path in output.iterdir()}
+    assert {"arguments.yaml", "environment.json", "log.txt", "metrics.csv", "last.ckpt", "export"} <= names
+    assert {"train_summary.json", "test_generations.txt", "test_scores.json", "report.html"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert summary["steps"] == len(rows(output)) == 12  # 22 examples in batches of 4, twice
+    assert (output / summary["best_checkpoint"]).is_file()
+    assert summary["best_checkpoint"].startswith("_epoch")
+    assert len(rows(output, "val_loss")) == 4
+    assert yaml.safe_load((output / "arguments.yaml").read_text())["learning_rate"] == 1e-3
+    scores = json.loads((output / "test_scores.json").read_text())
+    assert scores["examples"] == 7
+    assert scores["generation"]["num_beams"] == 2  # --eval_beams 0 is about validation
+    assert {"test_articles.jsonl", "test_speed.json"} <= names and ".test_progress" not in names
+    assert len((output / "test_generations.txt").read_text().split("\n")) == 7 + 1
+
+
+def test_export_loads_in_transformers_and_checkpoints_need_neither_config_nor_tokenizer(train: Train) -> None:
+    output = train("run", "--max_steps", 3)
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(output / "export")
+    ids = AutoTokenizer.from_pretrained(output / "export")("the dog sat", return_tensors="pt")["input_ids"]
+    for place in (output / "export", output / "last.ckpt"):
+        ours, tokenizer = BartForConditionalGeneration.from_pretrained(place), BartTokenizer.from_pretrained(place)
+        assert tokenizer("the dog sat", return_tensors="pt")["input_ids"].tolist() == ids.tolist()
+        assert ours.double().generate(ids).tolist() == theirs.double().generate(ids).tolist()
+
+
+def test_every_run_leaves_its_record(train: Train) -> None:
+    """A resumed run's stands beside the first one's."""
+    output = train("run", "--seed", 5, "--max_steps", 1)
+    first = json.loads((output / "environment.json").read_text())
+    versions = first["versions"]
+    assert (versions["torch"], versions["cuda"]) == (torch.__version__, torch.version.cuda)
+    assert versions["python"] == platform.python_version()
+    assert {"pytorch_lightning", "transformers"} <= versions.keys()
+    assert (first["seed"], first["processes"], first["nodes"]) == (5, 1, 1)
+    assert first["command"].startswith(sys.argv[0])
+    assert len(first["devices"]) == 1
+    assert first["host"]
+    assert first["date"].endswith("+00:00")
+    for steps in (2, 3):
+        train("run", "--seed", 5, "--max_steps", steps, "--resume_from_checkpoint", "last")
+    names = [f"arguments{number}.yaml" for number in (".1", ".2", "")]
+    assert [yaml.safe_load((output / name).read_text())["max_steps"] for name in names] == [1, 2, 3]
+    assert json.loads((output / "environment.1.json").read_text()) == first
+    assert sorted(path.name for path in output.glob("*.csv")) == ["metrics.1.csv", "metrics.2.csv", "metrics.csv"]
+
+
+def test_wandb_that_is_not_installed(train: Train, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--wandb_project is bart; .*pip install wandb"):
+        train("run", "--wandb_project", "bart")
+    assert not (tmp_path / "run").exists()
+
+
+def test_wandb_gets_the_project_the_arguments_and_the_metrics(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning's own logger, on a stand-in for the package."""
+    logged: dict[str, float] = {}
+    started: list[dict[str, object]] = []
+
+    class Run:
+        def log(self, metrics: dict[str, float]) -> None:
+            logged.update(metrics)
+
+    def init(**options: object) -> Run:
+        started.append(options)
+        return Run()
+
+    packages = tmp_path / "packages"
+    info = packages / "wandb-0.99.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wandb\nVersion: 0.99.0\n")
+    monkeypatch.syspath_prepend(packages)
+    parts = {
+        "wandb": {"init": init, "run": None, "__path__": []},
+        "wandb.sdk": {"__path__": []},
+        "wandb.sdk.lib": {"RunDisabled": type("RunDisabled", (), {})},
+        "wandb.wandb_run": {"Run": Run},
+    }
+    for name, content in parts.items():
+        stand_in = types.ModuleType(name)
+        vars(stand_in).update(content)
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    output = train("run", "--wandb_project", "bart", "--max_steps", 2, "--seed", 9)
+    (start,) = started
+    assert (start["project"], start["dir"]) == ("bart", str(output))
+    assert start["config"] == yaml.safe_load((output / "arguments.yaml").read_text())
+    assert start["config"]["seed"] == 9
+    assert logged["trainer/global_step"] == 1
+    assert {"train_loss", "tokens_per_second", "val_loss"} <= logged.keys()

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bart.errors import InputError
+from utils.recipes.evaluation_arguments import parse_eval_arguments
+from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
+
+ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --fp16 --bf16 --amp_level --do_train
+--do_predict --n_train --n_val --n_test --train_batch_size --eval_batch_size --gradient_accumulation_steps --max_steps
+--max_epochs --min_epochs --warmup_steps --val_check_interval --max_source_length --max_target_length
+--val_max_target_length --test_max_target_length --eval_max_gen_length --sortish_sampler --lr_scheduler
+--label_smoothing --weight_decay --dropout --attention_dropout --gradient_clip_val --early_stopping_patience
+--num_sanity_val_steps --eval_beams --val_metric --freeze_embeds --freeze_encoder --seed --num_workers
+--resume_from_checkpoint --config --model_name_or_path --tokenizer --task""".split()
+STREAM = ("--data_dir", "data/{split}.parquet", "--max_steps", "5", "--val_check_interval", "9")
+ROOT = Path(__file__).parents[3]
+
+
+def parse(*options: str) -> FinetuneArguments:
+    return parse_finetune_arguments(["--do_train", *options])
+
+
+def test_help_names_every_flag_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse("--help")
+    assert stop.value.code == 0
+    words = capsys.readouterr().out.split()
+    assert [flag for flag in ISSUE_FLAGS if flag not in words] == []
+
+
+def test_every_option_is_read_somewhere() -> None:
+    args = parse()
+    sources = "".join(path.read_text() for path in (ROOT / "utils").rglob("*.py") if "corpora" not in path.parts)
+    parts = (args.run, args.data, args.optimisation, args.hardware, args.task_options)
+    names = [field.name for part in parts for field in dataclasses.fields(part)]
+    assert len(names) > 60
+    unread = {name for name in names if not re.search(rf"\.{name}\b", sources)}
+    assert unread == {"dropout", "attention_dropout"}  # which are read by name
+
+
+def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "learning_rate: 0.001\ndo_train: true\nmax_steps: 5\nfp16: false\ntask: translation\neval_beams: null\n"
+        "max_source_length: 99\nmax_epochs: null\n"
+    )
+    args = parse_finetune_arguments(["--config", str(path), "--max-steps", "7", "--no-do-train", "--do_predict"])
+    assert (args.task, args.run.do_train, args.run.do_predict) == ("translation", False, True)
+    assert (args.optimisation.learning_rate, args.optimisation.max_steps) == (1e-3, 7)
+    assert (args.task_options.max_source_length, args.task_options.eval_beams) == (99, None)
+    settings = args.settings()
+    assert (settings["task"], settings["max_steps"], settings["max_source_length"]) == ("translation", 7, 99)
+    assert "config" not in settings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fp16", "--bf16"], "--fp16 and --bf16 exclude"),
+        (["--gpus", "0", "--fp16"], "--fp16 needs a GPU"),
+        (["--gpus", "0", "--accelerator", "gpu"], "--accelerator is gpu and --gpus is 0"),
+        (["--gpus", "2", "--accelerator", "cpu"], "--accelerator is cpu and --gpus is 2"),
+        (["--gpus", "2", "--devices", "3"], "--devices is 3 and --gpus is 2"),
+        (["--strategy", "fsdp", "--bf16", "--amp_level", "O2"], "--strategy fsdp and --amp_level O2"),
+        (["--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
+        (["--strategy", "fsdp", "--optimizer", "lamb"], "--strategy fsdp and --optimizer lamb exclude"),
+        (["--max_steps", "0"], "--max_steps is 0"),
+        (["--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
+        (["--n_val", "0"], "--n_val is 0"),
+        (["--val_check_interval", "80.5"], "--val_check_interval is 80.5"),
+        (["--no_do_train"], "nothing to do: give --do_train"),
+        (["--layers", "0-1"], "--layers is about --distill"),
+        (["--do_encoder"], "--do_encoder is about --distill sft"),
+        (["--distill", "sft", "--layers", "0-1"], "--distill sft needs"),
+        (["--distill", "sft", "--do_encoder"], "--distill sft needs --layers"),
+        (
+            ["--distill", "sft", "--layers", "0", "--do_encoder", "--model_name_or_path", "scratch"],
+            "--model_name_or_path is scratch, which has none",
+        ),
+        (
+            ["--data_dir", "hub:a/b", "--val_check_interval", "9"],
+            "--data_dir hub:a/b is streamed.* the length of its epochs: give --max_steps$",
+        ),
+        ([*STREAM, "--max_epochs", "2"], "give --max_steps, and not --max_epochs, which is 2"),
+        ([*STREAM, "--val_check_interval", "0.5"], "--val_check_interval is 0.5, a part of an epoch"),
+        ([*STREAM, "--min_epochs", "2"], "--min_epochs is 2"),
+        ([*STREAM, "--max_tokens_per_batch", "4000"], "--max_tokens_per_batch needs the lengths of all"),
+        ([*STREAM, "--cache_dir", "a"], "--cache_dir is a, .* is streamed"),
+        (["--source_field", "text"], "--source_field is text, .* the data directory is data/cnn_dm"),
+        (["--data_dir", "hub:"], "'hub:' names no set on the Hub; allowed: hub:NAME"),
+        (["--val_metric", "bleu"], "--val_metric is 'bleu'; allowed for --task summarization: loss, rouge1, rouge2"),
+        (["--task", "translation", "--val_metric", "rouge1"], "allowed for --task translation: loss$"),
+        (["--task", "nonsense"], "--task is 'nonsense'; allowed: summarization, translation, or the path"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse(*options).make_task()
+
+
+def test_processes_are_torchruns_or_one_per_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = parse("--gpus", "2").hardware
+    monkeypatch.setenv("WORLD_SIZE", "8")  # alone, it is some scheduler's
+    assert hardware.processes == 2
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert hardware.processes == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ("gpu", 1, 1)),
+        (["--gpus", "4"], ("gpu", 4, 4)),
+        (["--gpus", "0"], ("cpu", 1, 0)),
+        (["--devices", "2"], ("gpu", 2, 2)),
+        (["--accelerator", "cpu"], ("cpu", 1, 0)),
+        (["--accelerator", "cpu", "--devices", "2"], ("cpu", 2, 0)),
+        (["--gpus", "0", "--devices", "2"], ("cpu", 2, 0)),
+        (["--gpus", "2", "--accelerator", "gpu", "--devices", "2"], ("gpu", 2, 2)),
+    ],
+)
+def test_devices(options: list[str], expected: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = parse(*options).hardware
+    assert (hardware.accelerator, hardware.devices, hardware.gpus) == expected
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    if not options:
+        assert parse().hardware.devices == 3
+    elif hardware.devices > 1:
+        with pytest.raises(InputError, match=f"is {hardware.devices}; torchrun started 3 processes"):
+            parse(*options)
+
+
+def test_the_metric_of_the_best_checkpoint_follows_the_task_and_eval_beams() -> None:
+    def metric(*options: str) -> str:
+        return parse("--config_path", str(ROOT / "configs/config.json"), *options).make_task().default_metric()
+
+    assert metric() == "rouge2"
+    assert metric("--eval_beams", "0") == "loss"
+    assert metric("--task", "translation") == "loss"
+
+
+@pytest.mark.parametrize("parse", [parse_finetune_arguments, parse_eval_arguments])
+def test_help_reads_well_in_80_columns(
+    parse: Callable[[list[str]], object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("usage: ") and not lines[1]  # no screenful of all options before the sections
+    headings = [line for line in lines if re.fullmatch(r"\w[\w ]*:", line)]
+    assert len(headings) == len(set(headings)) >= 2
+    options = [line.split()[0] for line in lines if line.startswith("  --")]
+    alone = [line for line in lines if re.fullmatch(r"  --\w+( [A-Z]+)?", line)]
+    following = [lines[lines.index(line) + 1] for line in alone]
+    assert len(options) == len(set(options)) > 5
+    assert all(line.startswith(" " * 24) for line in following)  # nothing without a description

@@ -1,0 +1,53 @@
+"""Files and folders that a command writes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from bart.errors import InputError
+from utils.errors import RunError
+from utils.files import check_output, writable_folder, write_json, write_whole
+
+
+def test_an_output_must_be_a_file_in_a_directory_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for good in (None, "new.json", tmp_path / "new.json"):
+        check_output("out", good)
+    for bad in (tmp_path, tmp_path / "absent" / "new.json"):
+        with pytest.raises(InputError, match=f"^--out is '{bad}'; allowed: a file in a directory that exists$"):
+            check_output("out", bad)
+
+
+def test_a_folder_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = writable_folder("--output_dir", tmp_path / "a" / "b")
+    assert folder.is_dir() and not list(folder.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=f"^--output_dir {tmp_path}/file: cannot be written "):
+        writable_folder("--output_dir", tmp_path / "file")
+
+    def full(**options: object) -> None:
+        raise OSError(errno.ENOSPC, "a library's words")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(RunError, match="No space left"):
+        writable_folder("--output_dir", folder)
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    write_json(path, {"a": "ü\n"})
+    assert path.read_bytes() == '{\n  "a": "ü\\n"\n}\n'.encode()
+    assert json.loads(path.read_text()) == {"a": "ü\n"}
+    (tmp_path / f".out.json.{socket.gethostname()}.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(path, "other\r\n")
+    assert json.loads(path.read_text()) == {"a": "ü\n"}
+    assert [place.name for place in tmp_path.iterdir()] == ["out.json"]
+    write_whole(path, "other\r\n")
+    assert path.read_bytes() == b"other\r\n"

@@ -1,0 +1,134 @@
+"""Checkpoints: written whole or not at all, found again, and refused where they belong to another run."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests.tiny_run import Train, checkpoint_of, weights
+from utils.data import order
+from utils.errors import RunError
+from utils.recipes import finetuning
+from utils.training import checkpoints
+from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_checkpoint, is_whole
+
+
+def write(folder: Path, number: int) -> Path:
+    AtomicCheckpointIO().save_checkpoint({"number": torch.full((100_000,), number)}, folder / "last.ckpt")
+    return folder / "last.ckpt"
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    last = write(tmp_path, 0)
+    (tmp_path / f".last.ckpt.{socket.gethostname()}.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"last.ckpt: cannot be written \(.*No space left"):
+        write(tmp_path, 1)
+    assert not torch.load(last, weights_only=True)["number"].any()
+    assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "overwritten", "empty"])
+def test_torn_checkpoints_are_passed_over(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in (1, 2):
+        last = write(tmp_path, number)
+    assert find_checkpoint("last", tmp_path) == last
+    content = last.read_bytes()
+    middle = len(content) // 2
+    damaged = {"cut": content[:middle], "overwritten": content[:middle] + b"\1" * 64 + content[middle + 64 :]}
+    last.write_bytes(damaged.get(damage, b""))
+    assert not is_whole(last)
+    assert find_checkpoint("last", tmp_path) == tmp_path / "previous.ckpt"
+    assert "last.ckpt is torn" in caplog.text and "the one before it is used" in caplog.text
+    (tmp_path / "previous.ckpt").write_bytes(b"")
+    with pytest.raises(InputError, match="none of the checkpoints"):
+        find_checkpoint("last", tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert find_checkpoint("last", tmp_path) is None
+
+
+def test_only_a_run_that_shares_data_and_optimizer_goes_on(
+    train: Train, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever gives the order of the examples, or the optimizer's state, its meaning; both values are named."""
+    output = train("run", "--max_steps", 2)
+
+    def refused(message: str, *options: object) -> None:
+        with pytest.raises(InputError, match=f"^--resume_from_checkpoint {output}/last.ckpt: {message}"):
+            train("run", "--max_steps", 3, "--resume_from_checkpoint", "last", *options)
+
+    for option, old, new in (
+        *(("seed", 42, 43), ("train_batch_size", 4, 3), ("optimizer", "adamw", "sgd"), ("task", "summ", "translation")),
+        *(("learning_rate", 3e-05, 0.001), ("weight_decay", 0.0, 0.1), ("max_source_length", 40, 39)),
+        *(("n_train", -1, 20), ("gradient_accumulation_steps", 1, 2), ("max_tokens_per_batch", None, 300)),
+    ):
+        refused(f"its {option} is {old}.*, this run's is {new}$", f"--{option}", new)
+    refused("its sortish_sampler is True, this run's is False", "--no_sortish_sampler")
+    refused("its freeze_encoder is False, this run's is True", "--freeze_encoder")
+    refused("its amp_level O2 is False, this run's is True", "--bf16", "--amp_level", "O2")
+    refused("its processes is 1, this run's is 2", "--gpus", 0, "--devices", 2)
+    for side in ("target", "source"):  # as many lines of the same lengths in another order
+        path = tmp_path / "data" / f"train.{side}"
+        before = path.read_text()
+        path.write_text("".join(reversed(before.splitlines(keepends=True))))
+        refused(f"it was trained on other data: its {side} is ")
+        path.write_text(before)
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning, "ORDER", order.ORDER + 1)
+        refused("another version of this code wrote it, .*; --model_name_or_path takes its weights for a new run$")
+    train("run", "--max_steps", 3, "--resume_from_checkpoint", "last")  # nothing of this has changed it
+
+
+def test_a_checkpoint_of_the_former_code_gives_its_weights_alone(train: Train, tmp_path: Path) -> None:
+    """Its identity had another format, and no entry of that name."""
+    output = train("run", "--max_steps", 1)
+    content = checkpoint_of(output)
+    content["identity"] = {"order": 1, "seed": 42, "train_batch_size": 4}
+    former = tmp_path / "former.ckpt"
+    torch.save(content, former)
+    with pytest.raises(InputError, match="another version of this code wrote it.* --model_name_or_path takes"):
+        train("resumed", "--max_steps", 2, "--resume_from_checkpoint", former)
+    start = BartForConditionalGeneration.from_pretrained(former).state_dict()
+    new = train("new", "--max_steps", 1, "--learning_rate", 1e-9, "--model_name_or_path", former)
+    moved = BartForConditionalGeneration.from_pretrained(new / "last.ckpt").state_dict()
+    torch.testing.assert_close(moved, start, rtol=0, atol=1e-8)  # ten times the learning rate
+    assert weights(new).keys() == weights(output).keys()
+
+
+def test_processes_tell_each_other_of_sigterm_without_waiting_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked in one step is read in the next, on a group that does not involve the device."""
+    exchanges: list[Mock] = []
+    others_say = 0.0
+
+    def all_reduce(flag: torch.Tensor, group: str, async_op: bool) -> Mock:
+        assert (group, async_op) == ("group on gloo", True)
+        flag += others_say
+        exchanges.append(Mock())
+        return exchanges[-1]
+
+    monkeypatch.setattr(checkpoints.dist, "new_group", lambda backend: f"group on {backend}")
+    monkeypatch.setattr(checkpoints.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(checkpoints, "take_sigterm", lambda trainer, handler: False)
+    termination, trainer = Termination(), SimpleNamespace(world_size=2)
+    termination.on_train_start(trainer, None)
+    for step in range(3):
+        termination.on_train_batch_start(trainer)
+        assert [exchange.wait.call_count for exchange in exchanges] == [1] * step + [0]
+        assert not termination.agreed
+        others_say = float(step == 1)
+    termination.on_train_batch_start(trainer)
+    assert termination.agreed and not termination.asked
+    # Between the batches of a validation, where processes meet anyway, they ask and read at once.
+    asked_here, others_say = Termination(), 0.0
+    asked_here.on_train_start(trainer, None)
+    assert not asked_here.agree()
+    asked_here.asked = True
+    assert asked_here.agree()

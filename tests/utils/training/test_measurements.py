@@ -1,0 +1,142 @@
+"""What a run measures of itself, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+
+from tests import forked
+from tests.tiny_run import Train, order_of, rows
+from utils.tasks.summarization import Summarization
+from utils.training import measurements
+from utils.training.module import TrainingModule
+
+LOADING, TRAINING, ELSEWHERE = 1.0, 10.0, 1000.0
+
+
+def tokens_of_steps(options: list[str], epochs: int) -> list[int]:
+    """Source and target tokens of every step, in the order of training."""
+    examples, order = order_of(options)
+    steps = [step for epoch in range(epochs) for step in order.epoch(epoch)]
+    return [int(sum(examples.lengths[batch].sum() for batch in step)) for step in steps]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a micro-batch takes 1 s, a step 10 s; validations and checkpoints take 1000 s, and nothing else any."""
+    now = 0.0
+
+    def slow(owner: object, name: str, duration: float) -> None:
+        original = getattr(owner, name)
+
+        def call(*args: object, **kwargs: object) -> object:
+            nonlocal now
+            now += duration
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call)
+
+    slow(Summarization, "collate", LOADING)
+    slow(TrainingModule, "training_step", TRAINING)
+    slow(TrainingModule, "validation_step", ELSEWHERE)
+    slow(pl.Trainer, "save_checkpoint", ELSEWHERE)
+    monkeypatch.setattr(measurements, "stamp", lambda device: now)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("interval", [1, 4])
+def test_speed_counts_loading_and_neither_validation_nor_checkpoints(
+    train: Train, tiny: list[str], interval: int
+) -> None:
+    """3 epochs of steps of 8, 8 and 6 examples in two micro-batches each; logged every 4 steps and at the end."""
+    tiny += ["--gradient_accumulation_steps", "2", "--max_epochs", "3", "--log_every_n_steps", "4"]
+    output = train("run", "--val_check_interval", interval, "--save_every_n_steps", 1)
+    logged = rows(output)
+    assert [row["step"] + 1 for row in logged] == [4, 8, 9]
+    tokens, samples = tokens_of_steps(tiny, 3), [8, 8, 6] * 3
+    step = 2 * LOADING + TRAINING
+    for row, part in zip(logged, (slice(4), slice(4, 8), slice(8, 9)), strict=True):
+        elapsed = step * len(tokens[part])
+        assert row["tokens_per_second"] == pytest.approx(sum(tokens[part]) / elapsed)
+        assert row["samples_per_second"] == pytest.approx(sum(samples[part]) / elapsed)
+        assert {row[f"step_time_p{n}"] for n in (50, 95, 99)} == {step}
+        assert 0.05 < row["peak_memory_gb"] < 50
+        assert row["grad_norm"] > 0
+        assert "loss_scale" not in row
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert summary["training_seconds"] == 9 * step
+    assert summary["tokens_per_second"] == pytest.approx(sum(tokens) / (9 * step))
+    assert summary["samples_per_second"] == pytest.approx(66 / (9 * step))
+    assert summary["epochs"] == 3
+
+
+def test_step_time_percentiles() -> None:
+    """Those of 1 to 100, interpolated linearly (Hyndman & Fan, 1996, definition 7)."""
+    expected = {"step_time_p50": 50.5, "step_time_p95": 95.05, "step_time_p99": 99.01}
+    assert measurements.step_time_percentiles([float(n) for n in range(100, 0, -1)]) == pytest.approx(expected)
+
+
+def test_a_run_ends_with_a_summary_of_one_screen(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])  # pytest's would keep the run's log from its file
+    options = ("--val_check_interval", 0.5, "--learning_rate", 1e-2, "--max_steps")
+    output = train("run", *options, 8)
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert summary["steps"] == summary["steps_since_start"] == 8
+    assert summary["train_loss"] == pytest.approx(rows(output)[-1]["train_loss"])
+    validations = [(row["val_loss"], row["step"] + 1) for row in rows(output, "val_loss")]
+    assert (summary["val_loss"], summary["best_step"]) == pytest.approx(min(validations))
+    assert (summary["last_val_loss"], summary["steps"]) == pytest.approx(validations[-1])
+    assert f"_step{summary['best_step']}." in summary["best_checkpoint"]
+    assert 0 < summary["training_seconds"] < summary["wall_seconds"]
+    *shown, last = (output / "log.txt").read_text().partition("training is done\n")[2].splitlines()
+    assert last.endswith(f"report: {output / 'report.html'}")
+    assert 10 < len(shown) < 24
+    assert len({re.match(r" +\S+( \S+)*  +", line).end() for line in shown}) == 1  # columns are aligned
+    table = dict(re.split("  +", line.strip(), maxsplit=1) for line in shown)
+    assert table["steps"] == "8 (1.33 epochs)"
+    best = [f"{summary['val_loss']:.4g}", "step", str(summary["best_step"]), summary["best_checkpoint"]]
+    assert table["val_loss, best"].split() == best
+    assert table["best model"] == str(output / "export")
+
+    train("run", *options, 12, "--resume_from_checkpoint", "last")
+    resumed = json.loads((output / "train_summary.json").read_text())
+    assert (resumed["steps"], resumed["steps_since_start"], resumed["epochs"]) == (12, 4, 2)
+    assert "12 (2.00 epochs), 4 of them since it was resumed" in (output / "log.txt").read_text()
+    train("run", *options, 12, "--resume_from_checkpoint", "last")
+    nothing = json.loads((output / "train_summary.json").read_text())
+    assert (nothing["steps"], nothing["steps_since_start"], nothing["tokens_per_second"]) == (12, 0, None)
+    assert nothing["val_loss"] == resumed["val_loss"]
+
+
+def test_a_summary_fits_the_screen() -> None:
+    numbers = ("samples_per_second", "tokens_per_second", "training_seconds", "wall_seconds")
+    summary = {
+        **dict.fromkeys(numbers, 1234567.891),
+        **{f"step_time_p{n}": 1234.56789 for n in (50, 95, 99)},
+        **dict.fromkeys(("train_loss", "last_val_rougeLsum", "val_rougeLsum"), 10.0987654),
+        **{"steps": 1_000_000, "steps_since_start": 999_999, "epochs": 1234.5678, "best_step": 1_000_000},
+        **{"best_checkpoint": "_epoch1234_step1000000.ckpt", "skipped_steps": 123, "peak_memory_gb": 123.456},
+    }
+    export = Path("results/bart_pyt_20260101_010101/export")
+    lines = measurements.format_summary(summary, "val_rougeLsum", export).splitlines()
+    assert max(map(len, lines)) < 100
+    assert "1,234,568" in "\n".join(lines)
+
+
+def test_two_processes_log_what_both_did(tiny: list[str], tmp_path: Path) -> None:
+    """Processes have batches of unlike length, so that twice one's tokens are not the sum; stand-ins do not count."""
+    output = tmp_path / "run"
+    total = sum(tokens_of_steps(tiny, 2))
+    start = tiny.index("--gpus")
+    tiny[start : start + 2] = ["--accelerator", "cpu"]
+    # In steps of 12 and 10 examples, in which each process has 6 and 5 micro-batches, and a stand-in.
+    cut = ["--train_batch_size", "1", "--gradient_accumulation_steps", "6", "--max_epochs", "2"]
+    forked.run([*tiny, *cut], output, ranks=2)
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert summary["samples_per_second"] * summary["training_seconds"] == pytest.approx(2 * 22)
+    assert summary["tokens_per_second"] * summary["training_seconds"] == pytest.approx(total)

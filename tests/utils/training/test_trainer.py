@@ -1,0 +1,140 @@
+"""The length of a run, its validations, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
+
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests.tiny_run import Train, checkpoint_of, rows
+from utils.errors import RunError
+from utils.training import lightning_internals
+from utils.training.options import RunOptions
+from utils.training.trainer import steps_between_validations
+
+
+class Data:
+    """As much of the data module as the intervals need: epochs of 100 steps."""
+
+    steps_per_epoch = 100
+    examples_per_step = 4.2
+
+
+@pytest.mark.parametrize(("interval", "steps"), [(1, 100), (0.3, 30), (0.001, 1), (80, 19), (3, 1)])
+def test_validation_interval(interval: float, steps: int) -> None:
+    assert steps_between_validations(RunOptions(do_train=True, val_check_interval=interval), Data()) == steps
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--max_epochs", 2, "--val_check_interval", 0.67), [4, 8, 12]),  # through epochs, which have 6 steps
+        (("--max_epochs", 2, "--val_check_interval", 16), [4, 8, 12]),
+        (("--max_steps", 10, "--min_epochs", 5, "--val_check_interval", 16), [4, 8, 10]),
+        (("--max_steps", 7, "--max_epochs", 1, "--val_check_interval", 0.5), [3, 6]),
+        (("--gradient_accumulation_steps", 2), [3]),
+    ],
+)
+def test_validations_and_the_end_of_a_run(train: Train, options: tuple[object, ...], expected: list[int]) -> None:
+    """The last step is validated and saved, also where the interval does not divide the run."""
+    output = train("run", *options)
+    assert [row["step"] + 1 for row in rows(output, "val_loss")] == expected
+    assert [row["step"] for row in rows(output)] == list(range(expected[-1]))
+    per_epoch = 3 if "--gradient_accumulation_steps" in options else 6
+    assert [row["epoch"] for row in rows(output)] == [step // per_epoch for step in range(expected[-1])]
+    assert checkpoint_of(output)["global_step"] == expected[-1]
+
+
+def test_each_validation_may_leave_a_checkpoint(train: Train) -> None:
+    output = train("run", "--max_steps", 3, "--val_check_interval", 0.17, "--save_top_k", 3)
+    assert {path.name for path in output.glob("_epoch*")} == {f"_epoch0_step{i}.ckpt" for i in (1, 2, 3)}
+
+
+def test_batches_of_tokens_validate_by_samples_and_say_their_size(
+    train: Train, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    options = ("--max_tokens_per_batch", 160, "--gradient_accumulation_steps", 2, "--val_check_interval", 11)
+    output = train("run", *options, "--max_epochs", 2)
+    steps = len(rows(output)) // 2
+    mean = 22 / steps
+    assert f"for {2 * steps} steps of about {mean:.0f} examples and at most 320 tokens" in caplog.text
+    every = round(11 / mean)
+    assert 1 < every < steps
+    assert len(rows(output, "val_loss")) == -(-2 * steps // every)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--early_stopping_patience", 2, "--val_check_interval", 1000),
+            "--early_stopping_patience is 2 .* the run's 6 steps end before its first validation",
+        ),
+        (("--warmup_steps", 6), "--warmup_steps is 6; allowed: fewer than the run's 6 steps"),
+        (("--gpus", 0, "--devices", 2, "--n_val", 1), "1 validation examples cannot be shared by 2 processes"),
+        (
+            ("--gpus", 0, "--devices", 2, "--strategy", "fsdp", "--decoder_layerdrop", 0.1),
+            "--strategy fsdp and layer dropout",
+        ),
+        (("--max_tokens_per_batch", 39), "--max_tokens_per_batch is 39; allowed: at least 56, which the longest"),
+    ],
+)
+def test_what_a_run_cannot_do(train: Train, options: tuple[object, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train("run", *options)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_bf16_levels_train_on_the_cpu(train: Train, level: str) -> None:
+    output = train("run", "--bf16", "--amp_level", level, "--max_epochs", 5, "--learning_rate", 5e-3)
+    curve = [row["train_loss"] for row in rows(output)]
+    assert sum(curve[-6:]) / 6 < sum(curve[:6]) / 6 - 0.2
+    dtypes = {tensor.dtype for tensor in checkpoint_of(output)["state_dict"].values()}
+    assert dtypes == {torch.bfloat16 if level in ("O2", "O3") else torch.float32}
+    BartForConditionalGeneration.from_pretrained(output / "export")
+
+
+@pytest.mark.parametrize(("level", "has_bf16"), [("O1", True), ("O1", False), ("O0", False)])
+def test_bf16_that_a_processor_only_emulates_is_warned_of(
+    train: Train, level: str, has_bf16: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bf16)
+    train("run", "--bf16", "--amp_level", level, "--max_steps", 1)
+    assert ("has no bf16 instructions" in caplog.text) == (level == "O1" and not has_bf16)
+
+
+def test_early_stopping(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    """A rate of 1e-9 learns nothing; beams in validation find nothing better either."""
+    caplog.set_level(logging.INFO)
+    options = ("--max_epochs", 30, "--learning_rate", 1e-9, "--early_stopping_patience", 1, "--val_metric", "rouge2")
+    for beams, min_epochs, expected in ((0, 1, 12), (2, 1, 12), (0, 4, 24)):
+        others = ("--eval_beams", beams, "--eval_max_gen_length", 5, "--min_epochs", min_epochs)
+        output = train(f"run{beams}{min_epochs}", *options, *others)
+        summary = json.loads((output / "train_summary.json").read_text())
+        assert (summary["steps"], "val_rouge2" in summary) == (expected, True)
+        assert "early stopping: val_rouge2 did not get better in 1 validations" in caplog.text
+    # A run that lost patience does not go on when it is resumed.
+    train(output.name, *options, *others, "--resume_from_checkpoint", "last")
+    assert json.loads((output / "train_summary.json").read_text())["steps"] == 24
+
+
+@pytest.mark.parametrize("missing", ["_broadcast_sigterm_tensor", "received_sigterm", "state_dict"])
+def test_another_version_of_lightning_is_one_line(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    if missing == "received_sigterm":
+        monkeypatch.delattr(trainer._signal_connector, missing)
+    elif missing == "state_dict":
+        monkeypatch.setattr(trainer.fit_loop, missing, lambda: {"epoch_loop.batch_progress": {}})
+    else:
+        monkeypatch.delattr(_TrainingEpochLoop, missing)
+    with pytest.raises(RunError, match=f"^pytorch-lightning {pl.__version__} differs inside .* requirements.txt$"):
+        lightning_internals.prepare(trainer)

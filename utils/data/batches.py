@@ -1,0 +1,117 @@
+"""Batches: examples put together, and moved to a device as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+# Tensor cores want sizes in multiples of 8, and fewer distinct shapes mean fewer memory layouts and compilations.
+PAD_TO_MULTIPLE_OF = 8
+
+Lengths = TypeVar("Lengths", int, np.ndarray)
+Inputs = dict[str, Any]  # tensors (B, ...) or lists of length B
+Collate = Callable[[Sequence[Any]], Inputs]
+
+
+class Examples(Protocol):
+    """The encoded examples of a split, by number.
+
+    Attributes:
+        lengths: (N, K) tokens of the K sequences of each example, for example of source and target. Batches are made
+            by the first sequence, and among examples of like length by the others.
+        identity: plain values that are equal only for examples of equal content.
+        seconds: that encoding the first sequence of all examples took.
+    """
+
+    lengths: np.ndarray
+    identity: dict[str, Any]
+    seconds: float
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+def padded_length(longest: Lengths) -> Lengths:
+    """The length that rows are padded to when the longest has so many tokens."""
+    return -(-longest // PAD_TO_MULTIPLE_OF) * PAD_TO_MULTIPLE_OF
+
+
+def pad(rows: Sequence[np.ndarray], value: int) -> Tensor:
+    """Rows of ids -> (B, L) with L the longest row's length, rounded up to a multiple of 8."""
+    width = padded_length(max(len(row) for row in rows))
+    batch = np.full((len(rows), width), value, dtype=np.int64)
+    for target, row in zip(batch, rows, strict=True):
+        target[: len(row)] = row
+    return torch.from_numpy(batch)
+
+
+@dataclass  # not frozen: for --amp_level O3 Lightning copies it and sets the copy's fields
+class Batch:
+    """A micro-batch.
+
+    Attributes:
+        inputs: what the task's collate made of the examples.
+        index: the place of each example in the data, from 0.
+        tokens: of these examples, without padding.
+        counts: False for a stand-in, which keeps a process busy that has no examples left and has no part in the loss.
+    """
+
+    inputs: Inputs
+    index: list[int]
+    tokens: int
+    counts: bool = True
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def rows(self, rows: Sequence[int]) -> Inputs:
+        """The inputs of some of the examples."""
+        return {
+            name: values[list(rows)] if isinstance(values, Tensor) else [values[row] for row in rows]
+            for name, values in self.inputs.items()
+        }
+
+    def to(self, device: torch.device, **options: Any) -> Batch:
+        """The batch with its tensors on a device; Lightning calls this."""
+        return self._with_tensors(lambda tensor: tensor.to(device, **options))
+
+    def pin_memory(self) -> Batch:
+        """The batch in page-locked memory, which copies to a GPU faster; torch's loader calls this."""
+        return self._with_tensors(Tensor.pin_memory)
+
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        inputs = {
+            name: change(values) if isinstance(values, Tensor) else values for name, values in self.inputs.items()
+        }
+        return replace(self, inputs=inputs)
+
+
+class Batches(Dataset[Batch]):
+    """Batches of examples: an index is a list of their numbers, or `[~i]` for a stand-in made of example i."""
+
+    def __init__(self, examples: Examples, collate: Collate) -> None:
+        self.examples = examples
+        self.collate = collate
+
+    def __getitem__(self, numbers: list[int]) -> Batch:
+        counts = numbers[0] >= 0
+        numbers = numbers if counts else [~number for number in numbers]
+        tokens = int(self.examples.lengths[numbers].sum())
+        return Batch(self.collate([self.examples[number] for number in numbers]), numbers, tokens, counts)
+
+
+def evaluation_batches(lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:
+    """One process's batches of a split, longest examples first: little padding, and memory runs out at once if at all.
+
+    Args:
+        lengths: (N,) tokens.
+    """
+    order = np.argsort(-lengths, kind="stable")[rank::world_size]
+    return [order[start : start + batch_size].tolist() for start in range(0, len(order), batch_size)]

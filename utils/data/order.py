@@ -1,0 +1,163 @@
+"""The order in which training reads examples: a function of (seed, epoch, process) alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from utils.data.batches import padded_length
+
+# To be raised with every change of the order, here or in streaming.py: a position means nothing in another order.
+ORDER = 1
+Step = list[list[int]]  # one process's micro-batches of an optimizer step, as numbers of examples
+
+
+def batches_of_tokens(lengths: np.ndarray, max_tokens: int, seed: int) -> list[np.ndarray]:
+    """All examples in batches of like length, each padded to at most max_tokens.
+
+    Args:
+        lengths: (N, K), see `Examples`.
+        max_tokens: limit of examples * (sum over K of the padded length). An example that is longer is a batch alone.
+        seed: decides which examples of equal length come together.
+    """
+    lengths = padded_length(lengths)
+    order = np.random.default_rng(seed).permutation(len(lengths))
+    order = order[np.lexsort(tuple(-lengths[order].T[::-1]))]
+    cuts, start, widest = [], 0, [0] * lengths.shape[1]
+    for place, row in enumerate(lengths[order].tolist()):
+        wider = [max(pair) for pair in zip(widest, row, strict=True)]
+        if place > start and sum(wider) * (place + 1 - start) > max_tokens:
+            cuts.append(place)
+            start, wider = place, row
+        widest = wider
+    return np.split(order, cuts)
+
+
+class TrainOrder:
+    """One process's micro-batches, step by step and epoch by epoch.
+
+    An epoch is cut into optimizer steps, and each step into `accumulation` micro-batches for each process, so the
+    examples of a step do not depend on how the global batch is made up of micro-batches and processes. Every example is
+    seen exactly once an epoch. Every step, also the last and smaller one, has equally many micro-batches; where there
+    are fewer examples than micro-batches, stand-ins fill the gaps (see `Batch.counts`).
+
+    Args:
+        lengths: (N, K), see `Examples`.
+        batch_size: examples per micro-batch.
+        max_tokens: if given, micro-batches are those of `batches_of_tokens` whatever batch_size is: the same in every
+            epoch, in another order. Some are halved where steps would not come out even.
+        accumulation: micro-batches per process and optimizer step.
+        group_by_length: sort by length within windows of 100 steps, so that batches of batch_size examples hold
+            examples of like length and little padding; otherwise steps are drawn at random.
+
+    Attributes:
+        steps: optimizer steps of an epoch.
+        examples_per_step: examples of an optimizer step on all processes; with max_tokens, their mean.
+    """
+
+    WINDOW = 100  # steps; with more of them, less is left to chance which examples come together
+    GROUP = 4  # steps; more would save padding of later sequences and cost more of the first
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        batch_size: int,
+        seed: int,
+        *,
+        max_tokens: int | None = None,
+        accumulation: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        group_by_length: bool = True,
+    ) -> None:
+        self.lengths = lengths
+        self.seed = seed
+        self.accumulation = accumulation
+        self.rank = rank
+        self.world_size = world_size
+        self.group_by_length = group_by_length
+        shares = accumulation * world_size
+        self.step_size = batch_size * shares
+        self.steps = math.ceil(len(lengths) / self.step_size)
+        self.examples_per_step: float = self.step_size
+        self.made: list[np.ndarray] | None = None
+        if max_tokens is not None:
+            self.made = batches_of_tokens(lengths, max_tokens, seed)
+            while len(self.made) % shares:
+                largest = max(range(len(self.made)), key=lambda i: len(self.made[i]))
+                self.made[largest : largest + 1] = np.array_split(self.made[largest], 2)
+            self.steps = len(self.made) // shares
+            self.examples_per_step = len(lengths) / self.steps
+        self.stand_in = [~int(lengths[:, 0].argmin())]
+
+    def epoch(self, *number: int) -> list[Step]:
+        """All steps of an epoch.
+
+        Args:
+            number: the epoch; for a window of a stream, the epoch and the window.
+        """
+        generator = np.random.default_rng((self.seed, *number))
+        if self.made is None:
+            batches = self._cut(generator)
+        else:
+            batches = [self.made[i] for i in generator.permutation(len(self.made))]
+        mine = [batch.tolist() or self.stand_in for batch in batches[self.rank :: self.world_size]]
+        return [mine[start : start + self.accumulation] for start in range(0, len(mine), self.accumulation)]
+
+    def _cut(self, generator: np.random.Generator) -> list[np.ndarray]:
+        """The micro-batches of all steps and processes, of batch_size examples except in the last step."""
+        order = generator.permutation(len(self.lengths))
+        rest = len(order) % self.step_size
+        steps = order[: len(order) - rest].reshape(-1, self.step_size)
+        if self.group_by_length:
+            for start in range(0, len(steps), self.WINDOW):
+                window = steps[start : start + self.WINDOW]
+                window[:] = self._like_lengths(window.ravel()).reshape(window.shape)
+            # Within a window lengths fall; shuffled steps keep that out of the training signal.
+            steps = generator.permutation(steps)
+        last = [order[len(order) - rest :]] if rest else []
+        # Sorted, so that the examples that processes take at the same time are of like length.
+        steps_sorted = (self._longest_first(step, 0) for step in [*steps, *last])
+        shares = self.accumulation * self.world_size
+        return [share for step in steps_sorted for share in np.array_split(step, shares)]
+
+    def _like_lengths(self, indices: np.ndarray) -> np.ndarray:
+        """Examples by their first length and, in small groups of these, by the other lengths."""
+        indices = self._longest_first(indices, 0)
+        size = self.GROUP * self.step_size
+        groups = np.split(indices, range(size, len(indices), size))
+        if self.lengths.shape[1] > 1:
+            groups = [self._longest_first(group, slice(1, None)) for group in groups]
+        return np.concatenate(groups)
+
+    def _longest_first(self, indices: np.ndarray, columns: int | slice) -> np.ndarray:
+        lengths = self.lengths[indices, columns].reshape(len(indices), -1).sum(axis=1)
+        return indices[np.argsort(-lengths, kind="stable")]
+
+
+class RunOrder(Sampler[Step]):
+    """The steps of a whole run, epoch after epoch.
+
+    Args:
+        total: steps of the run; the length of this sampler.
+        start: steps that an interrupted run has taken; they are left out.
+    """
+
+    def __init__(self, order: TrainOrder, total: int, start: int = 0) -> None:
+        self.order = order
+        self.total = total
+        self.start = start
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __iter__(self) -> Iterator[Step]:
+        step = self.start
+        while step < self.total:
+            epoch, seen = divmod(step, self.order.steps)
+            for micro_batches in self.order.epoch(epoch)[seen : seen + self.total - step]:
+                yield micro_batches
+                step += 1

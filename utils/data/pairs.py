@@ -1,0 +1,130 @@
+"""Pairs of texts as token ids: examples of every task that turns a text into another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from bart.modeling.modeling_bart import IGNORE_INDEX
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.data.batches import Inputs, pad
+from utils.data.tables import Reader, Table
+from utils.data.tokenized import TokenizedTexts
+
+# Bytes of English text for each token of BART's vocabulary. Only how well batches are grouped depends on it.
+BYTES_PER_TOKEN = 4
+
+
+@dataclass
+class Pair:
+    """An example.
+
+    Attributes:
+        source: (S,) ids.
+        target: (T,) ids.
+        reference: the target's text, where it is needed beside its ids.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    reference: str | None = None
+
+
+class TokenPairs:
+    """Sources and targets of a split as token ids; see `utils.data.batches.Examples`."""
+
+    def __init__(
+        self,
+        sources: TokenizedTexts,
+        targets: TokenizedTexts,
+        references: Sequence[str] | None = None,
+        identity: dict[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            references: the targets' texts, where they are needed beside their ids.
+            identity: where something is known that tells these pairs from others, such as digests of their files.
+        """
+        self.sources, self.targets = sources, targets
+        self.references = references
+        self._identity = identity
+        self.lengths = np.stack([sources.lengths, targets.lengths], axis=1)
+        self.seconds = sources.seconds
+
+    @classmethod
+    def from_texts(
+        cls, sources: Sequence[str], targets: Sequence[str], tokenizer: BartTokenizer, source_length: int,
+        target_length: int,
+    ) -> TokenPairs:  # fmt: skip
+        """Tokenise texts, cut to these numbers of tokens."""
+        return cls(
+            TokenizedTexts.from_texts(sources, tokenizer, source_length),
+            TokenizedTexts.from_texts(targets, tokenizer, target_length),
+            targets,
+        )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Plain values that are equal only for examples of equal content."""
+        if self._identity is None:
+            digest = hashlib.sha256(self.lengths.tobytes())
+            for number in range(len(self)):
+                digest.update(self.sources[number].tobytes() + self.targets[number].tobytes())
+            self._identity = {"examples": len(self), "ids": digest.hexdigest()}
+        return self._identity
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, number: int) -> Pair:
+        reference = None if self.references is None else self.references[number]
+        return Pair(self.sources[number], self.targets[number], reference)
+
+
+class StreamedPairs:
+    """Pairs of texts that are read while training goes on; see `utils.data.streaming.StreamedExamples`."""
+
+    def __init__(self, table: Table, tokenizer: BartTokenizer, source_length: int, target_length: int) -> None:
+        self.table, self.tokenizer = table, tokenizer
+        self.longest = source_length, target_length
+        self.name = table.name
+        self.files = table.dataset.num_shards
+        self.identity = table.identity
+
+    def reader(self, order: Sequence[int] | None, position: dict[str, Any] | None) -> Reader:
+        return Reader(self.table, order, position)
+
+    def estimated_lengths(self, record: tuple[str, str]) -> list[int]:
+        return [
+            min(len(text.encode()) // BYTES_PER_TOKEN, most) for text, most in zip(record, self.longest, strict=True)
+        ]
+
+    def encode(self, records: Sequence[tuple[str, str]]) -> tuple[list[Pair], int]:
+        sources, targets = (
+            self.tokenizer.encode_many(texts, most)
+            for texts, most in zip(zip(*records, strict=True), self.longest, strict=True)
+        )
+        pairs = [
+            Pair(np.asarray(source, dtype=np.int32), np.asarray(target, dtype=np.int32))
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        return pairs, sum(len(pair.source) + len(pair.target) for pair in pairs)
+
+
+def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:
+    """Pairs -> input_ids, attention_mask (B, S), labels (B, T; -100 where padded) and, if there are any, references."""
+    lengths = torch.tensor([len(pair.source) for pair in pairs])
+    input_ids = pad([pair.source for pair in pairs], pad_token_id)
+    inputs: Inputs = {
+        "input_ids": input_ids,
+        "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
+        "labels": pad([pair.target for pair in pairs], IGNORE_INDEX),
+    }
+    if pairs[0].reference is not None:
+        inputs["references"] = [pair.reference for pair in pairs]
+    return inputs

@@ -1,0 +1,34 @@
+"""Errors that end a run in one line, besides `bart.errors.InputError`."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from bart.errors import InputError
+
+# No space is left, a quota is used up, or the file is larger than it may be.
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on although its input is in order and the program has no known fault, such as divergence.
+
+    The message is one line that says what happened and where. Entry points print it and exit with status 1.
+    """
+
+
+def unwritable(place: str, error: OSError) -> InputError | RunError:
+    """The error to raise where a file cannot be written.
+
+    A bad place is the user's choice and so an InputError; a full disk can end any run and is a RunError.
+    """
+    kind = RunError if error.errno in FULL_DISK else InputError
+    # Libraries put words of their own around the system's message.
+    reason = os.strerror(error.errno) if error.errno else error
+    return kind(f"{place}: cannot be written ({reason})")
+
+
+def brief(error: BaseException) -> str:
+    """What a library's error says, short enough to be part of a line."""
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,51 @@
+"""Files and folders that a command writes: refused before the work starts, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bart.errors import InputError
+from bart.files import replacing
+from utils.errors import unwritable
+
+
+def check_output(option: str, path: str | os.PathLike[str] | None) -> None:
+    """Raise InputError when an option's path, if it is given, is no file that could be written later."""
+    if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+        raise InputError(f"--{option} is {os.fspath(path)!r}; allowed: a file in a directory that exists")
+
+
+def writable_folder(name: str, path: str | os.PathLike[str]) -> Path:
+    """The folder, made if need be.
+
+    Args:
+        name: what the error calls it, such as "--output_dir".
+
+    Raises:
+        InputError: nothing can be written there.
+        RunError: the disk is full.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise unwritable(f"{name} {folder}", error) from None
+    return folder
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file that is there whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as indented JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,56 @@
+"""Text files of one example a line, UTF-8, whose lines end at "\\n" alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from bart.errors import InputError
+
+
+def decoded_lines(file: Iterable[bytes], path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
+    """Lines of an open file, one at a time, by the rules of `iter_lines`; errors call the file `path`."""
+    number = 0
+    for number, data in enumerate(file, 1):
+        try:
+            line = data.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+        # A file that holds only a byte order mark has no line.
+        if not line:
+            number = 0
+            continue
+        line = line.removesuffix("\n").removesuffix("\r")
+        if not (blank or line.strip()):
+            raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
+        yield line
+    if not number:
+        raise InputError(f"{path}: the file is empty; one example a line is expected")
+
+
+def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
+    """Yield a file's lines as they are read.
+
+    A line ends at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
+    A "\\r" before the "\\n" belongs to the line's end. The last line may lack its "\\n".
+
+    Args:
+        blank: allow blank lines, since a model may generate nothing.
+
+    Raises:
+        InputError: the file is missing or empty, a line is blank that must not be, or bytes are not UTF-8; it names
+            file and line.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            yield from decoded_lines(file, path, blank)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
+    """All lines of a file, by the rules of `iter_lines`."""
+    return list(iter_lines(path, blank))

@@ -1,0 +1,68 @@
+"""What this machine is and can do, and the record of it that a run keeps."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bart.errors import InputError
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("torch", "pytorch_lightning", "transformers", "tokenizers")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+
+
+def check_gpus(gpus: int) -> None:
+    """Raise InputError when the machine has fewer GPUs than asked for."""
+    import torch  # here and below: option files import this module, and torch takes seconds to load
+
+    if gpus > torch.cuda.device_count():
+        raise InputError(
+            f"--gpus is {gpus}; this machine has {torch.cuda.device_count()} CUDA devices (--gpus 0 runs on the CPU)"
+        )
+
+
+def environment(gpus: int) -> dict[str, Any]:
+    """Date, command line, host, devices, versions and commit of a run; of several machines, those of this one."""
+    import torch
+
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": shlex.join(sys.argv),
+        "host": platform.node(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(gpus)] or [processor()],
+        "versions": versions(PACKAGES) | {"cuda": torch.version.cuda},
+        "git": git_state(ROOT),
+    }
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Versions of Python and of some installed packages."""
+    return {"python": platform.python_version()} | {package: version(package) for package in packages}
+
+
+def processor() -> str:
+    """The name of the machine's processor."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.*)", info.read_text(), re.MULTILINE) if info.exists() else []
+    return (names or [platform.processor()])[0]
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """The commit checked out and whether files differ from it; None where git or its repository is missing."""
+    try:
+        commit, changes = (
+            subprocess.run(["git", "-C", folder, *command], check=True, capture_output=True, text=True).stdout.strip()
+            for command in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return {"commit": commit, "dirty": bool(changes)}

@@ -1,0 +1,1 @@
+"""Pure functions of predictions and references."""

@@ -1,0 +1,62 @@
+"""Summaries that need no training: a document's first sentences, and the extractive oracle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from utils.metrics.rouge_pairs import rouge_words
+from utils.sentences import split_sentences
+
+_TINY = 1e-12  # scores that differ by less are equal but for rounding
+
+
+def lead(article: str, sentences: int) -> str:
+    """The article's first sentences: the baseline that news summarisers are measured against."""
+    return " ".join(split_sentences(article)[:sentences])
+
+
+def oracle_sentences(sentences: Sequence[str], reference: str) -> list[int]:
+    """Choose sentences greedily by ROUGE (Nallapati et al., 2017, section 2.2).
+
+    Each round adds the sentence that raises the mean of ROUGE-1 and ROUGE-2 F the most, the first of equals, and the
+    last round is the one in which none raises it. The chosen sentences are scored as one text in the document's order,
+    so n-grams may cross their borders.
+
+    Returns:
+        Indices in the document's order; none where no word is shared.
+    """
+    words = [rouge_words(sentence) for sentence in sentences]
+    wanted = rouge_words(reference)
+    grams = Counter(wanted), Counter(pairwise(wanted))
+
+    def score(chosen: Sequence[int]) -> float:
+        text = [word for index in sorted(chosen) for word in words[index]]
+        found = Counter(text), Counter(pairwise(text))
+        return sum(_f(a, b) for a, b in zip(found, grams, strict=True)) / 2
+
+    able = [index for index, text in enumerate(words) if grams[0].keys() & text]
+    chosen: list[int] = []
+    best = 0.0
+    while True:
+        found = None
+        for index in able:
+            if (value := score([*chosen, index])) > best + _TINY:
+                best, found = value, index
+        if found is None:
+            return sorted(chosen)
+        able.remove(found)
+        chosen.append(found)
+
+
+def _f(first: Counter[object], second: Counter[object]) -> float:
+    """F measure of two texts' n-grams."""
+    shared = (first & second).total()
+    return 2 * shared / (first.total() + second.total()) if shared else 0.0
+
+
+def oracle(document: str, reference: str) -> str:
+    """The extractive oracle's summary of a document, split by `split_sentences`; empty where no word is shared."""
+    sentences = split_sentences(document)
+    return " ".join(sentences[index] for index in oracle_sentences(sentences, reference))

@@ -1,0 +1,227 @@
+"""ROUGE (Lin, 2004): `python -m utils.metrics.rouge PREDICTIONS REFERENCES` scores a file of summaries.
+
+`utils.metrics.rouge_pairs` says how the two modes differ.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nltk.data
+import numpy as np
+from joblib import Parallel, cpu_count, delayed
+from tabulate import tabulate
+
+from bart.errors import InputError
+from utils.cli import option, parse_dataclass, run_main
+from utils.errors import unwritable
+from utils.lines import read_lines
+from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TYPES, score_pairs
+from utils.metrics.significance import compare, means_and_intervals
+from utils.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+# In the order of ROUGE-1.5.5, where a later list overrides an earlier one.
+_EXCEPTION_LISTS = ("adv.exc", "noun.exc", "verb.exc", "adj.exc")
+_CHUNK = 200  # pairs that a process scores at once
+_PAIRS_PER_PROCESS = 1000  # scoring these takes a third of a second or more, as long as starting a process
+_IDLE_SECONDS = 10  # processes that have had no work for so long end
+
+
+def wordnet_exceptions(folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
+    """WordNet's irregular forms and their bases, such as "went" and "go", for mode rouge-1.5.5.
+
+    Args:
+        folder: holds `{adj,adv,noun,verb}.exc`, with a form and its base on each line. None takes the lists of nltk's
+            corpus `wordnet`, a folder or zip on `nltk.data.path`. Where that is not installed, a warning says so and
+            there are no forms.
+
+    Raises:
+        InputError: a list of the folder is missing or malformed; it names file and line.
+    """
+    exceptions = {}
+    for name in _EXCEPTION_LISTS:
+        if folder is not None:
+            path = str(Path(folder) / name)
+            lines = read_lines(path)
+        else:
+            path = f"corpora/wordnet/{name}"
+            try:
+                with nltk.data.find(path).open() as file:
+                    lines = file.read().decode().splitlines()
+            except LookupError:
+                logger.warning(
+                    "rouge-1.5.5 without WordNet's irregular forms: scores come out some tenths lower than the Perl "
+                    "script's. Give --wordnet_exceptions, or run: python -m nltk.downloader wordnet"
+                )
+                return {}
+        for number, line in enumerate(lines, 1):
+            form, *bases = line.split() or [""]
+            if not bases:
+                raise InputError(f"{path}, line {number}: {line!r}, where a form and its base are expected")
+            exceptions[form] = bases[0]
+    return exceptions
+
+
+def rouge_per_example(
+    predictions: Sequence[str],
+    references: Sequence[str],
+    mode: str = "rouge-score",
+    exceptions: Mapping[str, str] | None = None,
+    processes: int | None = None,
+) -> dict[str, np.ndarray]:
+    """F measures in percent of each pair, an array (N,) for each of `ROUGE_TYPES[mode]`.
+
+    Lsum, and L in mode rouge-1.5.5, take the union of longest common subsequences over sentences, which
+    `split_sentences` finds.
+
+    Args:
+        mode: one of ROUGE_MODES.
+        exceptions: what `wordnet_exceptions` returned, for mode rouge-1.5.5; None calls it.
+        processes: use at most so many; None allows one per core. Small inputs are scored in this process. The scores do
+            not depend on it.
+
+    Raises:
+        InputError: the mode is not known, or predictions and references differ in number.
+    """
+    if mode not in ROUGE_MODES:
+        raise InputError(f"ROUGE mode {mode!r} is not one of {', '.join(ROUGE_MODES)}")
+    if len(predictions) != len(references):
+        raise InputError(f"{len(predictions)} predictions but {len(references)} references; they must be equally many")
+    if mode == "rouge-score":
+        exceptions = {}
+    elif exceptions is None:
+        exceptions = wordnet_exceptions()
+    pairs = list(zip(predictions, references, strict=True))
+    chunks = [pairs[start : start + _CHUNK] for start in range(0, len(pairs), _CHUNK)]
+    processes = max(1, min(processes or cpu_count(), len(pairs) // _PAIRS_PER_PROCESS))
+    # joblib starts fresh interpreters. Unlike those of multiprocessing they do not import the main program, which may
+    # be a training run or have no file. A fork would copy torch's threads and locks in whatever state they are.
+    pool = Parallel(
+        processes, batch_size=1, pre_dispatch="all", return_as="generator", idle_worker_timeout=_IDLE_SECONDS
+    )
+    progress = Progress("ROUGE", len(pairs), "pairs", shown=len(pairs) > _PAIRS_PER_PROCESS)
+    rows: list[list[float]] = []
+    for part in pool(delayed(score_pairs)(chunk, mode, exceptions) for chunk in chunks):
+        rows += part
+        progress.advance(len(part))
+    columns = np.array(rows, dtype=np.float64).reshape(-1, len(ROUGE_TYPES[mode])).T
+    return dict(zip(ROUGE_TYPES[mode], columns, strict=True))
+
+
+def rouge(
+    predictions: Sequence[str],
+    references: Sequence[str],
+    mode: str = "rouge-score",
+    exceptions: Mapping[str, str] | None = None,
+) -> dict[str, float]:
+    """Mean F measures in percent over all pairs, one for each of `ROUGE_TYPES[mode]`.
+
+    Args:
+        mode, exceptions: as for `rouge_per_example`.
+
+    Raises:
+        InputError: there are no pairs, the numbers differ, or the mode is not known.
+    """
+    if not predictions and not references:
+        raise InputError("ROUGE of no predictions; at least one is needed")
+    scores = rouge_per_example(predictions, references, mode, exceptions)
+    return {name: float(values.mean()) for name, values in scores.items()}
+
+
+def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> str:
+    """An aligned table of F measures in percent, one row per system and one column for each of these kinds."""
+    header = ["", *(kind.replace("rouge", "ROUGE-") for kind in kinds)]
+    cells = [[name, *(scores[kind] for kind in kinds)] for name, scores in rows.items()]
+    return tabulate(cells, header, tablefmt="plain", floatfmt=".2f")
+
+
+@dataclass(frozen=True)
+class RougeArguments:
+    """The options of the command."""
+
+    predictions: str = option(positional=True, help="file of summaries, one a line; a blank line scores 0")
+    references: str = option(positional=True, help="file of reference summaries, line by line the predictions'")
+    mode: str = option(
+        ROUGE_MODES[0],
+        choices=ROUGE_MODES,
+        help="whose figures: Google's package, or the Perl script that papers report",
+    )
+    wordnet_exceptions: str | None = option(
+        None,
+        metavar="DIR",
+        help="folder of {adj,adv,noun,verb}.exc for mode rouge-1.5.5; by default nltk's corpus wordnet, if installed",
+    )
+    compare: str | None = option(
+        None,
+        metavar="OTHER",
+        help="another system's summaries of the same articles: adds the difference (PREDICTIONS less OTHER), its 95 % "
+        "bootstrap interval and the two-sided p value of approximate randomisation",
+    )
+    per_article: str | None = option(
+        None, metavar="FILE", help="write each article's scores there, one JSON object a line"
+    )
+
+    def __post_init__(self) -> None:
+        if self.wordnet_exceptions is not None and self.mode != "rouge-1.5.5":
+            raise InputError(f"--wordnet_exceptions is of --mode rouge-1.5.5; the mode is {self.mode}")
+
+
+def compared(scores: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """How much higher `scores` are than `others`, (N,) each and of the same articles, and how certain that is."""
+    report = {}
+    for name, values in scores.items():
+        found = compare(values, others[name])
+        report[name] = {
+            "other": float(others[name].mean()),
+            "difference": found.difference,
+            "interval": [found.low, found.high],
+            "p_value": found.p_value,
+        }
+    return report
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse_dataclass(
+        RougeArguments,
+        argv,
+        "Score summaries, one a line, by ROUGE; prints F measures in percent as JSON.",
+        prog="python -m utils.metrics.rouge",
+    )
+    references = read_lines(args.references)
+    systems = {path: read_lines(path, blank=True) for path in (args.predictions, args.compare) if path is not None}
+    for path, predictions in systems.items():
+        if len(predictions) != len(references):
+            raise InputError(
+                f"{path} has {len(predictions)} lines, {args.references} has {len(references)}; "
+                "they must be equally many"
+            )
+    facts: dict[str, Any] = {"mode": args.mode, "examples": len(references)}
+    exceptions: dict[str, str] = {}
+    if args.mode == "rouge-1.5.5":
+        exceptions = wordnet_exceptions(args.wordnet_exceptions)
+        facts["wordnet_exceptions"] = len(exceptions)
+    scores = {path: rouge_per_example(texts, references, args.mode, exceptions) for path, texts in systems.items()}
+    own = scores[args.predictions]
+    report = {**means_and_intervals(own), **facts}
+    if args.compare is not None:
+        report["compare"] = compared(own, scores[args.compare])
+    if args.per_article is not None:
+        rows = zip(*(values.tolist() for values in own.values()), strict=True)
+        lines = [json.dumps({"index": index, **dict(zip(own, row, strict=True))}) for index, row in enumerate(rows)]
+        try:
+            Path(args.per_article).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        except OSError as error:
+            raise unwritable(f"--per_article {args.per_article}", error) from None
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    run_main(main)

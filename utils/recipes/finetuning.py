@@ -1,0 +1,184 @@
+"""One fine-tuning run, from its arguments to its scores."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import yaml
+
+from bart.errors import InputError
+from utils.data.order import ORDER
+from utils.distributed import connected
+from utils.evaluation.report import write_report
+from utils.evaluation.results import format_scores
+from utils.evaluation.scoring import Settings, score_split
+from utils.files import writable_folder
+from utils.machine import check_gpus, environment
+from utils.progress import is_first, start_log
+from utils.recipes.finetuning_arguments import FinetuneArguments
+from utils.tasks.task import Task
+from utils.training.callbacks import progress
+from utils.training.checkpoints import FORMAT, find_checkpoint
+from utils.training.datamodule import TrainingData
+from utils.training.precision import keeps_master_weights, precision_name
+from utils.training.trainer import EXPORT, Plan, train
+
+# What the order of the training examples and the meaning of the optimizer's state depend on, besides the data.
+LASTING_OPTIONS = (
+    *("task", "seed", "n_train", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps"),
+    *("sortish_sampler", "max_source_length", "max_target_length", "optimizer", "learning_rate", "weight_decay"),
+    *("strategy", "freeze_embeds", "freeze_encoder"),
+)
+
+
+def run(args: FinetuneArguments) -> None:
+    """Train and score as the arguments say; everything written lies in `--output_dir`.
+
+    Raises:
+        InputError: anything wrong with options, files or the machine, found before training starts.
+        RunError: the run cannot go on.
+    """
+    output_dir = Path(args.run.output_dir)
+    check_gpus(args.hardware.gpus)
+    check_wandb(args.run.wandb_project)
+    task = args.make_task()
+    # All examples are looked at first: better refused now than after a download, or after hours of training.
+    splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
+    test = task.read("test", for_scoring=True) if args.run.do_predict else None
+    writable_folder("--output_dir", output_dir)
+    start_log(file=output_dir / "log.txt", file_only=progress.name if sys.stderr.isatty() else None)
+    quieten_lightning()
+    if args.hardware.tf32:
+        torch.set_float32_matmul_precision("high")
+    pl.seed_everything(args.run.seed, verbose=False)
+    if args.run.do_train:
+        train_on(args, task, splits)
+    if test is not None:
+        predict(args, task, test)
+    if is_first():
+        write_report(output_dir)
+
+
+def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any]) -> None:
+    """Train on what the task read of the splits train and val, from the beginning or from a checkpoint."""
+    output_dir = Path(args.run.output_dir)
+    checkpoint = find_checkpoint(args.run.resume_from_checkpoint, output_dir)
+    model = task.initial_model() if checkpoint is None else task.resumed_model(checkpoint)
+    if is_first():
+        write_records(args, output_dir)
+    data = TrainingData(
+        task.encode(splits["train"], "train"),
+        task.encode(splits["val"], "val"),
+        task.collate,
+        args.data,
+        seed=args.run.seed,
+        processes=args.hardware.processes,
+        max_steps=args.optimisation.max_steps,
+        max_epochs=args.optimisation.max_epochs,
+        pin_memory=args.hardware.gpus > 0,
+    )
+    plan = Plan(
+        args.run,
+        args.hardware,
+        args.optimisation,
+        settings=args.settings(),
+        metric=args.run.val_metric or task.default_metric(),
+        identity=identity_of(args, data.train.identity),
+        checkpoint=checkpoint,
+    )
+    train(plan, task, model, data)
+
+
+def identity_of(args: FinetuneArguments, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run that goes on from a checkpoint must share with the one that wrote it.
+
+    The order of the training examples and the meaning of the optimizer's state depend on it. A user may change all
+    other options when a run is resumed.
+    """
+    settings = args.settings()
+    return {
+        "format": [FORMAT, ORDER],
+        **{name: settings.get(name) for name in LASTING_OPTIONS},
+        "amp_level O2": keeps_master_weights(args.hardware),
+        "processes": args.hardware.processes,
+        "data": data,
+    }
+
+
+def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
+    """Predict and score the test split, with the best checkpoint of this run or with the model that is named."""
+    export = Path(args.run.output_dir) / EXPORT
+    if args.run.do_train:
+        model, name = task.trained_model(export, args.task_options.config_path), export
+    else:
+        model, name = task.initial_model(), args.task_options.model_name_or_path
+    if args.hardware.gpus:
+        if not args.run.do_train:  # otherwise Lightning has chosen the device
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        model.to(torch.device("cuda", torch.cuda.current_device()))
+    precision = precision_name(args.hardware)
+    settings = Settings(
+        model_name=name,
+        task_name=args.task,
+        batch_size=args.data.eval_batch_size,
+        batch_size_option="--eval_batch_size",
+        precision=precision,
+        seed=args.run.seed,
+        replaces_progress=args.run.do_train,
+    )
+    with connected(f"--do_predict without --do_train, with --model_name_or_path {name}, goes on"):
+        results = score_split(task, task.for_inference(model, precision), test, args.run.output_dir, settings)
+    if results is not None:
+        print(format_scores(*results))
+
+
+def write_records(args: FinetuneArguments, output_dir: Path) -> None:
+    """Write arguments.yaml and environment.json; those of an earlier run, and its metrics, are kept under a number."""
+    names = [output_dir / name for name in ("arguments.yaml", "environment.json", "metrics.csv")]
+    kept = [re.fullmatch(r"\w+\.(\d+)\.\w+", path.name) for path in output_dir.iterdir()]
+    number = 1 + max((int(match[1]) for match in kept if match), default=0)
+    for path in names:
+        if path.exists():
+            path.rename(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+    hardware = args.hardware
+    record = environment(hardware.gpus) | {
+        "seed": args.run.seed,
+        "processes": hardware.processes,
+        "nodes": hardware.processes // hardware.devices,
+    }
+    (output_dir / "arguments.yaml").write_text(yaml.safe_dump(args.settings()))
+    (output_dir / "environment.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def check_wandb(project: str | None) -> None:
+    """Raise InputError when a Weights & Biases project is named and its package is not installed."""
+    try:
+        if project is not None:
+            version("wandb")
+    except PackageNotFoundError:
+        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb") from None
+
+
+def quieten_lightning() -> None:
+    """Leave out Lightning's greetings and what it says of habits that this program does not have."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    for harmless in (
+        "does not have many workers",
+        "exists and is not empty",  # the run's directory holds its log already
+        "your dataloader is not resumable",  # the data module resumes it
+        "smaller than the logging interval",
+        "isinstance.treespec, LeafSpec",
+        "FSDP2-wrapped module .* returned a view tensor",  # which nothing changes in place
+    ):
+        warnings.filterwarnings("ignore", message=f".*{harmless}")

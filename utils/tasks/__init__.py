@@ -1,0 +1,47 @@
+"""What the network is used for: one file a task. `task.py` says what a task is, and `find_task` finds one by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib import import_module
+from inspect import isabstract
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bart.errors import InputError
+
+if TYPE_CHECKING:
+    from utils.tasks.task import Task
+
+TASKS = ("summarization", "translation")
+
+
+def find_task(name: str) -> type[Task]:
+    """The task of a name, which is one of TASKS, or the path of a Python file that defines one.
+
+    Raises:
+        InputError: there is no such task or file, or the file does not define exactly one.
+    """
+    from utils.tasks.task import Task
+
+    if name in TASKS:
+        module = import_module(f"utils.tasks.{name}")
+    elif not name.endswith(".py"):
+        raise InputError(f"--task is {name!r}; allowed: {', '.join(TASKS)}, or the path of a Python file with a task")
+    elif not Path(name).is_file():
+        raise InputError(f"--task is {name!r}: no such file")
+    else:
+        spec = importlib.util.spec_from_file_location(f"task_{Path(name).stem}", name)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # where dataclasses and pickle look up their own
+        spec.loader.exec_module(module)
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Task) and value.__module__ == module.__name__
+        and not isabstract(value)
+    ]  # fmt: skip
+    if len(found) != 1:
+        raise InputError(f"--task is {name!r}, which defines {len(found)} tasks; allowed: a file that defines one")
+    return found[0]

@@ -1,0 +1,177 @@
+"""What a task is: the one thing to write for a new use of the network."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from utils.clock import Clock
+from utils.data.batches import Examples, Inputs
+from utils.data.options import DataOptions
+from utils.data.streaming import StreamedExamples
+
+Options = TypeVar("Options")
+
+
+@dataclass
+class Prediction:
+    """What a model made of an example.
+
+    Attributes:
+        values: JSON values. `Task.score` and `Task.row` read them, and the journal of a run keeps them.
+        loss, targets: sum of the loss over the example's targets, and how many these are.
+        tokens: generated for it.
+        seconds: that it was in work, apart from the time when the clock was paused.
+    """
+
+    values: dict[str, Any]
+    loss: float
+    targets: int
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class Task(ABC, Generic[Options]):
+    """One use of the network.
+
+    Training and evaluation call the methods in the order in which they stand here. A task owns its options, the reading
+    and encoding of its examples, its model, its loss and its figures. It knows nothing of optimizers, precisions,
+    processes and checkpoints: the training loop divides the loss by the number of targets, over all micro-batches and
+    processes of an optimizer step.
+
+    Args:
+        options: an `Options` of finetune.py, or an `EvalOptions` of run_eval.py.
+        data: where the examples are.
+
+    Attributes:
+        Options: dataclass of the task's own options of finetune.py, fields made by `utils.cli.option`.
+        EvalOptions: the same for run_eval.py.
+        figures: the figures that `figures_of` gives, each with "max" or "min", the direction in which it gets better.
+            "loss" is a figure of every task.
+    """
+
+    Options: ClassVar[type]
+    EvalOptions: ClassVar[type]
+    figures: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, options: Options, data: DataOptions) -> None:
+        self.options = options
+        self.data = data
+
+    def default_metric(self) -> str:
+        """The figure by which the best checkpoint is chosen where the command line names none."""
+        return next(iter(self.figures), "loss")
+
+    # ---- Data
+
+    @abstractmethod
+    def read(self, split: str, for_scoring: bool = False) -> Any:
+        """Find a split's examples (train, val or test) and check them as far as that goes without a vocabulary.
+
+        Args:
+            for_scoring: whether `score` and `row` will need the examples themselves.
+
+        Raises:
+            InputError: they are not there, or malformed.
+        """
+
+    @abstractmethod
+    def encode(self, raw: Any, split: str) -> Examples | StreamedExamples:
+        """What `read` gave, as token ids. Comes after one of the methods that load a model and its vocabulary."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Any]) -> Inputs:
+        """Examples as one batch: tensors (B, ...) and lists of length B, by name."""
+
+    # ---- Model
+
+    @abstractmethod
+    def initial_model(self) -> nn.Module:
+        """The model that training starts from, and its vocabulary."""
+
+    @abstractmethod
+    def resumed_model(self, checkpoint: Path) -> nn.Module:
+        """The model of a training checkpoint, and its vocabulary; the optimizer comes later.
+
+        Raises:
+            InputError: it has another architecture than the options ask for.
+        """
+
+    @abstractmethod
+    def trained_model(
+        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+    ) -> nn.Module:
+        """A trained model for evaluation, and its vocabulary.
+
+        Args:
+            config_path: JSON with options of decoding that replace the model's own.
+            tokenizer: a vocabulary in place of the one that lies with the weights.
+        """
+
+    def for_inference(self, model: nn.Module, precision: str) -> nn.Module:
+        """The model laid out for prediction in one of `utils.machine.PRECISIONS`."""
+        return model
+
+    @abstractmethod
+    def checkpoint_parts(self, model: nn.Module) -> dict[str, Any]:
+        """What a checkpoint must hold besides the weights for `resumed_model` and `trained_model` to load it."""
+
+    @abstractmethod
+    def export(self, checkpoint: Path, directory: Path) -> None:
+        """Write a checkpoint's model in Hub format."""
+
+    # ---- Training and validation
+
+    @abstractmethod
+    def count(self, batch: Inputs) -> Tensor:
+        """How many targets of a batch the loss is the mean over; a scalar."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
+        """The loss of a batch in fp32, summed over its targets."""
+
+    @abstractmethod
+    def validate(self, model: nn.Module, batch: Inputs) -> Tensor:
+        """Sums over a validation batch (F,) of which `figures_of` can tell the figures of many batches together."""
+
+    @abstractmethod
+    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+        """The loss and all `figures` of a split, from the sum of what `validate` gave for its batches."""
+
+    # ---- Prediction
+
+    @abstractmethod
+    def predict(
+        self, model: nn.Module, examples: Examples, numbers: Sequence[int], batch_size: int, clock: Clock
+    ) -> Iterator[tuple[int, Prediction]]:
+        """Predict some examples, at most batch_size of them at once, in any order.
+
+        Args:
+            clock: gets the seconds of the parts "encode" and "detokenise", and is "paused" while what is computed is no
+                part of a prediction, such as the loss.
+        """
+
+    @abstractmethod
+    def score(
+        self, raw: Any, predictions: Sequence[Prediction]
+    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+        """The figures of all predictions together and, where there are such, of each.
+
+        Args:
+            raw: what `read` gave.
+        """
+
+    @abstractmethod
+    def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
+        """What `<split>_articles.jsonl` says of an example, apart from its figures."""
+
+    @abstractmethod
+    def settings(self, model: nn.Module) -> dict[str, Any]:
+        """All settings that bear on predictions, as JSON; they are stored with the scores."""

@@ -1,0 +1,319 @@
+"""Tasks that turn a text into another with the whole network: summarization, translation and their like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, shift_tokens_right
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils import loading
+from utils.cli import option
+from utils.clock import Clock
+from utils.data.batches import Inputs, pad
+from utils.data.line_files import Pairs
+from utils.data.options import DataOptions
+from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
+from utils.data.places import check_fields, is_streamed
+from utils.data.tables import Table, open_split, read_split
+from utils.data.token_cache import PairFiles, TextFile, check_pairs
+from utils.loading import ModelOptions, check_lengths
+from utils.tasks.generation_options import GenerationOptions, check_generation
+from utils.tasks.task import Prediction, Task
+
+TEXTS = "texts"
+# Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
+LOSSES_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class TextToTextOptions(ModelOptions):
+    """The options of finetune.py."""
+
+    label_smoothing: float = option(
+        0.0, section=loading.REGULARISATION, least=0, most=1, help="probability spread over the vocabulary"
+    )
+    source_field: str | None = option(
+        None, section=TEXTS, help="column of the sources in a set that is streamed; by default as published sets do it"
+    )
+    target_field: str | None = option(None, section=TEXTS, help="column of the targets in a set that is streamed")
+    max_source_length: int = option(1024, section=TEXTS, least=3, help="tokens a source is cut to")
+    max_target_length: int = option(142, section=TEXTS, least=3, help="tokens a training target is cut to")
+    val_max_target_length: int = option(142, section=TEXTS, least=3, help="tokens a validation target is cut to")
+    test_max_target_length: int = option(
+        142, section=TEXTS, least=3, help="tokens a test target is cut to for its loss"
+    )
+    eval_beams: int | None = option(
+        None,
+        section=TEXTS,
+        least=0,
+        help="beams in validation and test; by default the config's num_beams; 0 scores validation by the "
+        "teacher-forced arg-max, without search, and leaves the test split at the config's num_beams",
+    )
+    eval_max_gen_length: int | None = option(
+        None, section=TEXTS, least=2, help="tokens to generate at most; by default the config's max_length"
+    )
+
+    prefix = ""  # run_eval.py has an option of this name
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """The options of generate that the command line gave."""
+        given = {"num_beams": self.eval_beams or None, "max_length": self.eval_max_gen_length}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def target_length(self, split: str) -> int:
+        """Tokens that a split's targets are cut to."""
+        lengths = self.max_target_length, self.val_max_target_length, self.test_max_target_length
+        return dict(zip(("train", "val", "test"), lengths, strict=True))[split]
+
+
+@dataclass(frozen=True)
+class TextToTextEvalOptions(GenerationOptions):
+    """The options of run_eval.py."""
+
+    source_field: str | None = option(
+        None,
+        section=TEXTS,
+        help="column of the sources where data_dir is no directory; by default as published sets do it",
+    )
+    target_field: str | None = option(None, section=TEXTS, help="column of the targets where data_dir is no directory")
+    prefix: str = option("", section=TEXTS, help="put before each source text, as some models want it")
+    max_source_length: int | None = option(
+        None, section=TEXTS, least=3, help="tokens a source is cut to; by default the model's positions"
+    )
+    max_target_length: int | None = option(
+        None, section=TEXTS, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
+    )
+
+    def target_length(self, split: str) -> int | None:
+        """Tokens that a split's targets are cut to; None for the model's positions."""
+        return self.max_target_length
+
+
+class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
+    """Turns a source text into a target text.
+
+    A subclass names its `figures` and gives `scores_of_each`, or overrides `score` where a figure is not a mean over
+    examples.
+    """
+
+    Options = TextToTextOptions
+    EvalOptions = TextToTextEvalOptions
+    tokenizer: BartTokenizer
+    positions: int  # of the model
+
+    def __init__(self, options: TextToTextOptions | TextToTextEvalOptions, data: DataOptions) -> None:
+        super().__init__(options, data)
+        check_fields(data.data_dir, source_field=options.source_field, target_field=options.target_field)
+        if isinstance(options, ModelOptions):
+            names = ("max_source", "max_target", "val_max_target", "test_max_target", "eval_max_gen")
+            check_lengths(options.config(), **{f"{n}_length": getattr(options, f"{n}_length") for n in names})
+
+    def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
+        """The `figures` of each example."""
+        return {}
+
+    # ---- Data
+
+    def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
+        data, fields = self.data, (self.options.source_field, self.options.target_field)
+        if not for_scoring and split == "train" and is_streamed(data.data_dir):
+            return open_split(data.data_dir, split, *fields)
+        if for_scoring or is_streamed(data.data_dir):
+            return read_split(data.data_dir, split, data.limit(split), *fields)
+        return check_pairs(data.data_dir, split, data.limit(split), data.cache_dir)
+
+    def encode(self, raw: PairFiles | Pairs | Table, split: str) -> TokenPairs | StreamedPairs:
+        lengths = (
+            self.options.max_source_length or self.positions,
+            self.options.target_length(split) or self.positions,
+        )
+        if isinstance(raw, Table):
+            return StreamedPairs(raw, self.tokenizer, *lengths)
+        source, target = raw
+        if isinstance(source, TextFile):
+            tokens = (file.tokenized(self.tokenizer, longest) for file, longest in zip(raw, lengths, strict=True))
+            identity = {"source": source.identity, "target": target.identity}
+            return TokenPairs(*tokens, target.read() if split == "val" else None, identity)
+        sources = [self.options.prefix + text for text in source]
+        return TokenPairs.from_texts(sources, target, self.tokenizer, *lengths)
+
+    def collate(self, examples: Sequence[Any]) -> Inputs:
+        return collate_pairs(examples, self.tokenizer.pad_token_id)
+
+    # ---- Model
+
+    def initial_model(self) -> BartForConditionalGeneration:
+        return self._with(*loading.initial_model(self.options))
+
+    def resumed_model(self, checkpoint: Path) -> BartForConditionalGeneration:
+        return self._with(*loading.resumed_model(self.options, checkpoint))
+
+    def trained_model(
+        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+    ) -> BartForConditionalGeneration:
+        model = self._with(*loading.load_for_evaluation(path, config_path, tokenizer))
+        options, test_length = self.options, self.options.target_length("test")
+        check_lengths(
+            model.config,
+            max_source_length=options.max_source_length,
+            max_target_length=test_length,
+            eval_max_gen_length=options.eval_max_gen_length,
+        )
+        check_generation(model.generation_config, options.generation, model.config.vocab_size, self.positions)
+        return model
+
+    def _with(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> BartForConditionalGeneration:
+        self.tokenizer, self.positions = tokenizer, model.config.max_position_embeddings
+        return model
+
+    def for_inference(self, model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:
+        return loading.for_inference(model, precision)
+
+    def checkpoint_parts(self, model: BartForConditionalGeneration) -> dict[str, Any]:
+        return {
+            "config": model.config.to_dict(),
+            "generation_config": model.generation_config.to_dict(),
+            "tokenizer_json": self.tokenizer.to_json(),
+        }
+
+    def export(self, checkpoint: Path, directory: Path) -> None:
+        BartForConditionalGeneration.from_pretrained(checkpoint).save_pretrained(directory, self.tokenizer)
+
+    # ---- Training and validation
+
+    def count(self, batch: Inputs) -> Tensor:
+        return (batch["labels"] != IGNORE_INDEX).sum()
+
+    def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
+        return smoothed_loss(teacher_forced(model, batch).logits, batch["labels"], self.options.label_smoothing)
+
+    def validate(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
+        """Sums (F + 3,): loss, targets, examples, and the figures of each example."""
+        labels = batch["labels"]
+        output = teacher_forced(model, batch)
+        loss = smoothed_loss(output.logits, labels, self.options.label_smoothing)
+        sums = [loss.double(), self.count(batch).double(), loss.new_tensor(len(labels), dtype=torch.float64)]
+        if self.figures:
+            if self.options.eval_beams == 0:
+                # Teacher forcing: at every position the likeliest token after the reference's own prefix.
+                ids = output.logits.argmax(-1).where(labels != IGNORE_INDEX, self.tokenizer.pad_token_id)
+            else:
+                ids = model.generate(
+                    batch["input_ids"],
+                    batch["attention_mask"],
+                    encoder_outputs=output.encoder_last_hidden_state,
+                    **self.options.generation,
+                )
+            texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+            scores = self.scores_of_each(texts, batch["references"])
+            sums += [sums[0].new_tensor(float(np.sum(scores[name]))) for name in self.figures]
+        return torch.stack(sums)
+
+    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+        loss, targets, examples, *figures = sums
+        means = {name: value / examples for name, value in zip(self.figures, figures, strict=True)}
+        return {"loss": loss / targets, **means}
+
+    # ---- Prediction
+
+    def predict(
+        self,
+        model: BartForConditionalGeneration,
+        examples: TokenPairs,
+        numbers: Sequence[int],
+        batch_size: int,
+        clock: Clock,
+    ) -> Iterator[tuple[int, Prediction]]:
+        losses: dict[int, tuple[float, int]] = {}
+
+        def note_losses(places: Sequence[int], states: Tensor, mask: Tensor) -> None:
+            with clock.part("paused"):
+                for start in range(0, len(places), LOSSES_AT_ONCE):
+                    part = slice(start, start + LOSSES_AT_ONCE)
+                    labels = pad([examples.targets[numbers[place]] for place in places[part]], IGNORE_INDEX)
+                    found = losses_of_each(model, states[part], mask[part], labels.to(model.device))
+                    losses.update(zip(places[part], found, strict=True))
+
+        sources = [examples.sources[number].tolist() for number in numbers]
+        for article in model.generate_many(sources, batch_size, encoded=note_losses, **self.options.generation):
+            clock.seconds["encode"] += article.encoding_seconds
+            with clock.part("detokenise"):
+                texts = self.tokenizer.batch_decode(list(article.sequences), skip_special_tokens=True)
+            values = {"texts": [" ".join(text.split("\n")).strip() for text in texts]}
+            tokens = int((article.sequences[0, 1:] != self.tokenizer.pad_token_id).sum())
+            yield numbers[article.index], Prediction(values, *losses.pop(article.index), tokens, article.seconds)
+
+    def score(
+        self, raw: Pairs, predictions: Sequence[Prediction]
+    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+        each = self.scores_of_each([prediction.values["texts"][0] for prediction in predictions], raw[1])
+        return {name: float(np.mean(values)) for name, values in each.items()}, each
+
+    def row(self, raw: Pairs, examples: TokenPairs, number: int, prediction: Prediction) -> dict[str, Any]:
+        best, *others = prediction.values["texts"]
+        row = {"index": number, "source": raw[0][number], "reference": raw[1][number], "summary": best}
+        if others:
+            row["alternatives"] = others
+        sources, targets = examples.lengths[number].tolist()
+        return row | {"source_tokens": sources, "reference_tokens": targets, "summary_tokens": prediction.tokens}
+
+    def settings(self, model: BartForConditionalGeneration) -> dict[str, Any]:
+        return {
+            "generation": model.generation_config.merged(**self.options.generation).to_dict(),
+            "max_source_length": self.options.max_source_length or self.positions,
+            "max_target_length": self.options.target_length("test") or self.positions,
+            "prefix": self.options.prefix,
+        }
+
+
+def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2SeqOutput:
+    """Logits for every target token of a batch (see `collate_pairs`) after the reference's prefix."""
+    config = model.config
+    decoder_input_ids = shift_tokens_right(batch["labels"], config.pad_token_id, config.decoder_start_token_id)
+    return model(batch["input_ids"], batch["attention_mask"], decoder_input_ids=decoder_input_ids)
+
+
+def smoothed_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) in fp32, summed over the targets.
+
+    Args:
+        logits: (B, T, V).
+        labels: (B, T), -100 where there is no target.
+    """
+    return F.cross_entropy(
+        logits.flatten(0, 1).float(),
+        labels.flatten(),
+        ignore_index=IGNORE_INDEX,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
+
+
+@torch.inference_mode()
+def losses_of_each(
+    model: BartForConditionalGeneration, states: Tensor, mask: Tensor | None, labels: Tensor
+) -> list[tuple[float, int]]:
+    """Negative log-likelihood in nats of each example's targets, summed, and how many they are.
+
+    Args:
+        states, mask: (B, S, D) and (B, S), what the encoder made of the sources, and where they are no padding.
+        labels: (B, T), -100 where there is no target.
+    """
+    config = model.config
+    decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+    logits = model(attention_mask=mask, decoder_input_ids=decoder_input_ids, encoder_outputs=states).logits
+    losses = F.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
+    )
+    sums = losses.view(labels.shape).double().sum(dim=1).tolist()
+    return list(zip(sums, (labels != IGNORE_INDEX).sum(dim=1).tolist(), strict=True))

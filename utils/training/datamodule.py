@@ -1,0 +1,148 @@
+"""Lightning's view of the data: the order of training, its loaders, and the place to go on from."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+
+from utils.data.batches import Batch, Batches, Collate, Examples, evaluation_batches
+from utils.data.options import DataOptions
+from utils.data.order import RunOrder, TrainOrder
+from utils.data.streaming import PREFETCHED, StreamedExamples, StreamLoader, TrainStream
+
+
+class TrainingData(pl.LightningDataModule):
+    """Loaders of training and validation.
+
+    Training is one sequence of optimizer steps through all epochs, one epoch to Lightning. So the number of steps taken
+    tells the place in it; a stream adds a cursor, which saves reading everything before that place again. A batch of
+    the training loader is a whole optimizer step of this process, as a list of micro-batches.
+
+    Args:
+        train: examples, or a stream of them.
+        collate: makes a batch of some examples.
+        processes: that train together.
+        max_steps, max_epochs: the length of the run, by whichever ends it first. With neither it is one epoch.
+        pin_memory: whether batches go to a GPU.
+
+    Attributes:
+        steps_per_epoch: None for a stream, whose length nobody knows.
+        examples_per_step: examples of an optimizer step on all processes; with `--max_tokens_per_batch`, their mean.
+        total_steps: optimizer steps of the run.
+    """
+
+    def __init__(
+        self,
+        train: Examples | StreamedExamples,
+        val: Examples,
+        collate: Collate,
+        options: DataOptions,
+        *,
+        seed: int,
+        processes: int,
+        max_steps: int = -1,
+        max_epochs: int | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        super().__init__()
+        self.train, self.val, self.collate = train, val, collate
+        self.options, self.seed = options, seed
+        self.loader: StreamLoader | None = None
+        self.cursor: dict[str, Any] | None = None  # of the checkpoint that a stream goes on from
+        self.loader_options = {
+            "num_workers": options.num_workers,
+            "generator": torch.Generator(),  # a loader must not draw from the random state that dropout draws from
+            "pin_memory": pin_memory,
+            "worker_init_fn": _outlive_sigterm,
+        }
+        self.steps_per_epoch: int | None = None
+        if self.streams:
+            self.examples_per_step: float = self._stream(0, processes).examples_per_step
+            self.total_steps = max_steps
+        else:
+            order = self._order(0, processes)
+            self.steps_per_epoch, self.examples_per_step = order.steps, order.examples_per_step
+            epochs = 1 if max_epochs is None and max_steps < 0 else max_epochs
+            lengths = [max_steps] * (max_steps > 0) + ([epochs * order.steps] if epochs is not None else [])
+            self.total_steps = min(lengths)
+
+    @property
+    def streams(self) -> bool:
+        """Whether training examples are streamed."""
+        return isinstance(self.train, StreamedExamples)
+
+    def epoch(self, step: int) -> int:
+        """The epoch, from 0, that the run's optimizer step belongs to; steps count from 1."""
+        if self.steps_per_epoch is not None:
+            return max(0, step - 1) // self.steps_per_epoch
+        return 0 if self.loader is None else self.loader.cursor(max(0, step - 1))["epoch"]
+
+    def train_dataloader(self) -> Iterable[list[Batch]]:
+        rank, world_size, start = self.trainer.global_rank, self.trainer.world_size, self.trainer.global_step
+        if not self.streams:
+            steps = RunOrder(self._order(rank, world_size), self.total_steps, start)
+            batches = Batches(self.train, self.collate)
+            return DataLoader(batches, batch_sampler=steps, collate_fn=list, **self.loader_options)
+        options = dict(self.loader_options)
+        if options["num_workers"]:
+            options |= {"num_workers": 1, "prefetch_factor": PREFETCHED}  # each of several would read everything
+        self.loader = StreamLoader(self._stream(rank, world_size, start), self.total_steps, **options)
+        return self.loader
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        rank, world_size = self.trainer.global_rank, self.trainer.world_size
+        batches = evaluation_batches(self.val.lengths[:, 0], self.options.eval_batch_size, rank, world_size)
+        return DataLoader(Batches(self.val, self.collate), sampler=batches, batch_size=None, **self.loader_options)
+
+    def validation_batches_of_all(self, world_size: int) -> int:
+        """How many validation batches every process has at least."""
+        return -(-(len(self.val) // world_size) // self.options.eval_batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cursor": self.loader.cursor(self.trainer.global_step)} if self.loader is not None else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.cursor = state_dict["cursor"]
+
+    def _order(self, rank: int, world_size: int) -> TrainOrder:
+        return TrainOrder(
+            self.train.lengths,
+            self.options.train_batch_size,
+            self.seed,
+            max_tokens=self.options.max_tokens_per_batch,
+            accumulation=self.options.gradient_accumulation_steps,
+            rank=rank,
+            world_size=world_size,
+            group_by_length=self.options.sortish_sampler,
+        )
+
+    def _stream(self, rank: int, world_size: int, start: int = 0) -> TrainStream:
+        return TrainStream(
+            *(self.train, self.collate, self.options, self.seed),
+            **{"rank": rank, "world_size": world_size, "cursor": self.cursor, "start": start},
+        )
+
+
+def _outlive_sigterm(worker: int) -> None:
+    """Let nobody but the training process end a loader process.
+
+    torchrun and schedulers send SIGTERM to every process of a run. The training process goes on until it has saved a
+    checkpoint, and fails when it loses a loader process.
+    """
+    if not hasattr(signal, "sigwaitinfo"):  # macOS, which cannot tell who sent a signal
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,0 +1,91 @@
+"""Everything that training takes from Lightning's private parts, because no public part serves.
+
+`prepare` tries all of it once, before a run starts, so that another version of Lightning is one line that says so.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loops.fetchers import _DataFetcher
+from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
+
+from utils.errors import RunError
+
+_PROGRESS = ("epoch_loop.batch_progress", "epoch_loop.val_loop.batch_progress")
+
+
+class EpochLoop(_TrainingEpochLoop):
+    """Lightning's loop over batches, which validates after the last batch too, whatever the interval.
+
+    It leaves out the broadcast that tells of SIGTERM before every batch, for which the host would wait for the device
+    in every step. `checkpoints.Termination` does the same without waiting.
+    """
+
+    def _should_check_val_fx(self, data_fetcher: _DataFetcher) -> bool:
+        return super()._should_check_val_fx(data_fetcher) or self._num_ready_batches_reached()
+
+    def _broadcast_sigterm_tensor(self) -> None:
+        pass
+
+
+def prepare(trainer: pl.Trainer) -> None:
+    """Give a trainer the loop above.
+
+    Raises:
+        RunError: this version of Lightning lacks something that this file uses.
+    """
+    try:
+        old = trainer.fit_loop.epoch_loop
+        loop = EpochLoop(trainer, old.min_steps, old.max_steps)
+        for name in ("_broadcast_sigterm_tensor", "_should_check_val_fx", "_num_ready_batches_reached"):
+            assert callable(getattr(_TrainingEpochLoop, name))
+        state = trainer.fit_loop.state_dict()
+        settle({"fit_loop": state}, 0, validation_is_due=False)
+        trainer._signal_connector.received_sigterm = trainer.received_sigterm
+    except (AttributeError, KeyError, TypeError, AssertionError) as error:
+        raise RunError(
+            f"pytorch-lightning {pl.__version__} differs inside from what training needs ({error!r}); install the "
+            "version of requirements.txt"
+        ) from error
+    trainer.fit_loop.epoch_loop = loop
+
+
+def settle(loops: dict[str, Any], steps: int, validation_is_due: bool) -> None:
+    """Make the state of Lightning's loops that of a run between two optimizer steps.
+
+    A checkpoint may be written where Lightning has begun a batch or is in a validation, and it would then count that
+    again, or lose it, when the run goes on.
+
+    Args:
+        loops: `checkpoint["loops"]`, changed in place.
+        steps: optimizer steps taken.
+        validation_is_due: whether the next thing to do is a validation, from its beginning.
+    """
+    training, validation = (loops["fit_loop"][name] for name in _PROGRESS)
+    for counters in (training["total"], training["current"]):
+        counters |= dict.fromkeys(("ready", "started", "processed", "completed"), steps)
+    # The last batch may not be the last one of a run that goes on with more steps.
+    training["is_last_batch"] = validation["is_last_batch"] = False
+    # Lightning takes a batch that was begun and not finished for a broken-off validation, and repeats that.
+    begun = int(validation_is_due)
+    for counters in (validation["total"], validation["current"]):
+        counters |= {"ready": begun, "started": begun, "processed": 0, "completed": 0}
+
+
+def take_sigterm(trainer: pl.Trainer, handler: Callable[[int, FrameType | None], None]) -> bool:
+    """Handle SIGTERM in place of Lightning, which would end the run without saving.
+
+    Lightning restores the handler that was there before it.
+
+    Returns:
+        Whether the signal has come already.
+    """
+    signal.signal(signal.SIGTERM, handler)
+    received = trainer.received_sigterm
+    trainer._signal_connector.received_sigterm = False
+    return received

@@ -1,0 +1,173 @@
+"""The options of a training run that do not depend on its task; names as NVIDIA's BART example has them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from bart.errors import InputError
+from utils.cli import option
+
+RUN, TRAINING = "run", "training"
+VALIDATION, HARDWARE = "validation", "hardware and precision"
+SCHEDULES = ("polynomial", "linear", "cosine", "cosine_w_restarts", "constant")
+POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, transformers' default
+COSINE_CYCLES = 4  # decays of the cosine_w_restarts schedule
+OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
+STRATEGIES = ("ddp", "fsdp")
+AMP_LEVELS = ("O0", "O1", "O2", "O3")
+LAST = "last"  # what --resume_from_checkpoint calls the newest checkpoint of --output_dir
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run does, where it writes, and when it saves, validates and logs."""
+
+    config: str | None = option(None, section=RUN, help="YAML file of these options by name; the command line wins")
+    output_dir: str = option("results", section=RUN, help="where logs, checkpoints, the export and scores are written")
+    do_train: bool = option(False, section=RUN, help="train on the train split")
+    do_predict: bool = option(False, section=RUN, help="score the test split, with the best checkpoint after training")
+    seed: int = option(42, section=RUN, least=0, help="seed of weights, order and dropout")
+    resume_from_checkpoint: str | None = option(
+        None,
+        section=RUN,
+        help="checkpoint to go on from, with its weights, optimizer, schedule, random state and position in the data; "
+        f"'{LAST}' takes the newest whole one of --output_dir, and starts afresh where there is none",
+    )
+    save_top_k: int = option(1, section=RUN, least=1, help="best checkpoints to keep, by val_metric")
+    save_every_n_steps: int | None = option(
+        None, section=RUN, least=1, help="optimizer steps between two writings of last.ckpt, besides every validation"
+    )
+    log_every_n_steps: int = option(10, section=RUN, least=1, help="optimizer steps between two lines of the logs")
+    wandb_project: str | None = option(None, section=RUN, help="Weights & Biases project to log to as well")
+
+    val_check_interval: float = option(
+        1.0,
+        section=VALIDATION,
+        above=0,
+        help="validate every so many epochs (up to 1), or every so many training samples (above 1)",
+    )
+    val_metric: str | None = option(
+        None,
+        section=VALIDATION,
+        help="what makes a checkpoint the best one: loss, or a figure of the task, for summarization rouge1, rouge2 or "
+        "rougeLsum; by default the task's choice",
+    )
+    early_stopping_patience: int = option(
+        -1, section=VALIDATION, least=-1, help="validations without a better val_metric that end the run; -1 for never"
+    )
+    num_sanity_val_steps: int = option(
+        0, section=VALIDATION, least=-1, help="validation batches before training; -1 for all"
+    )
+
+    def __post_init__(self) -> None:
+        if not (self.do_train or self.do_predict):
+            raise InputError("nothing to do: give --do_train, --do_predict or both")
+        if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
+            raise InputError(
+                f"--val_check_interval is {self.val_check_interval}; above 1 it counts training samples, so it is whole"
+            )
+
+
+@dataclass(frozen=True)
+class OptimisationOptions:
+    """The optimizer, its schedule and the length of training."""
+
+    optimizer: str = option(
+        "adamw",
+        section=TRAINING,
+        choices=OPTIMIZERS,
+        help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
+        "fused AdamW and our lamb serve",
+    )
+    learning_rate: float = option(3e-5, section=TRAINING, above=0, help="peak learning rate")
+    lr_scheduler: str = option(
+        "linear",
+        section=TRAINING,
+        choices=SCHEDULES,
+        help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times",
+    )
+    warmup_steps: int = option(0, section=TRAINING, least=0, help="optimizer steps of linear warm-up")
+    max_steps: int = option(-1, section=TRAINING, least=-1, help="optimizer steps to train; -1 leaves it to max_epochs")
+    max_epochs: int | None = option(
+        None, section=TRAINING, least=1, help="epochs to train; by default 1, and unlimited where --max_steps is given"
+    )
+    min_epochs: int = option(1, section=TRAINING, least=0, help="epochs before early stopping may end the run")
+    weight_decay: float = option(0.0, section=TRAINING, least=0, help="of all but biases and norms")
+    gradient_clip_val: float = option(1.0, section=TRAINING, least=0, help="gradient norm limit; 0 for none")
+
+    def __post_init__(self) -> None:
+        if self.max_steps == 0:
+            raise InputError("--max_steps is 0; allowed: -1, or at least 1")
+        if self.lr_scheduler == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
+            raise InputError(
+                f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "
+                "allowed: above that"
+            )
+
+
+@dataclass(frozen=True)
+class HardwareOptions:
+    """Devices, processes and precision. --gpus, --accelerator and --devices agree once the object is made."""
+
+    gpus: int | None = option(
+        None, section=HARDWARE, least=0, help="GPUs of this machine to train on; 0 trains on the CPU; by default 1"
+    )
+    accelerator: str | None = option(
+        None, section=HARDWARE, choices=("cpu", "gpu"), help="with --devices, another way to say --gpus"
+    )
+    devices: int | None = option(
+        None, section=HARDWARE, least=1, help="processes of this machine that train together, one per GPU if on GPUs"
+    )
+    strategy: str = option(
+        "ddp",
+        section=HARDWARE,
+        choices=STRATEGIES,
+        help="how several processes train together: ddp copies the model to all, fsdp shards it",
+    )
+    fp16: bool = option(False, section=HARDWARE, help="half precision, with loss scaling; needs a GPU")
+    bf16: bool = option(False, section=HARDWARE, help="bfloat16 precision")
+    tf32: bool = option(False, section=HARDWARE, help="fp32 with TF32 tensor cores in matrix products")
+    amp_level: str = option(
+        "O1",
+        section=HARDWARE,
+        choices=AMP_LEVELS,
+        help="how --fp16 and --bf16 are used: O0 not at all, O1 autocast, O2 half weights with fp32 master copies, "
+        "O3 half everywhere",
+    )
+
+    def __post_init__(self) -> None:
+        self._resolve_devices()
+        chosen = [f"--{name}" for name in ("fp16", "bf16", "tf32") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
+        if self.gpus == 0 and (self.fp16 or self.tf32):
+            raise InputError(f"{chosen[0]} needs a GPU and --gpus is 0; the CPU takes fp32 (no flag) or --bf16")
+        if self.strategy == "fsdp" and self.fp16 and self.amp_level != "O0":
+            raise InputError("--strategy fsdp and --fp16 exclude each other; fsdp takes --bf16, --tf32 or fp32")
+        if self.strategy == "fsdp" and self.bf16 and self.amp_level in ("O2", "O3"):
+            raise InputError(
+                f"--strategy fsdp and --amp_level {self.amp_level} exclude each other; fsdp takes O0 or O1"
+            )
+
+    def _resolve_devices(self) -> None:
+        """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
+        launched = int(os.environ["LOCAL_WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ else None
+        accelerator = self.accelerator or ("cpu" if self.gpus == 0 else "gpu")
+        if self.gpus is not None and (accelerator == "gpu") != (self.gpus > 0):
+            raise InputError(f"--accelerator is {accelerator} and --gpus is {self.gpus}; give one of them")
+        devices = self.devices or self.gpus or launched or 1
+        if self.gpus and devices != self.gpus:
+            raise InputError(f"--devices is {devices} and --gpus is {self.gpus}; give one of them")
+        if launched is not None and devices != launched:
+            name = "gpus" if self.gpus else "devices"
+            raise InputError(f"--{name} is {devices}; torchrun started {launched} processes on this machine")
+        resolved = {"accelerator": accelerator, "devices": devices, "gpus": devices if accelerator == "gpu" else 0}
+        for name, value in resolved.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def processes(self) -> int:
+        """Processes that train together on all machines."""
+        # WORLD_SIZE alone is also set by schedulers of single processes.
+        return int(os.environ["WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ else self.devices

@@ -1,0 +1,250 @@
+"""One training run on data and a model that are there already: Lightning's trainer, set up and started."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
+from torch import nn
+
+from bart.errors import InputError
+from utils.data.batches import padded_length
+from utils.distributed import lost_peers_named
+from utils.memory import keep_freed_memory
+from utils.progress import is_first
+from utils.tasks.task import Task
+from utils.training import lightning_internals
+from utils.training.callbacks import (
+    CountSkippedSteps,
+    Patience,
+    StopOnNonFinite,
+)
+from utils.training.checkpoints import (
+    LAST_FILE,
+    AtomicCheckpointIO,
+    LastCheckpoint,
+    SameStart,
+    Termination,
+    check_identity,
+    keep_as_last,
+)
+from utils.training.datamodule import TrainingData
+from utils.training.measurements import Measurements, StartClock, format_summary, run_summary
+from utils.training.module import TrainingModule
+from utils.training.options import LAST, HardwareOptions, OptimisationOptions, RunOptions
+from utils.training.precision import half_dtype, trainer_precision
+
+logger = logging.getLogger(__name__)
+EXPORT = "export"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training run.
+
+    Attributes:
+        settings: all options by name, for the loggers.
+        metric: the figure of validation that makes a checkpoint the best one.
+        identity: what a run that goes on from a checkpoint must share with the one that wrote it.
+        checkpoint: to go on from.
+    """
+
+    run: RunOptions
+    hardware: HardwareOptions
+    optimisation: OptimisationOptions
+    settings: Mapping[str, Any]
+    metric: str
+    identity: dict[str, Any]
+    checkpoint: Path | None
+
+
+def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> None:
+    """Train, keep the best and the last checkpoint, and export the best one in Hub format.
+
+    Raises:
+        InputError: options that the size of the data, or the checkpoint, does not allow.
+        RunError: the run diverged, a file cannot be written, or another process of the run is gone.
+    """
+    output_dir = Path(plan.run.output_dir)
+    check_plan(plan, data)
+    if plan.checkpoint is not None:
+        check_identity(plan.checkpoint, plan.identity)
+        logger.info("going on from %s", plan.checkpoint)
+        if is_first():
+            keep_as_last(plan.checkpoint, output_dir)
+    module = TrainingModule(
+        task,
+        model,
+        plan.optimisation,
+        plan.hardware,
+        eval_batch_size=data.options.eval_batch_size,
+        total_steps=data.total_steps,
+        seed=plan.run.seed,
+        identity=plan.identity,
+    )
+    checkpoints, callbacks = build_callbacks(plan, task, data.streams)
+    trainer = build_trainer(plan, model, data, callbacks)
+    log_size(model, data, plan.hardware.processes)
+    try:
+        with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
+            trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
+            if trainer.is_global_zero:
+                best = Path(checkpoints.best_model_path or output_dir / LAST_FILE)
+                task.export(best, output_dir / EXPORT)
+                summary = run_summary(trainer, checkpoints, best)
+                (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+                logger.info("training is done\n%s", format_summary(summary, checkpoints.monitor, output_dir / EXPORT))
+            trainer.strategy.barrier("export")
+    except Exception:
+        if trainer.strategy.launcher is not None:  # the processes that this one started would wait for it
+            trainer.strategy.launcher.kill(signal.SIGKILL)
+        raise
+
+
+def check_plan(plan: Plan, data: TrainingData) -> None:
+    """Raise InputError for options that do not fit the size of the data."""
+    run, steps, processes = plan.run, data.total_steps, plan.hardware.processes
+    warmup = plan.optimisation.warmup_steps
+    if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
+        raise InputError(f"--warmup_steps is {warmup}; allowed: fewer than the run's {steps} steps")
+    if run.early_stopping_patience >= 0 and run.val_check_interval > max(1, steps * data.examples_per_step):
+        raise InputError(
+            f"--early_stopping_patience is {run.early_stopping_patience} and --val_check_interval "
+            f"{run.val_check_interval:g} samples; the run's {steps} steps end before its first validation"
+        )
+    most = data.options.max_tokens_per_batch
+    if most is not None and most < (longest := int(padded_length(data.train.lengths).sum(axis=1).max())):
+        raise InputError(
+            f"--max_tokens_per_batch is {most}; allowed: at least {longest}, which the longest training example takes "
+            "with its padding"
+        )
+    if len(data.val) < processes:
+        raise InputError(f"{len(data.val)} validation examples cannot be shared by {processes} processes")
+
+
+def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
+    """--val_check_interval, in optimizer steps."""
+    if run.val_check_interval <= 1:
+        return max(1, int(run.val_check_interval * data.steps_per_epoch))
+    return max(1, round(run.val_check_interval / data.examples_per_step))
+
+
+def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: list[Callback]) -> pl.Trainer:
+    """Lightning's trainer. To it the run is one epoch, and each of its batches is an optimizer step."""
+    run, hardware = plan.run, plan.hardware
+    # LayerDrop leaves layers without gradients, for which plain DDP would wait.
+    drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
+    if hardware.strategy == "fsdp" and hardware.processes > 1 and drops_layers:
+        raise InputError(
+            "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "
+            "other: processes that drop other layers would wait for each other"
+        )
+    strategy: str | Strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
+    if hardware.strategy == "fsdp":
+        strategy = ModelParallelStrategy(
+            data_parallel_size=hardware.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
+        )
+    if hardware.accelerator == "cpu":
+        keep_freed_memory()
+        emulated = platform.machine() == "x86_64" and not torch.cpu._is_avx512_bf16_supported()
+        if half_dtype(hardware) is torch.bfloat16 and emulated and is_first():
+            logger.warning("--bf16: this processor has no bf16 instructions, and fp32 is two or three times as fast")
+    precision = trainer_precision(hardware)
+    plugins = [*precision.pop("plugins", []), AtomicCheckpointIO()]
+    if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
+        # Lightning's own requeueing would write checkpoints in the midst of a step, and resume from them unasked.
+        plugins.append(SLURMEnvironment(auto_requeue=False))
+    trainer = pl.Trainer(
+        accelerator=hardware.accelerator,
+        devices=hardware.devices,
+        num_nodes=hardware.processes // hardware.devices,
+        strategy=strategy if hardware.processes > 1 else "auto",
+        max_epochs=1,  # whose length is that of the training loader
+        num_sanity_val_steps=run.num_sanity_val_steps,
+        val_check_interval=steps_between_validations(run, data),
+        check_val_every_n_epoch=None,
+        log_every_n_steps=run.log_every_n_steps,
+        logger=build_loggers(plan),
+        callbacks=callbacks,
+        plugins=plugins,
+        enable_model_summary=False,
+        enable_progress_bar=sys.stderr.isatty(),
+        use_distributed_sampler=False,
+        default_root_dir=run.output_dir,
+        **precision,
+    )
+    lightning_internals.prepare(trainer)
+    return trainer
+
+
+def log_size(model: nn.Module, data: TrainingData, processes: int) -> None:
+    """Say what is trained, on what, and for how long."""
+    parameters = list(model.parameters())
+    step = f"{data.examples_per_step:.0f} examples"
+    if data.options.max_tokens_per_batch is not None:
+        most = data.options.max_tokens_per_batch * processes * data.options.gradient_accumulation_steps
+        step = f"about {step} and at most {most} tokens"
+    logger.info(
+        "training %.1f M of %.1f M parameters on %s for %d steps of %s",
+        sum(parameter.numel() for parameter in parameters if parameter.requires_grad) / 1e6,
+        sum(parameter.numel() for parameter in parameters) / 1e6,
+        f"the stream {data.train.name}" if data.streams else f"{len(data.train)} examples",
+        data.total_steps,
+        step,
+    )
+
+
+def build_loggers(plan: Plan) -> list[Logger]:
+    """Metrics as CSV and TensorBoard, and in Weights & Biases where that is asked for."""
+    folder = plan.run.output_dir
+    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, TensorBoardLogger)]
+    if plan.run.wandb_project is not None:
+        loggers.append(WandbLogger(project=plan.run.wandb_project, save_dir=folder, config=dict(plan.settings)))
+    return loggers
+
+
+def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCheckpoint, list[Callback]]:
+    """The checkpoint callback, and the list of all."""
+    run = plan.run
+    metric, mode = f"val_{plan.metric}", {"loss": "min", **task.figures}[plan.metric]
+    checkpoints = ModelCheckpoint(
+        run.output_dir,
+        filename="_epoch{epoch}_step{step}",
+        auto_insert_metric_name=False,
+        monitor=metric,
+        mode=mode,
+        save_top_k=run.save_top_k,
+        enable_version_counter=False,
+        save_on_train_epoch_end=False,
+    )
+    measurements, termination = Measurements(run.log_every_n_steps), Termination()
+    where = "examples of the stream, as this epoch read them," if streams else "lines of train.source"
+    callbacks: list[Callback] = [
+        SameStart(plan.checkpoint),
+        StopOnNonFinite(where),
+        CountSkippedSteps(),
+        measurements,
+        termination,
+        checkpoints,
+        LastCheckpoint(run.output_dir, run.save_every_n_steps, termination),
+        StartClock(measurements),
+    ]
+    if sys.stderr.isatty():
+        callbacks.append(TQDMProgressBar(run.log_every_n_steps))  # reading the metrics waits for the device
+    if run.early_stopping_patience >= 0:
+        min_epochs = 0 if streams else plan.optimisation.min_epochs
+        callbacks.append(Patience(metric, mode, run.early_stopping_patience, min_epochs))
+    return checkpoints, callbacks
