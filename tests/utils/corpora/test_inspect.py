@@ -22,7 +22,7 @@ LIMITS = {"source": [40, 160], "target": [20, 64]}
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small corpus, with its vocabulary."""
     folder = tmp_path_factory.mktemp("corpus")
-    write_sample_corpus(folder, n_train=1100, n_val=50, n_test=60)
+    write_sample_corpus(folder, {"train": 1100, "val": 50, "test": 60})
     texts = (folder / "train.source").read_text(encoding="utf-8").split("\n")
     BartTokenizer.train(texts, 600).save_pretrained(folder / "tokenizer")
     return folder

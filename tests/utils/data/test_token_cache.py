@@ -34,7 +34,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    write_sample_corpus(folder, n_train=TEXTS, n_val=20, n_test=1)
+    write_sample_corpus(folder, {"train": TEXTS, "val": 20, "test": 1})
     return folder
 
 
