@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from tabulate import tabulate
 
 from bart.errors import InputError
@@ -115,7 +116,7 @@ def inspect(
         lengths[split] = {}
         for side in SIDES:
             chunks = tokenise(iter_lines(folder / f"{split}.{side}"), len(hashes[split]), tokenizer, _UNCUT)
-            lengths[split][side] = np.concatenate([counts for _, counts in chunks])
+            lengths[split][side] = np.concatenate([pc.list_value_length(chunk).to_numpy() for chunk in chunks])
     sizes = {split: len(rows) for split, rows in hashes.items()}
     first, last = splits[0], splits[-1]
     scored = drawn(folder, last, sizes[last], rouge_examples)
