@@ -101,10 +101,13 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
 
 
 def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether the folder is a whole data directory that was made as these facts say."""
+    """Whether the folder is a whole data directory that was made as these facts say; if so, a line says it."""
     try:
         found = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
-        same = all(found[name] == value for name, value in facts.items())
+        made = all(found[name] == value for name, value in facts.items())
     except (OSError, ValueError, LookupError, TypeError):
         return False
-    return same and all((folder / name).is_file() for name in PAIR_FILES)
+    made = made and all((folder / name).is_file() for name in PAIR_FILES)
+    if made:
+        print(f"{folder}: is there already")
+    return made

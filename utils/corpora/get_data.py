@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -16,8 +16,8 @@ from typing import Any
 
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
-from utils.corpora.data_directory import DataWriter, is_made, making
-from utils.corpora.sample_corpus import SIZES, sample_facts, write_sample_corpus
+from utils.corpora.data_directory import is_made, making
+from utils.corpora.sample_corpus import write_sample_corpus
 from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
 from utils.data.line_files import SIDES, SPLITS
 from utils.data.tables import Reader, Row, load_from_hub, open_dataset, opening
@@ -104,27 +104,30 @@ def get_set(name: str, options: Options) -> None:
 
     Raises:
         InputError: its source cannot be had or holds something else, or another thing is in the way.
-        RunError: the connection is lost, or the disk is full.
     """
     folder = options.folder / name
     if name == "sample":
-        facts = sample_facts(SIZES)
-    elif name == "cnn_dm":
-        names = ("sources", "cnn_stories", "dailymail_stories", "url_lists", "datelines", "allow_other_sizes")
-        facts = {"set": name, "options": {option: getattr(options, option) for option in names}}
-    else:
-        facts = {"set": name, "options": {"allow_other_sizes": options.allow_other_sizes}}
-    if is_made(folder, facts):
-        print(f"{folder}: is there already")
-    elif name == "sample":
         write_sample_corpus(folder)
-    else:
-        logger.info("%s: from %s", name, options.sources if name == "cnn_dm" else "hub")
-        with making(folder, facts) as data:
-            if name == "cnn_dm" and options.sources == "stories":
-                _write_stories(data, options)
-            else:
-                _write_from_hub(name, data, options)
+        return
+    names = ["allow_other_sizes"]
+    if name == "cnn_dm":
+        names += ["sources", "cnn_stories", "dailymail_stories", "url_lists", "datelines"]
+    facts = {"set": name, "options": {option: getattr(options, option) for option in names}}
+    if is_made(folder, facts):
+        return
+    of_stories = name == "cnn_dm" and options.sources == "stories"
+    strips = name == "cnn_dm" and options.datelines == "strip"
+    with making(folder, facts) as data:
+        if of_stories:
+            rows = _stories(options)
+        else:
+            splits, data.facts["from"] = _load_from_hub(name)
+            rows = _rows_on_hub(name, splits, options)
+        for split, row in rows:
+            data.add(split, replace(row, source=strip_dateline(row.source)) if strips else row)
+        for split, count in data.written.items() if of_stories else ():
+            # The lists also name stories without article or highlights, which were never counted as examples.
+            _check_size(name, split, count, "stories with article and highlights", options)
 
 
 def _check_size(name: str, split: str, found: int, what: str, options: Options) -> None:
@@ -133,10 +136,6 @@ def _check_size(name: str, split: str, found: int, what: str, options: Options) 
         raise InputError(
             f"{name} {split}: {found} {what}, {expected} are published; --allow_other_sizes takes it as it is"
         )
-
-
-def _with_dateline_as_wanted(row: Row, options: Options) -> Row:
-    return replace(row, source=strip_dateline(row.source)) if options.datelines == "strip" else row
 
 
 def _load_from_hub(name: str) -> tuple[Mapping[str, Any], str]:
@@ -148,16 +147,15 @@ def _load_from_hub(name: str) -> tuple[Mapping[str, Any], str]:
         return load_from_hub(last, streaming=False)
 
 
-def _write_from_hub(name: str, data: DataWriter, options: Options) -> None:
-    splits, data.facts["from"] = _load_from_hub(name)
+def _rows_on_hub(name: str, splits: Mapping[str, Any], options: Options) -> Iterator[tuple[str, Row]]:
     for split in SPLITS:
         if split not in splits:
-            raise InputError(f"{data.facts['from']} on the Hub: no {split} split; there are {', '.join(splits)}")
+            raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
         _check_size(name, split, len(splits[split]), "rows on the Hub", options)
     for split in SPLITS:
         progress = Progress(f"{name} {split}", len(splits[split]), "rows")
         for row in Reader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows():
-            data.add(split, _with_dateline_as_wanted(row, options))
+            yield split, row
             progress.advance()
 
 
@@ -185,10 +183,10 @@ def _published_file(name: str, option: str, place: str, options: Options) -> Pat
     return path
 
 
-def _write_stories(data: DataWriter, options: Options) -> None:
-    """Write CNN-DM from the archives of stories, in the order of the URL lists.
+def _stories(options: Options) -> Iterator[tuple[str, Row]]:
+    """The stories of the archives, in the order of the URL lists.
 
-    The stories go to a nameless file on the disk first. Memory holds only where in it each story lies.
+    They go to a nameless file on the disk first. Memory holds only where in it each story lies.
     """
     urls, places = {}, {}
     for split in SPLITS:
@@ -211,12 +209,8 @@ def _write_stories(data: DataWriter, options: Options) -> None:
                 if place := places.get(story_name(url)):
                     spool.seek(place[0])
                     row = _story_row(url, spool.read(place[1]))
-                data.add(split, _with_dateline_as_wanted(row, options))
+                yield split, row
                 progress.advance()
-    for split, count in data.written.items():
-        # The lists also name stories without article or highlights, which were never counted as examples.
-        what = f"stories with article and highlights among {len(urls[split])} listed"
-        _check_size("cnn_dm", split, count, what, options)
 
 
 def _story_row(url: str, content: bytes) -> Row:

@@ -107,7 +107,7 @@ def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[tuple[str
 
 
 def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: int = 42) -> None:
-    """Make a data directory of the sample corpus.
+    """Make a data directory of the sample corpus, unless it is there.
 
     Args:
         sizes: split -> examples.
@@ -115,15 +115,13 @@ def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: in
     Raises:
         InputError: something else is in the folder, or it cannot be written.
     """
-    with making(folder, sample_facts(sizes, seed)) as data:
+    facts = {"set": "sample", "sizes": dict(sizes), "seed": seed}
+    if is_made(folder, facts):
+        return
+    with making(folder, facts) as data:
         for split, count in sizes.items():
             for number, story in enumerate(sample_stories(split, count, seed), 1):
                 data.add(split, Row(str(number), *story))
-
-
-def sample_facts(sizes: Mapping[str, int], seed: int = 42) -> dict[str, Any]:
-    """What provenance.json says of the corpus."""
-    return {"set": "sample", "sizes": dict(sizes), "seed": seed}
 
 
 @dataclass(frozen=True)
@@ -146,10 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "python -m utils.corpora.sample_corpus",
     )
     sizes = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
-    if is_made(options.output_dir, sample_facts(sizes, options.seed)):
-        print(f"{options.output_dir}: is there already")
-    else:
-        write_sample_corpus(options.output_dir, sizes, options.seed)
+    write_sample_corpus(options.output_dir, sizes, options.seed)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from bart.errors import InputError
-from utils.lines import iter_lines, read_lines
+from utils.lines import iter_lines
 
 SPLITS = ("train", "val", "test")
 SIDES = ("source", "target")
@@ -71,10 +71,9 @@ def read_pairs(data_dir: PathName, split: str, limit: int = -1) -> Pairs:
     Raises:
         InputError: as `iter_pairs` does, for lines behind the limit as well.
     """
-    paths = pair_paths(data_dir, split)
-    sources, targets = map(read_lines, paths)
-    check_counts(paths, len(sources), len(targets))
-    return (sources, targets) if limit < 0 else (sources[:limit], targets[:limit])
+    sources, targets = zip(*iter_pairs(data_dir, split), strict=True)
+    end = None if limit < 0 else limit
+    return list(sources[:end]), list(targets[:end])
 
 
 def one_line(text: str) -> str:

@@ -196,11 +196,13 @@ def test_stories_from_files_here_need_no_server(server: HubServer, tmp_path: Pat
     assert not (tmp_path / "other/cnn_dm").exists()
 
 
-def test_datelines_of_the_hub_s_articles_go_too(server: HubServer, tmp_path: Path) -> None:
+def test_datelines_of_cnn_dm_on_the_hub_go_too(server: HubServer, tmp_path: Path) -> None:
     rows = rows_of("val", "LONDON, England (CNN) -- Text {} of {}")
     files = server.repositories[CNN_DM]["main"]
     files["3.0.0/validation-00000-of-00001.parquet"] = table(rows, ("article", "highlights"))
-    run(tmp_path, "cnn_dm", "--datelines", "strip")
+    server.repositories[XSUM][CONVERTED]["default/validation/0000.parquet"] = table(rows, ("document", "summary"))
+    run(tmp_path, "--datelines", "strip")
+    assert (tmp_path / "xsum/val.source").read_text().startswith("LONDON, England (CNN) -- Text 0 of val\n")
     assert (tmp_path / "cnn_dm/val.source").read_text().startswith("Text 0 of val\n")
 
 
@@ -238,7 +240,7 @@ def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, t
     for name, data in (("cnn_stories.tgz", tgz(files)), ("dailymail_stories.tgz", tgz([]))):
         (tmp_path / "here" / name).write_bytes(data)
         get_data.PUBLISHED[name] = sha256(data)
-    with pytest.raises(InputError, match="cnn_dm val: 4 stories with article and highlights among 5 listed, 5 are"):
+    with pytest.raises(InputError, match="cnn_dm val: 4 stories with article and highlights, 5 are"):
         run(tmp_path, *here)
     run(tmp_path, *here, "--allow_other_sizes")
     assert dropped(tmp_path / "cnn_dm") == [
