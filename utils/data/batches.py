@@ -93,12 +93,12 @@ class Batch:
         return replace(self, inputs=inputs)
 
 
+@dataclass(eq=False)
 class Batches(Dataset[Batch]):
     """Batches of examples: an index is a list of their numbers, or `[~i]` for a stand-in made of example i."""
 
-    def __init__(self, examples: Examples, collate: Collate) -> None:
-        self.examples = examples
-        self.collate = collate
+    examples: Examples
+    collate: Collate
 
     def __getitem__(self, numbers: list[int]) -> Batch:
         counts = numbers[0] >= 0

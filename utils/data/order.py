@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -36,6 +38,7 @@ def batches_of_tokens(lengths: np.ndarray, max_tokens: int, seed: int) -> list[n
     return np.split(order, cuts)
 
 
+@dataclass(eq=False)
 class TrainOrder:
     """One process's micro-batches, step by step and epoch by epoch.
 
@@ -58,40 +61,33 @@ class TrainOrder:
         examples_per_step: examples of an optimizer step on all processes; with max_tokens, their mean.
     """
 
-    WINDOW = 100  # steps; with more of them, less is left to chance which examples come together
-    GROUP = 4  # steps; more would save padding of later sequences and cost more of the first
+    WINDOW: ClassVar[int] = 100  # steps; with more of them, less is left to chance which examples come together
+    GROUP: ClassVar[int] = 4  # steps; more would save padding of later sequences and cost more of the first
 
-    def __init__(
-        self,
-        lengths: np.ndarray,
-        batch_size: int,
-        seed: int,
-        *,
-        max_tokens: int | None = None,
-        accumulation: int = 1,
-        rank: int = 0,
-        world_size: int = 1,
-        group_by_length: bool = True,
-    ) -> None:
-        self.lengths = lengths
-        self.seed = seed
-        self.accumulation = accumulation
-        self.rank = rank
-        self.world_size = world_size
-        self.group_by_length = group_by_length
-        shares = accumulation * world_size
-        self.step_size = batch_size * shares
-        self.steps = math.ceil(len(lengths) / self.step_size)
+    lengths: np.ndarray
+    batch_size: int
+    seed: int
+    _: KW_ONLY
+    max_tokens: int | None = None
+    accumulation: int = 1
+    rank: int = 0
+    world_size: int = 1
+    group_by_length: bool = True
+
+    def __post_init__(self) -> None:
+        shares = self.accumulation * self.world_size
+        self.step_size = self.batch_size * shares
+        self.steps = math.ceil(len(self.lengths) / self.step_size)
         self.examples_per_step: float = self.step_size
         self.made: list[np.ndarray] | None = None
-        if max_tokens is not None:
-            self.made = batches_of_tokens(lengths, max_tokens, seed)
+        if self.max_tokens is not None:
+            self.made = batches_of_tokens(self.lengths, self.max_tokens, self.seed)
             while len(self.made) % shares:
                 largest = max(range(len(self.made)), key=lambda i: len(self.made[i]))
                 self.made[largest : largest + 1] = np.array_split(self.made[largest], 2)
             self.steps = len(self.made) // shares
-            self.examples_per_step = len(lengths) / self.steps
-        self.stand_in = [~int(lengths[:, 0].argmin())]
+            self.examples_per_step = len(self.lengths) / self.steps
+        self.stand_in = [~int(self.lengths[:, 0].argmin())]
 
     def epoch(self, *number: int) -> list[Step]:
         """All steps of an epoch.
@@ -138,6 +134,7 @@ class TrainOrder:
         return indices[np.argsort(-lengths, kind="stable")]
 
 
+@dataclass(eq=False)
 class RunOrder(Sampler[Step]):
     """The steps of a whole run, epoch after epoch.
 
@@ -146,10 +143,9 @@ class RunOrder(Sampler[Step]):
         start: steps that an interrupted run has taken; they are left out.
     """
 
-    def __init__(self, order: TrainOrder, total: int, start: int = 0) -> None:
-        self.order = order
-        self.total = total
-        self.start = start
+    order: TrainOrder
+    total: int
+    start: int = 0
 
     def __len__(self) -> int:
         return self.total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,26 +36,23 @@ class Pair:
     reference: str | None = None
 
 
+@dataclass
 class TokenPairs:
-    """Sources and targets of a split as token ids; see `utils.data.batches.Examples`."""
+    """Sources and targets of a split as token ids; see `utils.data.batches.Examples`.
 
-    def __init__(
-        self,
-        sources: TokenizedTexts,
-        targets: TokenizedTexts,
-        references: Sequence[str] | None = None,
-        identity: dict[str, Any] | None = None,
-    ) -> None:
-        """
-        Args:
-            references: the targets' texts, where they are needed beside their ids.
-            identity: where something is known that tells these pairs from others, such as digests of their files.
-        """
-        self.sources, self.targets = sources, targets
-        self.references = references
-        self._identity = identity
-        self.lengths = np.stack([sources.lengths, targets.lengths], axis=1)
-        self.seconds = sources.seconds
+    Args:
+        references: the targets' texts, where they are needed beside their ids.
+        known_by: where something is known that tells these pairs from others, such as digests of their files.
+    """
+
+    sources: TokenizedTexts
+    targets: TokenizedTexts
+    references: Sequence[str] | None = None
+    known_by: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.lengths = np.stack([self.sources.lengths, self.targets.lengths], axis=1)
+        self.seconds = self.sources.seconds
 
     @classmethod
     def from_texts(
@@ -68,15 +66,15 @@ class TokenPairs:
             targets,
         )
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, Any]:
         """Plain values that are equal only for examples of equal content."""
-        if self._identity is None:
-            digest = hashlib.sha256(self.lengths.tobytes())
-            for number in range(len(self)):
-                digest.update(self.sources[number].tobytes() + self.targets[number].tobytes())
-            self._identity = {"examples": len(self), "ids": digest.hexdigest()}
-        return self._identity
+        if self.known_by is not None:
+            return self.known_by
+        digest = hashlib.sha256(self.lengths.tobytes())
+        for number in range(len(self)):
+            digest.update(self.sources[number].tobytes() + self.targets[number].tobytes())
+        return {"examples": len(self), "ids": digest.hexdigest()}
 
     def __len__(self) -> int:
         return len(self.lengths)

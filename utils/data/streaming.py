@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 # Batches that a loader process makes ahead: enough to train on while it reads the next window.
 PREFETCHED = 32
 WINDOW = TrainOrder.WINDOW  # optimizer steps whose examples are read, and shuffled, at a time
+BEGINNING = {"step": 0, "epoch": 0, "window": 0, "position": None}  # a cursor
 
 
 class Reader(Protocol):
@@ -69,6 +71,7 @@ class StreamedExamples(Protocol):
         """Records as the task's examples, and the number of their tokens."""
 
 
+@dataclass(eq=False)
 class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]):
     """One process's optimizer steps, epoch after epoch without end, made of a stream while it is read.
 
@@ -87,27 +90,14 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         start: optimizer steps that the run has taken.
     """
 
-    def __init__(
-        self,
-        examples: StreamedExamples,
-        collate: Collate,
-        options: DataOptions,
-        seed: int,
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-        cursor: dict[str, Any] | None = None,
-        start: int = 0,
-    ) -> None:
-        super().__init__()
-        self.examples = examples
-        self.collate = collate
-        self.options = options
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.cursor = cursor or {"step": 0, "epoch": 0, "window": 0, "position": None}
-        self.start = start
+    examples: StreamedExamples
+    collate: Collate
+    options: DataOptions
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    cursor: dict[str, Any] | None = None
+    start: int = 0
 
     @property
     def examples_per_step(self) -> int:
@@ -119,7 +109,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
             # Threads of the tokenizer do not survive the fork that made a loader process.
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
         try:
-            cursor = self.cursor
+            cursor = self.cursor or BEGINNING
             while True:
                 cursor = yield from self._epoch(cursor)
         except RunError as error:
@@ -182,7 +172,7 @@ class StreamLoader:
     def __init__(self, stream: TrainStream, total: int, **options: Any) -> None:
         self.loader = DataLoader(stream, batch_size=None, **options)
         self.start, self.total = stream.start, total
-        self.cursors: deque[dict[str, Any]] = deque([stream.cursor])
+        self.cursors: deque[dict[str, Any]] = deque([stream.cursor or BEGINNING])
 
     def __len__(self) -> int:
         return self.total
