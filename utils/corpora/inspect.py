@@ -10,7 +10,7 @@ import random
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations_with_replacement, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tabulate import tabulate
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.charts import BINS, Chart, Series, draw
+from utils.charts import Chart, draw, histograms
 from utils.cli import option, parse_dataclass, run_main
 from utils.data.line_files import SIDES, SPLITS, iter_pairs
 from utils.data.tokenized import tokenise
@@ -76,6 +76,18 @@ def length_facts(lengths: np.ndarray, limits: Sequence[int]) -> dict[str, Any]:
     }
 
 
+def repeats_in(hashes: np.ndarray, others: np.ndarray) -> dict[str, int]:
+    """How many examples of a split repeat some of another split or, where it is the same one, earlier ones of it.
+
+    Args:
+        hashes, others: (N, 3) and (M, 3), of what _REPEATED names.
+    """
+    columns = zip(_REPEATED, hashes.T, others.T, strict=True)
+    if hashes is others:
+        return {what: len(column) - len(np.unique(column)) for what, column, _ in columns}
+    return {what: int(np.isin(column, other).sum()) for what, column, other in columns}
+
+
 def drawn(folder: Path, split: str, size: int, count: int) -> list[tuple[int, str, str]]:
     """At most `count` of the `size` examples of a split, drawn at random, as (line from 1, source, target) in order."""
     chosen = set(random.Random(SEED).sample(range(size), min(count, size)))
@@ -126,20 +138,13 @@ def inspect(
             split: {
                 "examples": sizes[split],
                 **{side: length_facts(lengths[split][side], limits[side]) for side in SIDES},
-                "repeated": {
-                    what: sizes[split] - len(np.unique(column))
-                    for what, column in zip(_REPEATED, hashes[split].T, strict=True)
-                },
             }
             for split in splits
         },
-        "overlap": {
-            f"{later} in {earlier}": {
-                what: int(np.isin(hashes[later][:, place], hashes[earlier][:, place]).sum())
-                for place, what in enumerate(_REPEATED)
-            }
-            for earlier, later in combinations(splits, 2)
-        },
+        "repeats": [
+            {"examples_of": later, "in": earlier} | repeats_in(hashes[later], hashes[earlier])
+            for earlier, later in combinations_with_replacement(splits, 2)
+        ],
         "sample": {"split": last, "examples": len(scored), "rouge_mode": ROUGE_MODES[0]},
         "rouge": baselines([(source, target) for _, source, target in scored]),
         "examples": [
@@ -188,17 +193,17 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
         for limit in splits[sample["split"]][side]["over"]
     ]
     repeated = [
-        [what]
-        + [_share(splits[name]["repeated"][what], size) for name, size in sizes.items()]
-        + [_share(counts[what], sizes[name.split()[0]]) for name, counts in facts["overlap"].items()]
+        [what, *(_share(counts[what], sizes[counts["examples_of"]]) for counts in facts["repeats"])]
         for what in _REPEATED
     ]
+    pairs = [(counts["examples_of"], counts["in"]) for counts in facts["repeats"]]
+    between = [f"in {one}" if one == other else f"{one} in {other}" for one, other in pairs]
     parts = [
         f"{facts['data_dir']}: {', '.join(f'{size:,} {name}' for name, size in sizes.items())} examples",
         _table(["length in tokens", "mean", "min", *(f"{p} %" for p in PERCENTILES), "max"], lengths)
         + f"\nTokens of {vocabulary}, <s> and </s> included.",
         _table(["texts that a maximum length cuts", *splits], cut),
-        _table(["repeats of others", *(f"in {split}" for split in splits), *facts["overlap"]], repeated),
+        _table(["repeats", *between], repeated),
         f"ROUGE F in percent ({sample['rouge_mode']}) without training, on {sample['examples']:,} of "
         f"{sizes[sample['split']]:,} {sample['split']} examples\n"
         + rouge_table(facts["rouge"], ROUGE_TYPES[sample["rouge_mode"]]),
@@ -211,21 +216,13 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
 
 def length_chart(lengths: Lengths, side: str, limits: Sequence[int]) -> Chart:
     """Distributions of the lengths of a side, in percent of each split, so that splits of any size compare."""
-    values = {split: sides[side] for split, sides in lengths.items()}
     # A few very long texts, or a limit that none comes near, would press all others into one bar.
-    most = max(int(np.percentile(each, 99.5)) for each in values.values())
-    near = [limit for limit in limits if limit <= _NEAR * most]
-    least = min(int(each.min()) for each in values.values())
-    width = max(1, -(-(most - least + 1) // BINS))
-    edges = np.arange(least, max([most, *near]) + width + 1, width)
-    series = [
-        Series(split, edges.tolist(), (100 * np.histogram(each, edges)[0] / len(each)).tolist())
-        for split, each in values.items()
-    ]
-    longer = sum(int((each > edges[-1]).sum()) for each in values.values())
-    label = "tokens" + f" ({longer:,} texts of more than {edges[-1]:,} are not shown)" * (longer > 0)
-    marks = [(f"{limit:,}", float(limit)) for limit in near]
-    title = f"{side.capitalize()} lengths"
+    most = max(int(np.percentile(sides[side], 99.5)) for sides in lengths.values())
+    series = histograms({split: np.minimum(sides[side], most) for split, sides in lengths.items()})
+    for each in series:
+        each.y = (100 * np.array(each.y) / len(lengths[each.name][side])).tolist()
+    marks = [(f"{limit:,}", float(limit)) for limit in limits if limit <= _NEAR * most]
+    title, label = f"{side.capitalize()} lengths", f"tokens (longer texts count as {most:,})"
     return Chart(f"{side}_length", title, label, "% of the split", series, "histogram", True, marks)
 
 
