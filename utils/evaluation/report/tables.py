@@ -126,8 +126,8 @@ def difference(first: Run, other: Run, score: str, digits: int) -> list[str]:
     if any(None in pair for pair in pairs):
         return [""] * 3
     found = compare(*zip(*pairs, strict=True))
-    p = "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"
-    return [shown(found.difference, digits, "+"), interval_shown((found.low, found.high), digits, "+"), p]
+    p = "< 0.001" if found["p_value"] < 0.001 else f"{found['p_value']:.3f}"
+    return [shown(found["difference"], digits, "+"), interval_shown(found["interval"], digits, "+"), p]
 
 
 def speed_table(runs: Sequence[Run], split: str) -> Table:

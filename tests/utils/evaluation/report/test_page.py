@@ -216,8 +216,8 @@ def test_runs_are_compared_on_the_articles_that_they_share(run: Path) -> None:
     assert "trained has no articles of the test split" in page.text
     for name in ROUGE_TYPES["rouge-score"]:  # the second run less the first
         found = compare([article[name] for article in articles], [article[name] for article in own])
-        low, high, difference = (f"{x:+.2f}".replace("-", MINUS) for x in (found.low, found.high, found.difference))
-        assert f"{difference} {low} to {high} {found.p_value:.3f}" in page.text
+        low, high, difference = (f"{x:+.2f}".replace("-", MINUS) for x in (*found["interval"], found["difference"]))
+        assert f"{difference} {low} to {high} {found['p_value']:.3f}" in page.text
 
 
 def test_scores_of_different_measures_are_not_subtracted(run: Path) -> None:
