@@ -41,7 +41,8 @@ from utils.data.token_cache import check_pairs
 from utils.errors import RunError
 from utils.files import check_output, write_json
 from utils.lines import iter_lines
-from utils.measuring import in_turns, machine, process_memory_gb, table
+from utils.machine import process_memory_gb
+from utils.measuring import in_turns, machine, table
 
 LENGTHS = {"source": 1024, "target": 142}
 # Words of an article and of a summary: the mean of CNN-DM's training set, and a log-normal's spread.

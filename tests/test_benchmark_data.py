@@ -38,5 +38,5 @@ def test_all_is_measured(
         padding = row["padding"]
         assert padding["source"] <= padding["both"] <= padding["target"] < 0.5
         assert padding == report["rates"][-1]["padding"]
-    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    printed = [line.replace("|", "").split()[0] for line in capsys.readouterr().out.splitlines()]
     assert printed[-5:] == [*["loading"] * 3, "opening", "padding:"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -66,3 +67,14 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return {"commit": commit, "dirty": bool(changes)}
+
+
+def process_memory_gb() -> float:
+    """The most memory that this process ever held, in 1e9 bytes.
+
+    Linux's figure by getrusage would be no less than the memory that the parent process held when it started this one.
+    """
+    if sys.platform == "linux":
+        [kilobytes] = re.findall(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return int(kilobytes) * 1024 / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import resource
-import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
+
+from utils.machine import process_memory_gb
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -19,8 +19,7 @@ def peak_memory_gb(device: torch.device) -> float:
     """The most memory ever held, in 1e9 bytes: tensors on a GPU, else all of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    return process_memory_gb()
 
 
 def keep_freed_memory() -> None:
