@@ -57,16 +57,13 @@ def processor() -> str:
     return (names or [platform.processor()])[0]
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit checked out and whether files differ from it; None where git or its repository is missing."""
+def git_state(folder: Path) -> str | None:
+    """The commit checked out, and "-dirty" where files differ from it; None where git or its repository is missing."""
+    command = ["git", "-C", folder, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:
-        commit, changes = (
-            subprocess.run(["git", "-C", folder, *command], check=True, capture_output=True, text=True).stdout.strip()
-            for command in (("rev-parse", "HEAD"), ("status", "--porcelain"))
-        )
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return {"commit": commit, "dirty": bool(changes)}
 
 
 def process_memory_gb() -> float:

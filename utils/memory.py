@@ -71,19 +71,10 @@ class FittingSize:
             RuntimeError: memory runs out with a single item, too.
         """
         left = dict.fromkeys(items)
-        too_many = None
         while left:
             size = min(self.size, len(left))
             try:
                 for item in work(list(left), size):
-                    if too_many is not None:
-                        logger.warning(
-                            "out of memory with %d examples at once; %d fit: lower %s to that",
-                            too_many,
-                            size,
-                            self.option,
-                        )
-                        too_many = None
                     del left[item]
                 return
             except RuntimeError as error:
@@ -91,7 +82,9 @@ class FittingSize:
                     raise
             # Only here are the error, its traceback and the tensors that they hold gone.
             torch.cuda.empty_cache()
-            too_many, self.size = too_many or size, size // 2
+            self.size = size // 2
+            message = "out of memory with %d examples at once; going on with %d: lower %s to what fits"
+            logger.warning(message, size, self.size, self.option)
 
     def run_in_parts(self, items: Iterable[Item], work: Callable[[list[Item]], None]) -> None:
         """Do some work on all items, part by part; where memory runs out, on smaller parts.
