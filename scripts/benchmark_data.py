@@ -41,8 +41,8 @@ from utils.data.token_cache import check_pairs
 from utils.errors import RunError
 from utils.files import check_output, write_json
 from utils.lines import iter_lines
-from utils.machine import process_memory_gb
-from utils.measuring import in_turns, machine, table
+from utils.machine import environment, process_memory_gb
+from utils.measuring import in_turns, table
 
 LENGTHS = {"source": 1024, "target": 142}
 # Words of an article and of a summary: the mean of CNN-DM's training set, and a log-normal's spread.
@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     print("padding: " + ", ".join(f"{side} {share:.1%}" for side, share in rows[-1]["padding"].items()))
     if args.output is not None:
-        report = {"machine": machine("datasets"), "arguments": asdict(args), "rates": rows, "opening": opening}
+        report = {"machine": environment(0, "datasets"), "arguments": asdict(args), "rates": rows, "opening": opening}
         write_json(Path(args.output), report)
 
 

@@ -39,8 +39,8 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
 from utils.files import check_output, write_json
-from utils.machine import process_memory_gb
-from utils.measuring import compared, in_new_process, in_turns, machine, made_up_config, table
+from utils.machine import environment, process_memory_gb
+from utils.measuring import compared, in_new_process, in_turns, made_up_config, table
 
 # torch, transformers and ctranslate2 are imported where they are used, so that no process holds another one's library.
 
@@ -300,7 +300,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(table(results, COLUMNS))
     if args.output is not None:
         packages = ["ctranslate2"] if find_spec("ctranslate2") else []
-        report = {"machine": machine(*packages), "arguments": asdict(args), "decoding": decoding}
+        report = {"machine": environment(0, *packages), "arguments": asdict(args), "decoding": decoding}
         write_json(Path(args.output), {**report, "results": results})
 
 

@@ -48,8 +48,8 @@ from utils.data.order import RunOrder, TrainOrder
 from utils.data.pairs import TokenPairs, collate_pairs
 from utils.data.token_cache import check_pairs
 from utils.files import check_output, write_json
-from utils.machine import check_gpus
-from utils.measuring import compared, in_new_process, in_turns, machine, made_up_config, table
+from utils.machine import check_gpus, environment
+from utils.measuring import compared, in_new_process, in_turns, made_up_config, table
 from utils.memory import peak_memory_gb
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.training.measurements import seconds, stamp
@@ -289,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     # Of several GPUs the Trainer would use all.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    info = machine("accelerate")
+    info = environment(args.gpus, "accelerate")
     with TemporaryDirectory(prefix="benchmark_training_") as temporary:
         folder = Path(temporary)
         sample = in_new_process(prepare, args, folder)
@@ -299,9 +299,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for row in results:
         row |= {"tokens_per_second": row["rate"] * sample["tokens"], "mfu": row["rate"] * sample["operations"] / rate}
         row["losses"] = runs[row["mode"]][0]["losses"]
-    device = info["gpus"][0] if args.gpus else f"{info['processor']}, {info['cores']} cores"
-    print(f"{args.shape} in {args.precision} on {device}")
-    print(f"batches of {SHAPES[args.shape].batch_size}, {sample['tokens']:.0f} tokens a sample")
+    print(f"{args.shape} in {args.precision} on {info['devices'][0]}, {sample['tokens']:.0f} tokens a sample")
     print(table(results, COLUMNS))
     print(f"MFU is the share of {rate / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
     if args.output is not None:

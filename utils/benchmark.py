@@ -29,12 +29,12 @@ from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
 from utils.errors import RunError
 from utils.files import write_json
-from utils.machine import PRECISIONS, ROOT
-from utils.measuring import machine, table
+from utils.machine import PRECISIONS, ROOT, environment
+from utils.measuring import table
 
-AMPERE = (8, 0)  # the compute capability from which GPUs have tf32 and bf16
 GRACE_SECONDS = 40  # from SIGTERM to SIGKILL; torchrun takes up to 30 to end its processes
 LOG_EVERY = 5  # optimizer steps; throughput is averaged over such intervals
+ON_GPUS = ("fp32", "tf32", "bf16", "fp16")
 COLUMNS = {
     **{"device": "NUM_GPU", "precision": "precision", "batch_size": "batch"},
     **{"throughput": "throughput", "tokens_per_second": "tokens/s", "speed_up": "speed-up", "weak_scaling": "scaling"},
@@ -64,7 +64,7 @@ class Arguments:
         (), least=0, help="GPUs of each row, 0 for the CPU; by default 0, and 1, 2, 4, ... and all"
     )
     precisions: tuple[str, ...] = option(
-        (), choices=PRECISIONS, help="precisions of each; by default all that the device has"
+        (), choices=PRECISIONS, help="precisions of each; by default all that such a device may have"
     )
     time_limit: float = option(1800, above=0, help="seconds that a row may take")
     results_dir: str | None = option(None, help="by default results/bart_pyt_<kind>_benchmark_<stamp>")
@@ -195,33 +195,14 @@ def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
 
 
 def configurations(args: Benchmark) -> list[Row]:
-    """The rows, in order.
-
-    Raises:
-        InputError: gpu_counts or precisions hold what the machine does not have.
-    """
+    """The rows, in order."""
     available = torch.cuda.device_count()
     every = sorted({0, *(2**n for n in range(available.bit_length())), available})
-    counts = list(dict.fromkeys(args.gpu_counts)) or every
-    shown = " ".join(map(str, counts))
-    if max(counts) > available:
-        raise InputError(
-            f"GPU_COUNTS is {shown}; allowed: numbers from 0, the CPU, to {available}, the GPUs of this machine"
-        )
-    on_gpus: tuple[str, ...] = ()
-    if max(counts) > 0:
-        is_newer = torch.cuda.get_device_capability() >= AMPERE
-        on_gpus = ("fp32", "tf32", "bf16", "fp16") if is_newer else ("fp32", "fp16")
-    wanted = args.precisions or PRECISIONS
-    rows = [
+    return [
         Row(count, precision)
-        for count in counts
-        for precision in (on_gpus if count else args.cpu_precisions)
-        if precision in wanted
+        for count in args.gpu_counts or every
+        for precision in args.precisions or (ON_GPUS if count else args.cpu_precisions)
     ]
-    if not rows:
-        raise InputError(f"PRECISIONS is {' '.join(wanted)}, none of which GPU_COUNTS {shown} has here")
-    return rows
 
 
 def end_group(leader: subprocess.Popen[bytes]) -> None:
@@ -303,7 +284,7 @@ def write_table(args: Benchmark, extras: Sequence[str], rows: Sequence[Row], inf
     """Write the rows so far as Markdown, which reads well as it is, and as JSON; return the Markdown."""
     compare(rows)
     arguments = {name: value for name, value in asdict(args).items() if value not in ((), None)}
-    hardware = ", ".join([f"{info['processor']}, {info['cores']} cores", *info["gpus"]])
+    hardware = ", ".join(dict.fromkeys([info["processor"], f"{info['cores']} cores", *info["devices"]]))
     cells = [asdict(row) | row.figures | {"device": row.gpus or "CPU", "batch_size": args.batch_size} for row in rows]
     parts = [
         f"BART {args.kind} on {hardware}; torch {info['versions']['torch']}; {info['date']}",
@@ -324,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # As an exception, so that the row that runs is ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows = configurations(args)
-    info = machine()
+    info = environment(torch.cuda.device_count())
     stamp = time.strftime("%y%m%d_%H%M%S")
     folder = Path(args.results_dir or f"results/bart_pyt_{args.kind}_benchmark_{stamp}")
     if folder.exists():

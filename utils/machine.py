@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import resource
@@ -31,8 +32,12 @@ def check_gpus(gpus: int) -> None:
         )
 
 
-def environment(gpus: int) -> dict[str, Any]:
-    """Date, command line, host, devices, versions and commit of a run; of several machines, those of this one."""
+def environment(gpus: int, *packages: str) -> dict[str, Any]:
+    """Date, command line, host, devices, versions and commit of a run; of several machines, those of this one.
+
+    Args:
+        packages: whose versions count besides those of PACKAGES.
+    """
     import torch
 
     return {
@@ -40,7 +45,9 @@ def environment(gpus: int) -> dict[str, Any]:
         "command": shlex.join(sys.argv),
         "host": platform.node(),
         "devices": [torch.cuda.get_device_name(i) for i in range(gpus)] or [processor()],
-        "versions": versions(PACKAGES) | {"cuda": torch.version.cuda},
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "versions": versions([*PACKAGES, *packages]) | {"cuda": torch.version.cuda},
         "git": git_state(ROOT),
     }
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import version
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from utils.machine import environment, processor
-
 if TYPE_CHECKING:
     from bart.configuration.configuration_bart import BartConfig
-
-# torch is imported where it is used: a peer's process has none in its memory.
 
 # Width, layers of the encoder and as many of the decoder, heads.
 NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
@@ -79,20 +73,6 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
     cells = [[shown(row.get(key)) for key in columns] for row in rows]
     align = ["left" if all(isinstance(row.get(key), str) for row in rows) else "right" for key in columns]
     return tabulate(cells, list(columns.values()), "pipe", disable_numparse=True, colalign=align, headersalign=align)
-
-
-def machine(*packages: str) -> dict[str, Any]:
-    """Date, command line, hardware, versions and commit.
-
-    Args:
-        packages: whose versions count besides the usual ones.
-    """
-    import torch
-
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    found = environment(0) | {"processor": processor(), "cores": os.cpu_count(), "gpus": gpus}
-    found["versions"] |= {package: version(package) for package in packages}
-    return found
 
 
 def made_up_config(network: str, **fields: Any) -> BartConfig:
