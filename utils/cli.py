@@ -45,7 +45,7 @@ def option(
     default: Any = dataclasses.MISSING,
     *,
     help: str,
-    section: str = "options",
+    section: str | None = None,
     positional: bool = False,
     choices: Sequence[str] | None = None,
     least: float | None = None,
@@ -60,7 +60,7 @@ def option(
 
     Args:
         help: what the option does; --help shows it with the default.
-        section: the heading of --help under which the option stands.
+        section: the heading of --help under which the option stands; by default that of the option before it.
         positional: the option is given by its place and not by its name.
         choices: the strings that are allowed.
         least, most, above: the range that is allowed; `above` excludes its own value.
@@ -202,13 +202,14 @@ def parse_dataclass(
     sections: dict[str, list[_Option]] = {}
     owned: dict[str | None, list[str]] = {owner: [] for owner in owners.values()}
     for part, owner in owners.items():
-        hints = typing.get_type_hints(part)
+        hints, section = typing.get_type_hints(part), "options"
         for field in dataclasses.fields(part):  # type: ignore[arg-type]
             if owner is None and field.name in parts:
                 continue
             assert field.name not in options, f"two options are called {field.name}"
             options[field.name] = _Option.of(field, hints[field.name])
-            sections.setdefault(field.metadata["section"], []).append(options[field.name])
+            section = field.metadata["section"] or section
+            sections.setdefault(section, []).append(options[field.name])
             owned[owner].append(field.name)
     path = early_option(argv, "config") if "config" in options else None
     stored = {} if path is None else _read_yaml(Path(path), options)

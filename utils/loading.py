@@ -36,25 +36,22 @@ class ModelOptions:
         section=MODEL,
         help="initial weights: a Hub name, a directory, a checkpoint file, or 'scratch' for random ones",
     )
-    config_path: str = option(
-        "configs/config.json", section=MODEL, help="JSON with the architecture and decoding options"
-    )
+    config_path: str = option("configs/config.json", help="JSON with the architecture and decoding options")
     tokenizer: str | None = option(
-        None, section=MODEL, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
+        None, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
     )
-    freeze_embeds: bool = option(False, section=MODEL, help="do not train token and position embeddings")
-    freeze_encoder: bool = option(False, section=MODEL, help="do not train the encoder")
+    freeze_embeds: bool = option(False, help="do not train token and position embeddings")
+    freeze_encoder: bool = option(False, help="do not train the encoder")
     distill: str | None = option(
         None,
-        section=MODEL,
         choices=("sft",),
         help="sft, shrink and fine-tune, starts from some --layers of the weights (Shleifer & Rush, 2020)",
     )
-    layers: str | None = option(None, section=MODEL, help="layers that --distill keeps, counted from 0, such as 0-6-11")
-    do_encoder: bool = option(False, section=MODEL, help="--distill shrinks the encoder")
-    do_decoder: bool = option(False, section=MODEL, help="--distill shrinks the decoder")
+    layers: str | None = option(None, help="layers that --distill keeps, counted from 0, such as 0-6-11")
+    do_encoder: bool = option(False, help="--distill shrinks the encoder")
+    do_decoder: bool = option(False, help="--distill shrinks the decoder")
     activation_checkpointing: bool = option(
-        False, section=MODEL, help="recompute activations in the backward pass: less memory, a third more time"
+        False, help="recompute activations in the backward pass: less memory, a third more time"
     )
     dropout: float | None = option(
         None,
@@ -64,17 +61,13 @@ class ModelOptions:
         help="of embeddings and layer outputs; by default the config's",
     )
     attention_dropout: float | None = option(
-        None, section=REGULARISATION, least=0, most=0.99, help="of attention weights; by default the config's"
+        None, least=0, most=0.99, help="of attention weights; by default the config's"
     )
     encoder_layerdrop: float | None = option(
-        None,
-        section=REGULARISATION,
-        least=0,
-        most=0.99,
-        help="chance to skip an encoder layer; by default the config's",
+        None, least=0, most=0.99, help="chance to skip an encoder layer; by default the config's"
     )
     decoder_layerdrop: float | None = option(
-        None, section=REGULARISATION, least=0, most=0.99, help="chance to skip a decoder layer; by default the config's"
+        None, least=0, most=0.99, help="chance to skip a decoder layer; by default the config's"
     )
 
     def __post_init__(self) -> None:

@@ -44,22 +44,19 @@ class TextToTextOptions(ModelOptions):
     source_field: str | None = option(
         None, section=TEXTS, help="column of the sources in a set that is streamed; by default as published sets do it"
     )
-    target_field: str | None = option(None, section=TEXTS, help="column of the targets in a set that is streamed")
-    max_source_length: int = option(1024, section=TEXTS, least=3, help="tokens a source is cut to")
-    max_target_length: int = option(142, section=TEXTS, least=3, help="tokens a training target is cut to")
-    val_max_target_length: int = option(142, section=TEXTS, least=3, help="tokens a validation target is cut to")
-    test_max_target_length: int = option(
-        142, section=TEXTS, least=3, help="tokens a test target is cut to for its loss"
-    )
+    target_field: str | None = option(None, help="column of the targets in a set that is streamed")
+    max_source_length: int = option(1024, least=3, help="tokens a source is cut to")
+    max_target_length: int = option(142, least=3, help="tokens a training target is cut to")
+    val_max_target_length: int = option(142, least=3, help="tokens a validation target is cut to")
+    test_max_target_length: int = option(142, least=3, help="tokens a test target is cut to for its loss")
     eval_beams: int | None = option(
         None,
-        section=TEXTS,
         least=0,
         help="beams in validation and test; by default the config's num_beams; 0 scores validation by the "
         "teacher-forced arg-max, without search, and leaves the test split at the config's num_beams",
     )
     eval_max_gen_length: int | None = option(
-        None, section=TEXTS, least=2, help="tokens to generate at most; by default the config's max_length"
+        None, least=2, help="tokens to generate at most; by default the config's max_length"
     )
 
     prefix = ""  # run_eval.py has an option of this name
@@ -85,13 +82,13 @@ class TextToTextEvalOptions(GenerationOptions):
         section=TEXTS,
         help="column of the sources where data_dir is no directory; by default as published sets do it",
     )
-    target_field: str | None = option(None, section=TEXTS, help="column of the targets where data_dir is no directory")
-    prefix: str = option("", section=TEXTS, help="put before each source text, as some models want it")
+    target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
+    prefix: str = option("", help="put before each source text, as some models want it")
     max_source_length: int | None = option(
-        None, section=TEXTS, least=3, help="tokens a source is cut to; by default the model's positions"
+        None, least=3, help="tokens a source is cut to; by default the model's positions"
     )
     max_target_length: int | None = option(
-        None, section=TEXTS, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
+        None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
     )
 
     def target_length(self, split: str) -> int | None:

@@ -39,7 +39,7 @@ def build_optimizer(model: nn.Module, options: OptimisationOptions, hardware: Ha
     as it is given, or SGD with a momentum of 0.9, whose decay is an L2 penalty. fused_adam and fused_lamb are those of
     NVIDIA's apex where that can run, and otherwise adamw and lamb.
 
-    The training loop clips gradients (`--gradient_clip_val`), so LAMB's own clip is off. AdamW and LAMB keep their
+    The training loop clips gradients (`--gradient_clip_val`), so that of apex's LAMB is off. AdamW and LAMB keep their
     moments in fp32 whatever the weights are.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -66,11 +66,11 @@ def _builder(options: OptimisationOptions, hardware: HardwareOptions) -> Callabl
     match STAND_INS.get(name, name):
         case "adamw" if is_half_throughout(hardware):
             # torch's AdamW would keep the moments in half precision, where the second ones underflow.
-            return partial(Lamb, lr=lr, eps=1e-8, adapts=False, max_grad_norm=None)
+            return partial(Lamb, lr=lr, eps=1e-8, adapts=False)
         case "adamw":
             return partial(_fused_adamw, lr=lr)
         case "lamb":
-            return partial(Lamb, lr=lr, max_grad_norm=None)
+            return partial(Lamb, lr=lr)
         case "adafactor":
             return partial(Adafactor, lr=lr, relative_step=False, scale_parameter=False, warmup_init=False)
         case "sgd":
