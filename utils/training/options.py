@@ -10,9 +10,16 @@ from utils.cli import option
 
 RUN, TRAINING = "run", "training"
 VALIDATION, HARDWARE = "validation", "hardware and precision"
-SCHEDULES = ("polynomial", "linear", "cosine", "cosine_w_restarts", "constant")
 POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, transformers' default
-COSINE_CYCLES = 4  # decays of the cosine_w_restarts schedule
+COSINE_CYCLES = 4  # decays of cosine_w_restarts (Loshchilov & Hutter, 2017); transformers' default of 1 has no restart
+# Their names and options in transformers.
+SCHEDULES = {
+    "polynomial": ("polynomial", {"lr_end": POLYNOMIAL_END}),
+    "linear": ("linear", {}),
+    "cosine": ("cosine", {}),
+    "cosine_w_restarts": ("cosine_with_restarts", {"num_cycles": COSINE_CYCLES}),
+    "constant": ("constant_with_warmup", {}),
+}
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
 STRATEGIES = ("ddp", "fsdp")
 AMP_LEVELS = ("O0", "O1", "O2", "O3")
@@ -79,7 +86,7 @@ class OptimisationOptions:
     learning_rate: float = option(3e-5, above=0, help="peak learning rate")
     lr_scheduler: str = option(
         "linear",
-        choices=SCHEDULES,
+        choices=tuple(SCHEDULES),
         help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times",
     )
     warmup_steps: int = option(0, least=0, help="optimizer steps of linear warm-up")
