@@ -24,6 +24,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.line_files import check_counts, pair_paths
 from utils.data.tokenized import TokenizedTexts, kind_of_ids, tokenise
 from utils.errors import RunError, unwritable
+from utils.files import file_digest
 from utils.lines import iter_lines
 
 logger = logging.getLogger(__name__)
@@ -174,7 +175,7 @@ def _cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
 def _checked(path: Path, cache: Path) -> tuple[str, int]:
     """The digest of a line file, and how many lines it has."""
     try:
-        digest = _digest(path)
+        digest = file_digest(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     stamp = cache / f"{path.name}-{digest[:16]}.lines"
@@ -188,18 +189,8 @@ def _checked(path: Path, cache: Path) -> tuple[str, int]:
     return digest, lines
 
 
-def _digest(path: Path) -> str:
-    """A digest that is made as fast as memory is read. It need not be cryptographic: nobody gains by a collision."""
-    digest = xxhash.xxh3_128()
-    buffer = memoryview(bytearray(1 << 20))
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(buffer):
-            digest.update(buffer[:size])
-    return digest.hexdigest()
-
-
 def _check_unchanged(path: Path, digest: str) -> None:
-    if _digest(path) != digest:
+    if file_digest(path) != digest:
         raise RunError(f"{path}: it changed while it was read; start again")
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bart.errors import InputError
+from bart.files import read_json
 from utils.cli import option, parse_dataclass, run_main
+from utils.lines import read_lines
 from utils.metrics.baselines import lead
 from utils.metrics.rouge import ROUGE_TYPES, rouge, rouge_table, wordnet_exceptions
 
@@ -38,14 +40,11 @@ def describe(args: ShowArguments) -> str:
         InputError: the folder holds no scored run, or the irregular forms are not those by which it was scored.
     """
     folder = Path(args.results_dir)
+    scores, lines = read_json(folder / "test_scores.json"), read_lines(folder / "test_articles.jsonl")
     try:
-        scores = json.loads((folder / "test_scores.json").read_text(encoding="utf-8"))
-        lines = (folder / "test_articles.jsonl").read_text(encoding="utf-8").split("\n")
-        articles = [json.loads(line) for line in lines if line]
+        articles = [json.loads(line) for line in lines]
         mode, beams = scores["rouge_mode"], scores["generation"]["num_beams"]
         texts = {name: [each[name] for each in articles] for name in ("source", "reference", "summary")}
-    except OSError as error:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); is {folder} a scored run?") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder}: its test_scores.json or test_articles.jsonl is damaged ({error!r})") from None
     count, given = scores.get("wordnet_exceptions", 0), args.wordnet_exceptions

@@ -13,8 +13,7 @@ import yaml
 from bart.errors import InputError
 from utils.distributed import connected
 from utils.evaluation.report import write_report
-from utils.evaluation.results import format_scores
-from utils.evaluation.scoring import Settings, score_split
+from utils.evaluation.scoring import Settings, format_scores, score_split
 from utils.files import check_output, writable_folder, write_json, write_whole
 from utils.progress import start_log
 from utils.recipes.evaluation_arguments import EvalArguments

@@ -21,8 +21,7 @@ from bart.errors import InputError
 from utils.data.order import ORDER
 from utils.distributed import connected
 from utils.evaluation.report import write_report
-from utils.evaluation.results import format_scores
-from utils.evaluation.scoring import Settings, score_split
+from utils.evaluation.scoring import Settings, format_scores, score_split
 from utils.files import writable_folder
 from utils.machine import check_gpus, environment
 from utils.progress import is_first, start_log

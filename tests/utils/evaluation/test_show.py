@@ -103,11 +103,12 @@ def test_baselines_are_scored_by_the_forms_of_the_run(
     ("name", "content", "message"),
     [
         ("test_scores.json", None, "test_scores.json: cannot be read"),
-        ("test_articles.jsonl", None, "test_articles.jsonl: cannot be read"),
-        ("test_scores.json", b"{", "damaged"),
-        ("test_scores.json", b"[]", "damaged"),
+        ("test_articles.jsonl", None, "test_articles.jsonl: no such file"),
+        ("test_scores.json", b"{", "test_scores.json: not valid JSON"),
+        ("test_scores.json", b"[]", "test_scores.json: holds a JSON list"),
         ("test_scores.json", b"{}", "damaged .*rouge_mode"),
-        ("test_articles.jsonl", b"\xff\n", "damaged"),
+        ("test_articles.jsonl", b"{}\n", "damaged .*source"),
+        ("test_articles.jsonl", b"\xff\n", "line 1: not UTF-8"),
     ],
 )
 def test_missing_or_damaged_results_are_one_line(run: Path, name: str, content: bytes | None, message: str) -> None:
