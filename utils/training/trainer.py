@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytorch_lightning as pl
@@ -18,6 +19,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint, TQDMProgressB
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
+from tabulate import tabulate
 from torch import nn
 
 from bart.errors import InputError
@@ -42,7 +44,7 @@ from utils.training.checkpoints import (
     keep_as_last,
 )
 from utils.training.datamodule import TrainingData
-from utils.training.measurements import Measurements, StartClock, format_summary, run_summary
+from utils.training.measurements import Measurements, StartClock, run_summary
 from utils.training.module import TrainingModule
 from utils.training.options import LAST, HardwareOptions, OptimisationOptions, RunOptions
 from utils.training.precision import half_dtype, trainer_precision
@@ -106,7 +108,9 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
                 task.export(best, output_dir / EXPORT)
                 summary = run_summary(trainer, checkpoints, best)
                 (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-                logger.info("training is done\n%s", format_summary(summary, checkpoints.monitor, output_dir / EXPORT))
+                shown = [(name, f"{v:.6g}" if isinstance(v, float) else v) for name, v in summary.items()]
+                table = tabulate([*shown, ("best_model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
+                logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
     except Exception:
         if trainer.strategy.launcher is not None:  # the processes that this one started would wait for it
