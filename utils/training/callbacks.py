@@ -46,11 +46,6 @@ class Patience(EarlyStopping):
             logger.info("early stopping: %s did not get better in %d validations", self.monitor, self.wait_count)
             self.stopped = True
 
-    def _evaluate_stopping_criteria(self, current: Tensor) -> tuple[bool, str | None]:
-        if not torch.isfinite(current):
-            raise RunError(f"{self.monitor} is {current.item()}: the run has diverged; try a lower --learning_rate")
-        return super()._evaluate_stopping_criteria(current)
-
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "stopped": self.stopped}
 

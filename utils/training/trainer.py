@@ -29,11 +29,7 @@ from utils.memory import keep_freed_memory
 from utils.progress import is_first
 from utils.tasks.task import Task
 from utils.training import lightning_internals
-from utils.training.callbacks import (
-    CountSkippedSteps,
-    Patience,
-    StopOnNonFinite,
-)
+from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite
 from utils.training.checkpoints import (
     LAST_FILE,
     AtomicCheckpointIO,
@@ -99,7 +95,15 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     )
     checkpoints, callbacks = build_callbacks(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, callbacks)
-    log_size(model, data, plan.hardware.processes)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    logger.info(
+        "training %.1f M of %.1f M parameters on %s for %d steps of %.0f examples",
+        trained / 1e6,
+        sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+        f"the stream {data.train.name}" if data.streams else f"{len(data.train)} examples",
+        data.total_steps,
+        data.examples_per_step,
+    )
     try:
         with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
@@ -120,15 +124,9 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
 
 def check_plan(plan: Plan, data: TrainingData) -> None:
     """Raise InputError for options that do not fit the size of the data."""
-    run, steps, processes = plan.run, data.total_steps, plan.hardware.processes
-    warmup = plan.optimisation.warmup_steps
+    steps, processes, warmup = data.total_steps, plan.hardware.processes, plan.optimisation.warmup_steps
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
         raise InputError(f"--warmup_steps is {warmup}; allowed: fewer than the run's {steps} steps")
-    if run.early_stopping_patience >= 0 and run.val_check_interval > max(1, steps * data.examples_per_step):
-        raise InputError(
-            f"--early_stopping_patience is {run.early_stopping_patience} and --val_check_interval "
-            f"{run.val_check_interval:g} samples; the run's {steps} steps end before its first validation"
-        )
     most = data.options.max_tokens_per_batch
     if most is not None and most < (longest := int(padded_length(data.train.lengths).sum(axis=1).max())):
         raise InputError(
@@ -149,18 +147,20 @@ def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
 def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: list[Callback]) -> pl.Trainer:
     """Lightning's trainer. To it the run is one epoch, and each of its batches is an optimizer step."""
     run, hardware = plan.run, plan.hardware
-    # LayerDrop leaves layers without gradients, for which plain DDP would wait.
-    drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
-    if hardware.strategy == "fsdp" and hardware.processes > 1 and drops_layers:
-        raise InputError(
-            "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "
-            "other: processes that drop other layers would wait for each other"
-        )
-    strategy: str | Strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
-    if hardware.strategy == "fsdp":
-        strategy = ModelParallelStrategy(
-            data_parallel_size=hardware.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
-        )
+    strategy: str | Strategy = "auto"
+    if hardware.processes > 1:
+        drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
+        # LayerDrop leaves layers without gradients, for which plain DDP would wait.
+        strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
+        if hardware.strategy == "fsdp":
+            if drops_layers:
+                raise InputError(
+                    "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) "
+                    "exclude each other: processes that drop other layers would wait for each other"
+                )
+            strategy = ModelParallelStrategy(
+                data_parallel_size=hardware.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
+            )
     if hardware.accelerator == "cpu":
         keep_freed_memory()
         emulated = platform.machine() == "x86_64" and not torch.cpu._is_avx512_bf16_supported()
@@ -171,53 +171,31 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
     if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
         # Lightning's own requeueing would write checkpoints in the midst of a step, and resume from them unasked.
         plugins.append(SLURMEnvironment(auto_requeue=False))
+    folder = run.output_dir
+    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, TensorBoardLogger)]
+    if run.wandb_project is not None:
+        loggers.append(WandbLogger(project=run.wandb_project, save_dir=folder, config=dict(plan.settings)))
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
         devices=hardware.devices,
         num_nodes=hardware.processes // hardware.devices,
-        strategy=strategy if hardware.processes > 1 else "auto",
+        strategy=strategy,
         max_epochs=1,  # whose length is that of the training loader
         num_sanity_val_steps=run.num_sanity_val_steps,
         val_check_interval=steps_between_validations(run, data),
         check_val_every_n_epoch=None,
         log_every_n_steps=run.log_every_n_steps,
-        logger=build_loggers(plan),
+        logger=loggers,
         callbacks=callbacks,
         plugins=plugins,
         enable_model_summary=False,
         enable_progress_bar=sys.stderr.isatty(),
         use_distributed_sampler=False,
-        default_root_dir=run.output_dir,
+        default_root_dir=folder,
         **precision,
     )
     lightning_internals.prepare(trainer)
     return trainer
-
-
-def log_size(model: nn.Module, data: TrainingData, processes: int) -> None:
-    """Say what is trained, on what, and for how long."""
-    parameters = list(model.parameters())
-    step = f"{data.examples_per_step:.0f} examples"
-    if data.options.max_tokens_per_batch is not None:
-        most = data.options.max_tokens_per_batch * processes * data.options.gradient_accumulation_steps
-        step = f"about {step} and at most {most} tokens"
-    logger.info(
-        "training %.1f M of %.1f M parameters on %s for %d steps of %s",
-        sum(parameter.numel() for parameter in parameters if parameter.requires_grad) / 1e6,
-        sum(parameter.numel() for parameter in parameters) / 1e6,
-        f"the stream {data.train.name}" if data.streams else f"{len(data.train)} examples",
-        data.total_steps,
-        step,
-    )
-
-
-def build_loggers(plan: Plan) -> list[Logger]:
-    """Metrics as CSV and TensorBoard, and in Weights & Biases where that is asked for."""
-    folder = plan.run.output_dir
-    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, TensorBoardLogger)]
-    if plan.run.wandb_project is not None:
-        loggers.append(WandbLogger(project=plan.run.wandb_project, save_dir=folder, config=dict(plan.settings)))
-    return loggers
 
 
 def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCheckpoint, list[Callback]]:

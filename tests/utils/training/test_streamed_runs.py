@@ -107,7 +107,9 @@ def test_a_run_goes_on_with_the_data_that_it_began_with(train: Train, tmp_path: 
 
     fields = ("--source_field", "summary", "--target_field", "document")
     refused(r"its fields is \['document', 'summary'\], this run's is \['summary', 'document'\]", *fields)
-    refused(r"its data is .*split}-\*.parquet', this run's is .*1.parquet'", "--data_dir", tmp_path / "{split}-1.parquet")
+    refused(
+        r"its data is .*split}-\*.parquet', this run's is .*1.parquet'", "--data_dir", tmp_path / "{split}-1.parquet"
+    )
     refused("its source is None, this run's is {'digest': ", "--data_dir", tmp_path / "data")
     shutil.copy(tmp_path / "train-1.parquet", tmp_path / "train-2.parquet")
     refused("its files is 2, this run's is 3")
