@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
@@ -17,7 +19,6 @@ from bart.modeling.checkpoint import read_file, stored_config
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option
-from utils.distillation import check_layers, set_layers, shrink
 
 logger = logging.getLogger(__name__)
 MODEL, REGULARISATION = "model", "regularisation"
@@ -75,12 +76,17 @@ class ModelOptions:
             for name in ("layers", "do_encoder", "do_decoder"):
                 if getattr(self, name):
                     raise InputError(f"--{name} is about --distill sft, which is not given")
-        elif self.layers is None or not (self.do_encoder or self.do_decoder):
+        elif self.layers is None or not self.shrunk:
             raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
         elif self.model_name_or_path == SCRATCH:
             raise InputError(
                 f"--distill sft keeps trained layers; --model_name_or_path is {SCRATCH}, which has none: name weights"
             )
+
+    @property
+    def shrunk(self) -> list[str]:
+        """The stacks that --distill shrinks."""
+        return ["encoder"] * self.do_encoder + ["decoder"] * self.do_decoder
 
     @property
     def kept_layers(self) -> list[int]:
@@ -103,8 +109,10 @@ class ModelOptions:
         for name in DROPOUTS:
             if getattr(self, name) is not None:
                 setattr(config, name, getattr(self, name))
-        if self.distill is not None:
-            check_layers(config, self.kept_layers, self.do_encoder, self.do_decoder)
+        for name in self.shrunk:
+            count = getattr(config, f"{name}_layers")
+            if max(self.kept_layers) >= count:
+                raise InputError(f"--layers is {self.layers}; the {name} has {count} layers, allowed: 0 to {count - 1}")
         return config
 
 
@@ -134,7 +142,7 @@ def initial_model(options: ModelOptions) -> tuple[BartForConditionalGeneration, 
         model = BartForConditionalGeneration.from_pretrained(name, config)
     fit_vocabulary(model, tokenizer)
     if options.distill is not None:
-        shrink(model, options.kept_layers, options.do_encoder, options.do_decoder)
+        shrink(model, options.kept_layers, options.shrunk)
     _prepare(model, options)
     return model, tokenizer
 
@@ -147,7 +155,7 @@ def resumed_model(options: ModelOptions, checkpoint: Path) -> tuple[BartForCondi
     """
     config = options.config()
     if options.distill is not None:
-        set_layers(config, len(options.kept_layers), options.do_encoder, options.do_decoder)
+        set_layers(config, len(options.kept_layers), options.shrunk)
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of finetune.py")
@@ -189,6 +197,22 @@ def for_inference(model: BartForConditionalGeneration, precision: str) -> BartFo
     if precision == "tf32":
         torch.set_float32_matmul_precision("high")
     return model.for_inference("fp32" if precision == "tf32" else precision)
+
+
+def shrink(model: BartForConditionalGeneration, layers: Sequence[int], stacks: Sequence[str]) -> None:
+    """Remove all layers but those of these numbers from the stacks (Shleifer & Rush, 2020, arXiv:2010.13002)."""
+    for name in stacks:
+        stack = getattr(model.model, name)
+        stack.layers = nn.ModuleList([stack.layers[i] for i in layers])
+    set_layers(model.config, len(layers), stacks)
+
+
+def set_layers(config: BartConfig, count: int, stacks: Sequence[str]) -> None:
+    """Make a config describe the model that `shrink` leaves."""
+    for name in stacks:
+        setattr(config, f"{name}_layers", count)
+        if name == "encoder":
+            config.extra.pop("num_hidden_layers", None)  # transformers' other name of encoder_layers
 
 
 def _prepare(model: BartForConditionalGeneration, options: ModelOptions) -> None:

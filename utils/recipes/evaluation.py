@@ -29,14 +29,6 @@ def run(args: EvalArguments) -> None:
         RunError: another process of the run is gone.
     """
     start_log(args.debug)
-    try:
-        _run(args)
-    except InputError:
-        logger.debug("the error comes from here:", exc_info=True)
-        raise
-
-
-def _run(args: EvalArguments) -> None:
     device = device_of(args)
     task = args.make_task()
     raw = task.read(args.type_path, for_scoring=True)

@@ -65,7 +65,7 @@ class EvalArguments:
     info: str | None = option(None, section=OUTPUT, help="a text to store with the scores")
     dump_args: bool = option(False, help="also print the resolved arguments, which eval_arguments.yaml always holds")
     json_summary: str | None = option(None, help="file for scores, speed and arguments as one JSON object")
-    debug: bool = option(False, help="log more, and show where errors come from")
+    debug: bool = option(False, help="log more, such as the time of each article")
     device: str | None = option(
         None,
         section=HARDWARE,
