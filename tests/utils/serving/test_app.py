@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -205,7 +205,7 @@ def test_metrics(client: TestClient) -> None:
 # With a decoder that takes its steps when told: several requests at once
 
 ARTICLE = {"text": "A dog ran."}
-Test = Callable[[httpx.AsyncClient, FastAPI], Awaitable[None]]
+Test = Callable[[httpx2.AsyncClient, FastAPI], Awaitable[None]]
 
 
 def run(test: Test, service: Service, decoder: Decoder) -> None:
@@ -213,10 +213,10 @@ def run(test: Test, service: Service, decoder: Decoder) -> None:
 
     async def started() -> None:
         app = create_app(service)
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+            httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
         ):
             try:
                 await asyncio.wait_for(test(client, app), 60)
@@ -226,7 +226,7 @@ def run(test: Test, service: Service, decoder: Decoder) -> None:
     asyncio.run(started())
 
 
-async def health(client: httpx.AsyncClient, queue: int, batch: int) -> None:
+async def health(client: httpx2.AsyncClient, queue: int, batch: int) -> None:
     """Wait until so many articles wait and are in work."""
     while (await client.get("/healthz")).json() != {"status": "ok", "queue": queue, "batch": batch}:
         await asyncio.sleep(0.002)
@@ -242,7 +242,7 @@ async def never_whole(begun: asyncio.Event) -> AsyncIterator[bytes]:
 def test_a_busy_service_says_so_at_once(export: Path, decoder: Decoder) -> None:
     limits = {"max_articles_per_request": 2, "max_queue": 3, "max_option_sets": 1, "max_clients": 3}
 
-    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         async def refused(message: str, content: dict[str, Any]) -> None:
             answer = await client.post("/summarize", json=content)
             assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (503, "1", {"error": message})
@@ -268,7 +268,7 @@ def test_a_busy_service_says_so_at_once(export: Path, decoder: Decoder) -> None:
 
 
 def test_a_client_that_leaves_leaves_no_work_behind(export: Path, decoder: Decoder) -> None:
-    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         working = asyncio.create_task(client.post("/summarize", json=ARTICLE))
         await health(client, queue=0, batch=1)
         left = asyncio.Event()
@@ -300,7 +300,7 @@ def test_a_client_that_leaves_leaves_no_work_behind(export: Path, decoder: Decod
 
 
 def test_a_body_that_comes_too_slowly(export: Path, decoder: Decoder) -> None:
-    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         answer = await client.post("/summarize", content=never_whole(asyncio.Event()), headers=JSON)
         assert (answer.status_code, answer.json()["error"]) == (408, "the body did not arrive within 0.01 seconds")
         assert answer.headers["connection"] == "close"
@@ -309,7 +309,7 @@ def test_a_body_that_comes_too_slowly(export: Path, decoder: Decoder) -> None:
 
 
 def test_a_summary_that_comes_too_late(export: Path, decoder: Decoder) -> None:
-    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         answer = await client.post("/summarize", json={"texts": ["A dog ran."] * 20})
         assert (answer.status_code, answer.json()["error"]) == (504, "the summary was not done within 0.01 seconds")
         await health(client, queue=0, batch=1)  # those that waited were given up
@@ -322,7 +322,7 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
     decoder.bad_options = {"num_beams": 1}
     decoder.run()
 
-    async def test(client: httpx.AsyncClient, app: FastAPI) -> None:
+    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         async def answered(**content: Any) -> tuple[int, str | None]:
             answer = await client.post("/summarize", json={**ARTICLE, **content})
             return answer.status_code, answer.json().get("error")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-import httpx
+import httpx2
 import pytest
 
 from tests.utils.serving.conftest import Decoder, until
@@ -64,7 +64,7 @@ async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callabl
         for number in numbers:
             try:
                 answer = await client.post("/summarize", json=requests[number])
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 assert end is not None
                 return
             assert answer.status_code == 200, answer.text
@@ -73,15 +73,15 @@ async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callabl
                 end()
 
     # A connection that is kept may be closed by the service in the moment in which the client uses it again.
-    limits = httpx.Limits(max_connections=50, max_keepalive_connections=0)
-    async with httpx.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
+    limits = httpx2.Limits(max_connections=50, max_keepalive_connections=0)
+    async with httpx2.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
         await asyncio.gather(*(ask() for _ in range(50)))
     return answers
 
 
 def memory(address: str) -> float:
     """Bytes in physical memory, by the service's own account."""
-    return float(re.search(r"^process_resident_memory_bytes (\S+)", httpx.get(f"{address}/metrics").text, re.M)[1])
+    return float(re.search(r"^process_resident_memory_bytes (\S+)", httpx2.get(f"{address}/metrics").text, re.M)[1])
 
 
 def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[str], tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def server_thread(export: Path, **options: Any) -> Iterator[tuple[Server, str]]:
 def sent(address: str, content: dict[str, Any], missing: int = 0) -> socket.socket:
     """A request whose answer nobody has read yet; `missing` bytes of its body do not arrive."""
     body = json.dumps(content).encode()
-    connection = socket.create_connection(("127.0.0.1", httpx.URL(address).port), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", httpx2.URL(address).port), timeout=60)
     head = "POST /summarize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: {len(body) + missing}\r\n\r\n".encode() + body)
     return connection
@@ -150,13 +150,13 @@ def in_work(address: str, queue: int, batch: int) -> None:
 
 def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
     with server_thread(export, batch_size=1, drain_seconds=60) as (server, address):
-        idle = socket.create_connection(("127.0.0.1", httpx.URL(address).port), timeout=60)
+        idle = socket.create_connection(("127.0.0.1", httpx2.URL(address).port), timeout=60)
         work = [sent(address, {"text": "A dog ran."}) for _ in range(5)]
         in_work(address, queue=4, batch=1)
         server.handle_exit(signal.SIGTERM, None)
         assert idle.recv(10) == b""
-        with pytest.raises(httpx.ConnectError):  # what is new goes elsewhere
-            httpx.post(f"{address}/summarize", json={"text": "A cat sat."})
+        with pytest.raises(httpx2.ConnectError):  # what is new goes elsewhere
+            httpx2.post(f"{address}/summarize", json={"text": "A cat sat."})
         decoder.run()
         assert [answer(connection)[0] for connection in work] == [200] * 5
 
@@ -204,7 +204,7 @@ def test_the_page_in_a_browser(export: Path) -> None:
         page.goto(address)
         page.fill("#text", "A dog ran.")
         page.click("#send")
-        [expected] = [httpx.post(f"{address}/summarize", json={"text": "A dog ran."}).json()["summary"]]
+        [expected] = [httpx2.post(f"{address}/summarize", json={"text": "A dog ran."}).json()["summary"]]
         playwright.expect(page.locator("#summary")).to_have_text(expected)
         playwright.expect(page.locator("#figures")).to_contain_text("seconds")
         page.click("summary")
