@@ -69,8 +69,7 @@ class TextToTextOptions(ModelOptions):
 
     def target_length(self, split: str) -> int:
         """Tokens that a split's targets are cut to."""
-        lengths = self.max_target_length, self.val_max_target_length, self.test_max_target_length
-        return dict(zip(("train", "val", "test"), lengths, strict=True))[split]
+        return self.max_target_length if split == "train" else getattr(self, f"{split}_max_target_length")
 
 
 @dataclass(frozen=True)
@@ -238,8 +237,12 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
                 for start in range(0, len(places), LOSSES_AT_ONCE):
                     part = slice(start, start + LOSSES_AT_ONCE)
                     labels = pad([examples.targets[numbers[place]] for place in places[part]], IGNORE_INDEX)
-                    found = losses_of_each(model, states[part], mask[part], labels.to(model.device))
-                    losses.update(zip(places[part], found, strict=True))
+                    labels = labels.to(model.device)
+                    batch = {"labels": labels, "attention_mask": mask[part], "encoder_outputs": states[part]}
+                    each = smoothed_loss(teacher_forced(model, batch).logits, labels, reduction="none")
+                    sums = each.view(labels.shape).double().sum(dim=1)
+                    counts = (labels != IGNORE_INDEX).sum(dim=1)
+                    losses.update(zip(places[part], zip(sums.tolist(), counts.tolist(), strict=True), strict=True))
 
         sources = [examples.sources[number].tolist() for number in numbers]
         for article in model.generate_many(sources, batch_size, encoded=note_losses, **self.options.generation):
@@ -274,43 +277,31 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
 
 
 def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2SeqOutput:
-    """Logits for every target token of a batch (see `collate_pairs`) after the reference's prefix."""
-    config = model.config
-    decoder_input_ids = shift_tokens_right(batch["labels"], config.pad_token_id, config.decoder_start_token_id)
-    return model(batch["input_ids"], batch["attention_mask"], decoder_input_ids=decoder_input_ids)
+    """Logits for every target token of a batch after the reference's prefix.
+
+    Args:
+        batch: what `collate_pairs` makes, or `encoder_outputs` in place of `input_ids`.
+    """
+    config, labels = model.config, batch["labels"]
+    decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+    states = batch.get("encoder_outputs")
+    return model(
+        batch.get("input_ids"), batch["attention_mask"], decoder_input_ids=decoder_input_ids, encoder_outputs=states
+    )
 
 
-def smoothed_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def smoothed_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, reduction: str = "sum") -> Tensor:
     """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) in fp32, summed over the targets.
 
     Args:
         logits: (B, T, V).
         labels: (B, T), -100 where there is no target.
+        reduction: "none" gives (B·T,), 0 where there is no target.
     """
     return F.cross_entropy(
         logits.flatten(0, 1).float(),
         labels.flatten(),
         ignore_index=IGNORE_INDEX,
         label_smoothing=label_smoothing,
-        reduction="sum",
+        reduction=reduction,
     )
-
-
-@torch.inference_mode()
-def losses_of_each(
-    model: BartForConditionalGeneration, states: Tensor, mask: Tensor | None, labels: Tensor
-) -> list[tuple[float, int]]:
-    """Negative log-likelihood in nats of each example's targets, summed, and how many they are.
-
-    Args:
-        states, mask: (B, S, D) and (B, S), what the encoder made of the sources, and where they are no padding.
-        labels: (B, T), -100 where there is no target.
-    """
-    config = model.config
-    decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
-    logits = model(attention_mask=mask, decoder_input_ids=decoder_input_ids, encoder_outputs=states).logits
-    losses = F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
-    )
-    sums = losses.view(labels.shape).double().sum(dim=1).tolist()
-    return list(zip(sums, (labels != IGNORE_INDEX).sum(dim=1).tolist(), strict=True))
