@@ -7,14 +7,12 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from utils.data.batches import Examples
 from utils.distributed import at_first, from_first, rank_and_world
 from utils.evaluation.journal import Journal, model_identity
 from utils.evaluation.predicting import CONTINUOUS, predict_share
@@ -28,33 +26,23 @@ logger = logging.getLogger(__name__)
 VERSIONED = ("torch", "tokenizers")  # packages whose version may bear on predictions
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How a split is scored; see `utils.recipes.evaluation_arguments` for what is not explained here.
-
-    Attributes:
-        model_name: where the weights come from, by which a run that was broken off is known again.
-        task_name: for the results.
-        batch_size_option: what sets the batch size, for messages.
-        precision: the model's.
-        replaces_progress: whether a run of another kind that was broken off in the same directory is forgotten.
-    """
-
-    model_name: str | os.PathLike[str]
-    task_name: str
-    batch_size: int
-    batch_size_option: str
-    split: str = "test"
-    precision: str = "fp32"
-    batching: str = CONTINUOUS
-    warmup_batches: int = 1
-    seed: int = 42
-    info: str | None = None
-    replaces_progress: bool = False
-
-
 def score_split(
-    task: Task[Any], model: nn.Module, raw: Any, save_dir: str | os.PathLike[str], settings: Settings
+    task: Task[Any],
+    model: nn.Module,
+    raw: Any,
+    save_dir: str | os.PathLike[str],
+    *,
+    model_name: str | os.PathLike[str],
+    task_name: str,
+    batch_size: int,
+    batch_size_option: str,
+    split: str = "test",
+    precision: str = "fp32",
+    batching: str = CONTINUOUS,
+    warmup_batches: int = 1,
+    seed: int = 42,
+    info: str | None = None,
+    replaces_progress: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Predict every example, score the predictions, and write the files of `write_results`.
 
@@ -65,34 +53,47 @@ def score_split(
 
     Args:
         raw: what the task's `read` gave.
+        model_name: where the weights come from, by which a run that was broken off is known again.
+        batch_size_option: what sets the batch size, for messages.
+        precision: the model's.
+        replaces_progress: whether a run of another kind that was broken off in the same directory is forgotten.
+
+    Other arguments are explained by `utils.recipes.evaluation_arguments`.
 
     Returns:
         Scores and speed, as the files hold them; None on other ranks than 0.
     """
     rank, _ = rank_and_world()
-    examples = task.encode(raw, settings.split)
+    examples = task.encode(raw, split)
     conditions = task.settings(model)
     samples = bool(conditions.get("generation", {}).get("do_sample"))
+    # All that bears on what is predicted.
+    identity = {**model_identity(model_name), "precision": precision, **conditions, "examples": len(examples)}
+    identity |= {"content": examples.identity, "versions": versions(VERSIONED)}
+    if precision != "fp32":  # an example's rounding depends on the batch
+        identity |= {"batch_size": batch_size, "batching": batching}
+    if samples:
+        identity["seed"] = seed
     earlier: dict[int, Prediction] = {}
-    with closing(Journal(Path(save_dir), settings.split)) as journal:
+    with closing(Journal(Path(save_dir), split)) as journal:
         if rank == 0:
-            earlier = journal.resume(_identity(settings, conditions, examples, samples), settings.replaces_progress)
+            earlier = journal.resume(identity, replaces_progress)
             if earlier:
                 logger.warning(
                     "%d of %d examples were predicted before the run was broken off", len(earlier), len(examples)
                 )
         finished = set(from_first(list(earlier)))
         if samples:
-            torch.manual_seed(settings.seed + rank)
+            torch.manual_seed(seed + rank)
         journal.open(rank)
         predicted, speed = predict_share(
             task,
             model,
             examples,
             [number for number in range(len(examples)) if number not in finished],
-            fitting=FittingSize(settings.batch_size, settings.batch_size_option),
-            batching=settings.batching,
-            warmup_batches=settings.warmup_batches,
+            fitting=FittingSize(batch_size, batch_size_option),
+            batching=batching,
+            warmup_batches=warmup_batches,
             journal=journal,
         )
         shares = at_first((predicted, speed))
@@ -103,35 +104,26 @@ def score_split(
         figures, each = task.score(raw, predictions)
         loss = sum(entry.loss for entry in predictions) / sum(entry.targets for entry in predictions)
         scores: dict[str, Any] = {
-            "split": settings.split,
-            "task": settings.task_name,
+            "split": split,
+            "task": task_name,
             "examples": len(predictions),
             **figures,
             "loss": round(loss, 4),  # fp32 cannot be trusted further
-            "precision": settings.precision,
+            "precision": precision,
             **conditions,
         }
         if samples:
-            scores["seed"] = settings.seed
-        if settings.info is not None:
-            scores["info"] = settings.info
+            scores["seed"] = seed
+        if info is not None:
+            scores["info"] = info
         rows = [
             task.row(raw, examples, number, prediction) | {name: float(of[number]) for name, of in each.items()}
             for number, prediction in enumerate(predictions)
         ]
-        report = speed_report([part for _, part in shares], settings.batching, model.device, len(earlier))
-        write_results(Path(save_dir), settings.split, rows, scores, report)
+        report = speed_report([part for _, part in shares], batching, model.device, len(earlier))
+        write_results(Path(save_dir), split, rows, scores, report)
         journal.remove()
     return scores, report
-
-
-def _identity(settings: Settings, conditions: Mapping[str, Any], examples: Examples, samples: bool) -> dict[str, Any]:
-    """All that bears on what is predicted."""
-    identity = {**model_identity(settings.model_name), "precision": settings.precision, **conditions}
-    identity |= {"examples": len(examples), "content": examples.identity, "versions": versions(VERSIONED)}
-    if settings.precision != "fp32":  # an example's rounding depends on the batch
-        identity |= {"batch_size": settings.batch_size, "batching": settings.batching}
-    return identity | ({"seed": settings.seed} if samples else {})
 
 
 def write_results(

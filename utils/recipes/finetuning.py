@@ -21,7 +21,7 @@ from bart.errors import InputError
 from utils.data.order import ORDER
 from utils.distributed import connected
 from utils.evaluation.report import write_report
-from utils.evaluation.scoring import Settings, format_scores, score_split
+from utils.evaluation.scoring import format_scores, score_split
 from utils.files import writable_folder
 from utils.machine import check_gpus, environment
 from utils.progress import is_first, start_log
@@ -127,17 +127,20 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         model.to(torch.device("cuda", torch.cuda.current_device()))
     precision = precision_name(args.hardware)
-    settings = Settings(
-        model_name=name,
-        task_name=args.task,
-        batch_size=args.data.eval_batch_size,
-        batch_size_option="--eval_batch_size",
-        precision=precision,
-        seed=args.run.seed,
-        replaces_progress=args.run.do_train,
-    )
     with connected(f"--do_predict without --do_train, with --model_name_or_path {name}, goes on"):
-        results = score_split(task, task.for_inference(model, precision), test, args.run.output_dir, settings)
+        results = score_split(
+            task,
+            task.for_inference(model, precision),
+            test,
+            args.run.output_dir,
+            model_name=name,
+            task_name=args.task,
+            batch_size=args.data.eval_batch_size,
+            batch_size_option="--eval_batch_size",
+            precision=precision,
+            seed=args.run.seed,
+            replaces_progress=args.run.do_train,
+        )
     if results is not None:
         print(format_scores(*results))
 

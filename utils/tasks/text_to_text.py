@@ -69,7 +69,8 @@ class TextToTextOptions(ModelOptions):
 
     def target_length(self, split: str) -> int:
         """Tokens that a split's targets are cut to."""
-        return self.max_target_length if split == "train" else getattr(self, f"{split}_max_target_length")
+        lengths = {"train": self.max_target_length, "val": self.val_max_target_length}
+        return lengths.get(split, self.test_max_target_length)
 
 
 @dataclass(frozen=True)
