@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import logging
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,8 +14,9 @@ from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
 
 from utils.data.batches import Batch
 from utils.memory import peak_memory_gb
-from utils.training.callbacks import CountSkippedSteps, progress
+from utils.training.callbacks import CountSkippedSteps
 
+logger = logging.getLogger(__name__)
 Stamp = float | torch.cuda.Event
 PERCENTILES = (50, 95, 99)
 SHOWN = ("train_loss", "lr", "grad_norm", "tokens_per_second", "skipped_steps")  # of training, in a line of progress
@@ -80,8 +81,6 @@ class Measurements(Callback):
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None:
             metrics |= {"loss_scale": scaler.get_scale(), "skipped_steps": float(_of(CountSkippedSteps, trainer).count)}
-        for name, value in metrics.items():
-            pl_module.log(name, value, prog_bar=name in SHOWN, logger=False)
         epoch = trainer.datamodule.epoch(trainer.global_step)
         head = f"step {trainer.global_step}/{trainer.datamodule.total_steps} (epoch {epoch})"
         write_metrics(trainer, metrics, head, SHOWN)
@@ -140,10 +139,10 @@ def write_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any], head: str, sh
     step = trainer.global_step
     values = {name: float(value) for name, value in metrics.items()} | {"epoch": trainer.datamodule.epoch(step)}
     if trainer.is_global_zero:
-        progress.info("%s  %s", head, "  ".join(f"{name} {values[name]:.4g}" for name in shown if name in values))
-    for logger in trainer.loggers:
-        logger.log_metrics(values, step - 1)  # files count steps from 0
-        logger.save()
+        logger.info("%s  %s", head, "  ".join(f"{name} {values[name]:.4g}" for name in shown if name in values))
+    for each in trainer.loggers:
+        each.log_metrics(values, step - 1)  # files count steps from 0
+        each.save()
 
 
 def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
@@ -159,7 +158,6 @@ def run_summary(trainer: pl.Trainer, checkpoints: ModelCheckpoint, best: Path) -
     measured, data = _of(Measurements, trainer), trainer.datamodule
     metric, score = checkpoints.monitor, checkpoints.best_model_score
     last = trainer.callback_metrics.get(metric)
-    best_step = re.search(r"_step(\d+)", best.stem)
     summary = {"steps": trainer.global_step, "steps_since_start": len(measured.step_times)}
     if data.steps_per_epoch:
         summary["epochs"] = trainer.global_step / data.steps_per_epoch
@@ -177,7 +175,6 @@ def run_summary(trainer: pl.Trainer, checkpoints: ModelCheckpoint, best: Path) -
     summary |= {f"{name}{metric}": float(value) for name, value in (("last_", last), ("", score)) if value is not None}
     return summary | {
         "best_checkpoint": best.name,
-        "best_step": int(best_step[1]) if best_step else trainer.global_step,
         "skipped_steps": _of(CountSkippedSteps, trainer).count,
         "peak_memory_gb": peak_memory_gb(trainer.lightning_module.device),
     }

@@ -66,10 +66,6 @@ class RunOptions:
     def __post_init__(self) -> None:
         if not (self.do_train or self.do_predict):
             raise InputError("nothing to do: give --do_train, --do_predict or both")
-        if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
-            raise InputError(
-                f"--val_check_interval is {self.val_check_interval}; above 1 it counts training samples, so it is whole"
-            )
 
 
 @dataclass(frozen=True)
@@ -101,11 +97,6 @@ class OptimisationOptions:
     def __post_init__(self) -> None:
         if self.max_steps == 0:
             raise InputError("--max_steps is 0; allowed: -1, or at least 1")
-        if self.lr_scheduler == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
-            raise InputError(
-                f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "
-                "allowed: above that"
-            )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import json
 import logging
 import platform
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
@@ -189,7 +188,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
         callbacks=callbacks,
         plugins=plugins,
         enable_model_summary=False,
-        enable_progress_bar=sys.stderr.isatty(),
+        enable_progress_bar=False,
         use_distributed_sampler=False,
         default_root_dir=folder,
         **precision,
@@ -213,10 +212,9 @@ def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCh
         save_on_train_epoch_end=False,
     )
     measurements, termination = Measurements(run.log_every_n_steps), Termination()
-    where = "examples of the stream, as this epoch read them," if streams else "lines of train.source"
     callbacks: list[Callback] = [
         SameStart(plan.checkpoint),
-        StopOnNonFinite(where),
+        StopOnNonFinite(),
         CountSkippedSteps(),
         measurements,
         termination,
@@ -224,8 +222,6 @@ def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCh
         LastCheckpoint(run.output_dir, run.save_every_n_steps, termination),
         StartClock(measurements),
     ]
-    if sys.stderr.isatty():
-        callbacks.append(TQDMProgressBar(run.log_every_n_steps))  # reading the metrics waits for the device
     if run.early_stopping_patience >= 0:
         min_epochs = 0 if streams else plan.optimisation.min_epochs
         callbacks.append(Patience(metric, mode, run.early_stopping_patience, min_epochs))
