@@ -44,17 +44,6 @@ MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a th
 _TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
 
 
-class _Symbol(ctypes.Structure):
-    """Dl_info of dladdr(3)."""
-
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
-
-
 class PackedCodes:
     """A linear layer's weight as codes of 8 bits, and its bias, in the order in which `Kernels.multiply` reads them.
 
@@ -305,17 +294,6 @@ def _mask(mask: Tensor | None, articles: int, queries: int, length: int) -> tupl
     return mask.data_ptr(), KINDS[mask.dtype], mask.stride(0) if mask_articles > 1 else 0, mask.stride(2), rows
 
 
-def _openmp_of_torch() -> str:
-    """Path of the OpenMP library whose threads torch uses. Threads of another one would compete for the cores."""
-    symbols = ctypes.CDLL(torch._C.__file__)
-    found = _Symbol()
-    # GCC's code calls GOMP_parallel. GCC's own library has it, and some others.
-    if not hasattr(symbols, "GOMP_parallel"):
-        raise OSError("torch has no OpenMP library that GCC can use")
-    ctypes.CDLL(None).dladdr(ctypes.cast(symbols.GOMP_parallel, ctypes.c_void_p), ctypes.byref(found))
-    return os.fsdecode(found.file)
-
-
 def _is_private(path: Path) -> bool:
     """Whether this user owns a file or folder and nobody else may write to it."""
     status = path.stat()
@@ -331,13 +309,16 @@ def compile_kernels(*options: str) -> Kernels:
     """
     if sys.platform != "linux":
         raise OSError(f"they are not made for {sys.platform}")
-    openmp = _openmp_of_torch()
+    # GCC's code calls GOMP_parallel of the OpenMP library that torch has loaded for all to see. Threads of another one
+    # would compete for the cores.
+    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
+        raise OSError("torch has no OpenMP library that GCC can use")
     compiler = shlex.split(os.environ.get("CC", "cc"))
     flags = [*FLAGS.split(), *options]
     run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=COMPILE_SECONDS)
     # What the compiler says of itself and, because of -march=native, of this processor.
     macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
-    origin = [SOURCE.read_bytes(), macros, repr((compiler, flags, openmp, torch.__version__)).encode()]
+    origin = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"
     library = cache / f"{hashlib.sha256(b''.join(origin)).hexdigest()[:32]}.so"
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -349,8 +330,7 @@ def compile_kernels(*options: str) -> Kernels:
             unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
             run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
             # Without -fopenmp, which would link the compiler's own library.
-            rpath = f"-Wl,-rpath,{os.path.dirname(openmp)}"
-            run([*compiler, "-shared", unlinked, openmp, rpath, "-Wl,-z,defs", "-lm", "-o", linked])
+            run([*compiler, "-shared", unlinked, "-lm", "-o", linked])
             linked.chmod(0o700)
             linked.replace(library)
     return Kernels(library)

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import optimization as schedules
 from transformers.optimization import Adafactor
 
+from bart.torch_internals import leave_unscaling
 from utils.training.lamb import Lamb
 from utils.training.options import COSINE_CYCLES, POLYNOMIAL_END, HardwareOptions, OptimisationOptions
 from utils.training.precision import (
@@ -80,9 +81,8 @@ def _builder(options: OptimisationOptions, hardware: HardwareOptions) -> Callabl
 
 def _fused_adamw(groups: list[dict[str, Any]], lr: float) -> AdamW:
     optimizer = AdamW(groups, lr=lr, fused=True)
-    # It would unscale fp16 gradients itself, after the clip, which Lightning refuses. Without this mark it gets them
-    # unscaled and clipped like any other optimizer.
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    # Otherwise it would unscale fp16 gradients itself, after the clip, which Lightning refuses.
+    leave_unscaling(optimizer)
     return optimizer
 
 
