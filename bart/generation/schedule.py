@@ -18,7 +18,7 @@ from bart.generation.cache import DecoderCache, padded
 from bart.generation.graphs import RecordedSteps, recorder_for
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, Rule, rules_for
-from bart.generation.search import Search, search_for
+from bart.generation.search import BeamGroups, Search, TokenSearch
 
 
 @dataclass
@@ -115,7 +115,8 @@ class Batch:
         beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
         # The last id of a sequence is never read.
         cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
-        return cache, search_for(config, self.max_length, len(new.numbers), self.model.device)
+        search = BeamGroups if config.num_beams > 1 else TokenSearch
+        return cache, search(config, self.max_length, len(new.numbers), self.model.device)
 
     def step(self) -> None:
         """Choose the next id of every hypothesis. The host waits for nothing."""
