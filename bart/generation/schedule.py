@@ -37,10 +37,11 @@ class Sources:
     states: Tensor
     ids: Tensor | None
 
-    def of(self, places: slice, length: int) -> Sources:
-        """Some of these articles, cut to a number of positions."""
-        mask, ids = (None if part is None else part[places, :length] for part in (self.mask, self.ids))
-        return Sources(self.numbers[places], mask, self.states[places, :length], ids)
+    def of(self, places: slice) -> Sources:
+        """Some of these articles, which have masks and ids, cut to the longest of them."""
+        length = int(self.mask[places].any(dim=0).sum())
+        mask, states, ids = (part[places, :length] for part in (self.mask, self.states, self.ids))
+        return Sources(self.numbers[places], mask, states, ids)
 
 
 class Batch:
