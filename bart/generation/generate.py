@@ -143,9 +143,8 @@ def generate_many(
     Args:
         sources: the ids of each article, without padding.
         batch_size: articles decoded at once.
-        encoded: called for each group of articles, after they were encoded and before they are decoded. From the states,
-            the loss of references can be computed: ``model(encoder_outputs=states, attention_mask=mask,
-            labels=labels)``. It runs in inference mode, and its time counts in no article's seconds.
+        encoded: called for each group of articles after they were encoded, for example to compute losses of references
+            from their states. It runs in inference mode, and its time counts in no article's seconds.
         options: fields of GenerationConfig; return_dict_in_generate and output_scores have no effect.
 
     Yields:
