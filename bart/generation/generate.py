@@ -89,18 +89,12 @@ def generate(
     kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
     with _eval_mode(model):
         states = model.encode(input_ids, mask) if encoder_outputs is None else encoder_outputs
-        articles = [Sources(list(range(len(states))), mask, states, input_ids)]
         # Random draws and kept scores need the rows of the whole batch to the end.
         may_leave = kept is None and not config.do_sample
+        sources = iter([Sources(list(range(len(states))), mask, states, input_ids)])
         parts = list(
             decode(
-                model,
-                config,
-                max_length,
-                len(states),
-                lambda _: articles.pop() if articles else None,
-                may_leave=may_leave,
-                kept=kept,
+                model, config, max_length, len(states), lambda _: next(sources, None), may_leave=may_leave, kept=kept
             )
         )
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
@@ -342,18 +336,11 @@ def _checked_mask(
     if input_ids is not None and (input_ids.dim() != 2 or input_ids.dtype not in (torch.int64, torch.int32)):
         got = f"{tuple(input_ids.shape)} of {input_ids.dtype}"
         raise InputError(f"input_ids are {got}; allowed: two dimensions (articles, source length) of int64")
-    width, positions = model.config.d_model, model.config.max_position_embeddings
-    if encoder_outputs is not None and (encoder_outputs.dim() != 3 or encoder_outputs.shape[2] != width):
-        shape = tuple(encoder_outputs.shape)
-        raise InputError(f"encoder_outputs are {shape}; allowed: three dimensions (articles, source length, {width})")
-    shape = tuple(source.shape[:2])
+    shape, positions = tuple(source.shape[:2]), model.config.max_position_embeddings
     if 0 in shape:
         raise InputError(f"the source is {shape}; allowed: at least one article and one id")
     if shape[1] > positions:
         raise InputError(f"the source has {shape[1]} ids; allowed: at most {positions}, the model's positions")
-    if encoder_outputs is not None and encoder_outputs.shape[:2] != shape:
-        got = tuple(encoder_outputs.shape[:2])
-        raise InputError(f"encoder_outputs are of {got}; allowed: {shape}, as input_ids")
     if attention_mask is not None and attention_mask.shape != shape:
         raise InputError(f"attention_mask is {tuple(attention_mask.shape)}; allowed: {shape}, as the source")
     if input_ids is not None:
