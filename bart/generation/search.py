@@ -20,24 +20,15 @@ from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, Hypotheses
 from bart.generation.rules import Prefixes, Rule, diversity_penalties, draw
 
 
-def _eos_ids(config: GenerationConfig, device: torch.device) -> Tensor:
-    return torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
-
-
-def _fill_id(config: GenerationConfig) -> int:
-    # Without EOS ids there may be no padding id; then there is nothing to pad.
-    return 0 if config.fill_token_id is None else config.fill_token_id
-
-
 class TokenSearch:
     """Greedy search, or sampling: K independent sequences of each article."""
 
     def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:
         self.config = config
         self.max_length = max_length
-        self.eos_ids = _eos_ids(config, device)
+        self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
         count = config.num_return_sequences
-        self.tokens = self.eos_ids.new_full((articles, count, max_length), _fill_id(config))
+        self.tokens = self.eos_ids.new_full((articles, count, max_length), config.fill_token_id or 0)
         self.tokens[:, :, 0] = config.start_token_id
         self.lengths = self.eos_ids.new_ones(articles)
         self.unfinished = torch.ones(articles, count, dtype=torch.bool, device=device)
@@ -111,20 +102,9 @@ class BeamGroups:
     def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:
         self.config = config
         self.width = config.num_beams // config.num_beam_groups
-        self.groups = [
-            (BeamSearch if config.num_beam_groups == 1 else DiverseBeamGroup)(
-                articles,
-                range(first, first + self.width),
-                max_length,
-                start_token_id=config.start_token_id,
-                pad_token_id=_fill_id(config),
-                eos_ids=_eos_ids(config, device),
-                length_penalty=config.length_penalty,
-                early_stopping=config.early_stopping,
-                sample=config.do_sample,
-            )
-            for first in range(0, config.num_beams, self.width)
-        ]
+        group = BeamSearch if config.num_beam_groups == 1 else DiverseBeamGroup
+        firsts = range(0, config.num_beams, self.width)
+        self.groups = [group(config, max_length, articles, device, first) for first in firsts]
 
     @property
     def last_ids(self) -> Tensor:
