@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from utils.evaluation.report.articles import STATISTICS
-from utils.evaluation.report.runs import LABELS, Run, label_of, mapping_of, number_of, scores_of
+from utils.evaluation.report.runs import LABELS, Run, label_of, number_of, scores_of
 from utils.metrics.significance import compare
 from utils.metrics.text_statistics import mean
 
@@ -59,7 +59,7 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
         "Training speed": number("tokens_per_second", 0, " tokens/s"),
         "Best checkpoint": trained.get("best_checkpoint"),
         f"Examples scored, {split}": None if examples is None else f"{examples:,}",
-        "Beams": mapping_of(scores, "generation").get("num_beams"),
+        "Beams": scores.get("generation", {}).get("num_beams"),
         "Precision": scores.get("precision"),
         "Scored on": speed.get("device"),
         "Batching": speed.get("batching") and f"{speed['batching']}, {speed.get('batch_size')} at once",
@@ -96,7 +96,7 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
         digits = 4 if name == "loss" or (name not in LABELS and max(map(abs, found)) <= 1) else 2
         for run in runs:
             if name in values[run]:
-                interval = mapping_of(records[run], "intervals").get(name)
+                interval = records[run].get("intervals", {}).get(name)
                 row = [shown(values[run][name], digits), interval_shown(interval, digits)]
                 compares = run in compared[1:] and compared[0] is runs[0] and measures[run] == measures[runs[0]]
                 others = difference(runs[0], run, name, digits) if compares else [""] * 3
@@ -133,7 +133,7 @@ def difference(first: Run, other: Run, score: str, digits: int) -> list[str]:
 def speed_table(runs: Sequence[Run], split: str) -> Table:
     """Throughput and the percentiles of latency; without rows where no run was timed."""
     speeds = [run.speeds.get(split, {}) for run in runs]
-    latencies = [mapping_of(speed, "latency_ms") for speed in speeds]
+    latencies = [speed.get("latency_ms", {}) for speed in speeds]
     rows = [[label, *(shown(number_of(speed, n), digits) for speed in speeds)] for n, (label, digits) in SPEEDS.items()]
     for name in {name: None for latency in latencies for name in latency}:
         rows.append([f"Latency, ms, {name}", *(shown(number_of(latency, name), 0) for latency in latencies)])
