@@ -45,20 +45,17 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
     trained, scores, speed = run.summary, run.scores.get(split, {}), run.speeds.get(split, {})
 
     def number(name: str, digits: int, unit: str = "") -> str | None:
-        value = number_of(trained, name)
-        return None if value is None else f"{value:,.{digits}f}{unit}"
+        return None if (value := trained.get(name)) is None else f"{value:,.{digits}f}{unit}"
 
-    wall, examples = number_of(trained, "wall_seconds"), number_of(scores, "examples")
-    devices = run.environment.get("devices")
     facts = {
         "Started": str(run.environment.get("date") or "")[:16].replace("T", " "),
-        "Trained on": ", ".join(map(str, devices)) if isinstance(devices, list) else None,
+        "Trained on": ", ".join(run.environment.get("devices", [])),
         "Steps": number("steps", 0),
         "Epochs": number("epochs", 2),
-        "Training, wall clock": None if wall is None else timedelta(seconds=round(wall)),
+        "Training, wall clock": timedelta(seconds=round(trained["wall_seconds"])) if trained else None,
         "Training speed": number("tokens_per_second", 0, " tokens/s"),
         "Best checkpoint": trained.get("best_checkpoint"),
-        f"Examples scored, {split}": None if examples is None else f"{examples:,}",
+        f"Examples scored, {split}": f"{scores['examples']:,}" if "examples" in scores else None,
         "Beams": scores.get("generation", {}).get("num_beams"),
         "Precision": scores.get("precision"),
         "Scored on": speed.get("device"),
@@ -101,7 +98,7 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
                 compares = run in compared[1:] and compared[0] is runs[0] and measures[run] == measures[runs[0]]
                 others = difference(runs[0], run, name, digits) if compares else [""] * 3
                 rows.append([label_of(name), *row] if len(runs) == 1 else [label_of(name), run.name, *row, *others])
-    counts = {number_of(record, "examples") for record in records.values()} - {None}
+    counts = {record.get("examples") for record in records.values()} - {None}
     sentences = [f"The {split} split of {counts.pop():,} examples." if len(counts) == 1 else f"The {split} split."]
     if any(name.startswith("rouge") for name in names):
         sentences.append("ROUGE is F in percent.")
@@ -134,9 +131,9 @@ def speed_table(runs: Sequence[Run], split: str) -> Table:
     """Throughput and the percentiles of latency; without rows where no run was timed."""
     speeds = [run.speeds.get(split, {}) for run in runs]
     latencies = [speed.get("latency_ms", {}) for speed in speeds]
-    rows = [[label, *(shown(number_of(speed, n), digits) for speed in speeds)] for n, (label, digits) in SPEEDS.items()]
+    rows = [[label, *(shown(speed.get(n), digits) for speed in speeds)] for n, (label, digits) in SPEEDS.items()]
     for name in {name: None for latency in latencies for name in latency}:
-        rows.append([f"Latency, ms, {name}", *(shown(number_of(latency, name), 0) for latency in latencies)])
+        rows.append([f"Latency, ms, {name}", *(shown(latency.get(name), 0) for latency in latencies)])
     names = [run.name for run in runs] if len(runs) > 1 else ["Value"]
     rows = [row for row in rows if set(row[1:]) != {NOTHING}]
     return Table("Latency: from an article's entry into the batch to its end.", ["Speed", *names], rows)
