@@ -107,7 +107,7 @@ def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
             "columns": [column.values for column in columns],
             "sources": [articles.text_of(article, "source") for article in (compared[0].articles if compared else [])],
         },
-        "settings": tables.settings_tables(runs, split),
+        "settings": tables.settings_of(runs, split),
     }
 
 

@@ -49,7 +49,7 @@ class Column:
 
     Attributes:
         metric: what the number tells; where several runs are compared, readers choose columns by it.
-        row: where several runs are compared, the run that the number is of.
+        row: the run that the number is of.
         signed: whether positive numbers get a plus.
     """
 
@@ -156,7 +156,7 @@ def columns_of(runs: Sequence[Run]) -> list[Column]:
         if all(value is None for value in first):
             continue
         if len(runs) == 1:
-            add(metric, "", short, digits, first)
+            add(metric, runs[0].name, short, digits, first)
             continue
         for run, own in zip(runs, [first, *others], strict=True):
             add(metric, run.name, f"{short}, {run.name}", digits, own)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+
+import yaml
 
 from utils.evaluation.report.articles import STATISTICS
 from utils.evaluation.report.runs import LABELS, Run, label_of, number_of, scores_of
@@ -155,27 +156,16 @@ def statistics_table(runs: Sequence[Run]) -> Table:
     return Table(caption, ["Statistic", "References", *names], rows)
 
 
-def settings_tables(runs: Sequence[Run], split: str) -> dict[str, Table]:
-    """Arguments, environment and settings of scoring of each run, by their headings."""
-    tables = {}
+def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
+    """Arguments, environment and settings of scoring of each run as YAML, by their headings."""
+    settings = {}
     for run in runs:
         scores = run.scores.get(split, {})
         shown_above = {*scores_of(scores), "intervals"}
-        for title, source, content in (
-            ("Training arguments", "arguments.yaml", run.arguments),
-            ("Environment", "environment.json", run.environment),
-            ("Scoring", f"{split}_scores.json", {k: v for k, v in scores.items() if k not in shown_above}),
-        ):
+        scoring = {name: value for name, value in scores.items() if name not in shown_above}
+        parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
+        for title, content in parts.items():
             if content:
                 heading = f"{run.name}: {title.lower()}" if len(runs) > 1 else title
-                tables[heading] = Table(f"From {source}.", ["Name", "Value"], list(flattened(content)), words=2)
-    return tables
-
-
-def flattened(content: Mapping[str, Any], prefix: str = "") -> Iterator[list[str]]:
-    """Names and values of nested mappings; what is None is left out."""
-    for name, value in content.items():
-        if isinstance(value, dict):
-            yield from flattened(value, f"{prefix}{name}.")
-        elif value is not None:
-            yield [f"{prefix}{name}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)]
+                settings[heading] = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return settings
