@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bart.errors import InputError
-from utils.evaluation.report.runs import Run, articles_path, label_of, number_of, read, scores_of
+from utils.evaluation.report.runs import Run, articles_path, label_of, read, scores_of
 from utils.metrics.text_statistics import NOVEL_ORDERS, length_ratio, text_statistics, words
 
 STATISTICS = {
@@ -135,8 +136,7 @@ def columns_of(runs: Sequence[Run]) -> list[Column]:
     """The numbers of each run's articles, and for several runs how much higher they are than the first run's."""
 
     def of_each(part: str | None, name: str) -> list[list[float | None]]:
-        records = [[article[part] if part else article for article in run.articles] for run in runs]
-        return [[rounded(number_of(record, name)) for record in each] for each in records]
+        return [[rounded((article[part] if part else article).get(name)) for article in run.articles] for run in runs]
 
     scores = {name: None for run in runs for name in scores_of(run.articles[0])}
     metrics = []
@@ -147,25 +147,20 @@ def columns_of(runs: Sequence[Run]) -> list[Column]:
     if have_statistics(runs):
         metrics += [(label, digits, of_each("statistics", name)) for name, (label, digits) in COLUMNS.items()]
     columns: list[Column] = []
-
-    def add(*content: Any, signed: bool = False) -> None:
-        columns.append(Column(len(columns), *content, signed))
-
-    for metric, digits, (first, *others) in metrics:
+    for metric, digits, values in metrics:
         short = metric.replace("ROUGE", "R")
-        if all(value is None for value in first):
+        if all(value is None for value in values[0]):
             continue
-        if len(runs) == 1:
-            add(metric, runs[0].name, short, digits, first)
-            continue
-        for run, own in zip(runs, [first, *others], strict=True):
-            add(metric, run.name, f"{short}, {run.name}", digits, own)
-        for run, own in zip(runs[1:], others, strict=True):
+        for run, own in zip(runs, values, strict=True):
+            heading = f"{short}, {run.name}" if len(runs) > 1 else short
+            columns.append(Column(len(columns), metric, run.name, heading, digits, own))
+        for run, own in zip(runs[1:], values[1:], strict=True):
+            less = [None if None in pair else rounded(pair[1] - pair[0]) for pair in zip(values[0], own, strict=True)]
             row = f"{run.name} less {runs[0].name}" if len(runs) > 2 else "Difference"
-            less = [None if None in pair else rounded(pair[1] - pair[0]) for pair in zip(first, own, strict=True)]
-            add(metric, row, row, digits, less, signed=True)
+            columns.append(Column(len(columns), metric, row, row, digits, less, signed=True))
     return columns
 
 
-def rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def rounded(value: Any) -> float | None:
+    """A number as the page gets it; None for what is no finite number."""
+    return round(value, 3) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -51,13 +51,6 @@ def label_of(score: str) -> str:
     return " ".join([LABELS.get(first, first), *others])
 
 
-def number_of(record: Mapping[str, Any], name: str) -> float | None:
-    """A record's number; None where it has none that is finite."""
-    value = record.get(name)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return value if is_number else None
-
-
 def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
     """The scores in scores.json or of an article, whatever the task. Settings and counts are no fractions."""
     return {name: value for name, value in record.items() if isinstance(value, float) and math.isfinite(value)}
@@ -77,7 +70,7 @@ def read(path: Path, parse: Callable[[str], Any]) -> Any:
         raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
 
 
-def columns_of(text: str) -> dict[str, list[float | None]]:
+def metrics_of(text: str) -> dict[str, list[float | None]]:
     """The columns of metrics.csv by name."""
     rows = list(csv.DictReader(text.splitlines()))
     cells = {name: [float(row[name] or "nan") for row in rows] for name in (rows or [{}])[0]}
@@ -104,7 +97,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     run = Run(
         folder=folder,
         name=folder.resolve().name,
-        metrics=read(folder / "metrics.csv", columns_of) or {},
+        metrics=read(folder / "metrics.csv", metrics_of) or {},
         arguments=mapping("arguments.yaml", yaml.safe_load),
         environment=mapping("environment.json"),
         summary=mapping("train_summary.json"),

@@ -9,7 +9,7 @@ from datetime import timedelta
 import yaml
 
 from utils.evaluation.report.articles import STATISTICS
-from utils.evaluation.report.runs import LABELS, Run, label_of, number_of, scores_of
+from utils.evaluation.report.runs import LABELS, Run, label_of, scores_of
 from utils.metrics.significance import compare
 from utils.metrics.text_statistics import mean
 
@@ -120,7 +120,7 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
 
 def difference(first: Run, other: Run, score: str, digits: int) -> list[str]:
     """How much higher a run's score is than the first run's, its interval and p value, over the same articles."""
-    pairs = [(number_of(a, score), number_of(b, score)) for a, b in zip(other.articles, first.articles, strict=True)]
+    pairs = [(a.get(score), b.get(score)) for a, b in zip(other.articles, first.articles, strict=True)]
     if any(None in pair for pair in pairs):
         return [""] * 3
     found = compare(*zip(*pairs, strict=True))
