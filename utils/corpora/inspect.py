@@ -226,7 +226,7 @@ def length_chart(lengths: Lengths, side: str, limits: Sequence[int]) -> Chart:
     label = "tokens" + f" ({longer:,} texts of more than {edges[-1]:,} are not shown)" * (longer > 0)
     marks = [(f"{limit:,}", float(limit)) for limit in near]
     title = f"{side.capitalize()} lengths"
-    return Chart(f"{side}_length", title, label, "% of the split", series, "histogram", True, marks)
+    return Chart(f"{side}_length", title, label, "% of the split", series, True, marks)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
