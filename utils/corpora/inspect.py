@@ -223,7 +223,7 @@ def length_chart(lengths: Lengths, side: str, limits: Sequence[int]) -> Chart:
         each.y = (100 * np.array(each.y) / len(lengths[each.name][side])).tolist()
     marks = [(f"{limit:,}", float(limit)) for limit in limits if limit <= _NEAR * most]
     title, label = f"{side.capitalize()} lengths", f"tokens (longer texts count as {most:,})"
-    return Chart(f"{side}_length", title, label, "% of the split", series, "histogram", True, marks)
+    return Chart(f"{side}_length", title, label, "% of the split", series, True, marks)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -251,7 +251,7 @@ def test_processes_without_training_share_the_test_split(options: list[str], tmp
 @pytest.mark.slow
 def test_two_hosts_train_together_and_one_that_dies_ends_the_run(options: list[str], tmp_path: Path) -> None:
     """Two launchers stand for hosts; all processes of one are killed at once."""
-    options += ["--max_steps", "60", "--save_every_n_steps", "5"]
+    options += ["--max_steps", "120", "--save_every_n_steps", "5"]
 
     def start(output: Path) -> list[subprocess.Popen[str]]:
         meeting = ["--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1"]
@@ -260,7 +260,7 @@ def test_two_hosts_train_together_and_one_that_dies_ends_the_run(options: list[s
         words = ["finetune.py", *options, "--output_dir", str(output)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         commands = [[*launcher, "--node_rank", str(node), *words] for node in range(2)]
-        return [subprocess.Popen(command, cwd=ROOT, start_new_session=True, **streams) for command in commands]
+        return [subprocess.Popen(command, cwd=ROOT, **streams) for command in commands]
 
     def end_well(processes: list[subprocess.Popen[str]]) -> list[str]:
         outputs = [process.communicate(timeout=forked.SECONDS)[0] for process in processes]
@@ -272,7 +272,9 @@ def test_two_hosts_train_together_and_one_that_dies_ends_the_run(options: list[s
     while not rows(tmp_path / "killed") or rows(tmp_path / "killed")[-1]["step"] < 12:
         assert first.poll() is None, first.communicate()[0]
         time.sleep(0.01)
-    os.killpg(second.pid, signal.SIGKILL)
+    workers = Path(f"/proc/{second.pid}/task/{second.pid}/children").read_text().split()
+    for process in (second.pid, *map(int, workers)):  # each is a session of its own
+        os.kill(process, signal.SIGKILL)
     output = first.communicate(timeout=forked.SECONDS)[0]
     assert first.returncode != 0
     assert "another process of this run is gone" in output and "--resume_from_checkpoint last" in output, output
