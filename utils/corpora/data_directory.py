@@ -68,10 +68,7 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
         RunError: the disk is full.
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(
-            f"{folder} is there already and was not made by this command with these options: move it away, or name "
-            "another folder"
-        )
+        raise InputError(f"{folder} is there already and is not overwritten: move it away, or name another folder")
     place = folder.absolute()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +92,7 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
         raise unwritable(str(folder), error) from None
     print(f"{folder}: {', '.join(f'{count:,} {split}' for split, count in data.written.items())} examples")
     if reasons:
-        print(f"  {len(data.dropped):,} rows dropped, listed in {folder / DROPPED}")
+        print(f"  {len(data.dropped):,} dropped, listed in {folder / DROPPED}")
         for reason, count in reasons.items():
             print(f"  {count:>10,}  {reason}")
 

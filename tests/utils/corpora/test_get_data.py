@@ -213,7 +213,7 @@ def test_what_is_dropped_is_listed(server: HubServer, tmp_path: Path, capsys: py
     made = run(tmp_path, "xsum")["xsum"]
     assert made["examples"]["test"] == 3
     assert made["dropped"] == {"empty source": 1, "empty target": 1, "document is null": 1}
-    assert f"3 rows dropped, listed in {tmp_path}/xsum/dropped.jsonl" in capsys.readouterr().out
+    assert f"3 dropped, listed in {tmp_path}/xsum/dropped.jsonl" in capsys.readouterr().out
     assert dropped(tmp_path / "xsum") == [
         {"split": "test", "example": "2", "reason": "empty source"},
         {"split": "test", "example": "4", "reason": "empty target"},
@@ -280,7 +280,9 @@ def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path, place: s
 def test_files_from_elsewhere_are_never_overwritten(server: HubServer, tmp_path: Path, name: str, file: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / file).write_text("{}\n")
-    with pytest.raises(InputError, match=f"{name} is there already and was not made by this command with these opt"):
+    with pytest.raises(
+        InputError, match=f"{name} is there already and is not overwritten: move it away, or name another folder"
+    ):
         run(tmp_path, name)
     assert contents(tmp_path / name) == {file: b"{}\n"}
     assert server.requests == []
@@ -289,11 +291,11 @@ def test_files_from_elsewhere_are_never_overwritten(server: HubServer, tmp_path:
 def test_a_set_made_with_other_options_or_in_part_stays(server: HubServer, tmp_path: Path, here: list[str]) -> None:
     run(tmp_path, *here)
     before = contents(tmp_path / "cnn_dm")
-    with pytest.raises(InputError, match="was not made by this command with these options: move it away"):
+    with pytest.raises(InputError, match="cnn_dm is there already and is not overwritten"):
         run(tmp_path, *here, "--datelines", "strip")
     assert contents(tmp_path / "cnn_dm") == before
     (tmp_path / "cnn_dm/val.target").unlink()
-    with pytest.raises(InputError, match="was not made by this command with these options: move it away"):
+    with pytest.raises(InputError, match="cnn_dm is there already and is not overwritten"):
         run(tmp_path, *here)
 
 

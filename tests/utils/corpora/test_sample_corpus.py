@@ -45,11 +45,11 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     main(command)
     assert "is there already" in capsys.readouterr().out
-    with pytest.raises(InputError, match="is there already and was not made by this command with these options"):
+    with pytest.raises(InputError, match="is there already and is not overwritten"):
         main([*command, "--seed", "7"])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "provenance.json").unlink()
-    with pytest.raises(InputError, match="is there already and was not made by this command"):
+    with pytest.raises(InputError, match="is there already and is not overwritten"):
         main(command)
 
 
