@@ -14,7 +14,6 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Fields = tuple[str | None, str | None]  # --source_field and --target_field
-_REQUESTS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -210,8 +208,7 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
     listed = files if isinstance(files, DataFilesList) else DataFilesList(list(files), [()] * len(files))
     marks: list[Any] = []
     if any("://" in file for file in files):
-        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
-            marks += pool.map(_mark_of_url, files, listed.origin_metadata)
+        marks += map(_mark_of_url, files, listed.origin_metadata)
     else:
         for file in files:
             footer = read_metadata(file)

@@ -17,17 +17,12 @@ def _in_chunks(draw: Callable[[int], np.ndarray], draws: int, size: int) -> np.n
     return np.concatenate([draw(min(rows, draws - start)) for start in range(0, draws, rows)])
 
 
-def bootstrap_interval(
-    values: ArrayLike, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean (Efron, 1979); ROUGE-1.5.5 takes as many resamples.
+def bootstrap_interval(values: ArrayLike, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of the mean (Efron, 1979); ROUGE-1.5.5 takes as many resamples.
 
     Args:
         values: (N,), one per article.
         seed: the same seed gives the same interval.
-
-    Returns:
-        (low, high), between which lie the means of the fraction `confidence` of the resamples.
     """
     values = np.asarray(values, dtype=np.float64)
     random = np.random.default_rng(seed)
@@ -35,8 +30,7 @@ def bootstrap_interval(
     def draw(rows: int) -> np.ndarray:
         return values[random.integers(values.size, size=(rows, values.size), dtype=np.int32)].mean(axis=1)
 
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(_in_chunks(draw, resamples, values.size), (tail, 100 - tail))
+    low, high = np.percentile(_in_chunks(draw, resamples, values.size), (2.5, 97.5))
     return float(low), float(high)
 
 
