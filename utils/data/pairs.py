@@ -56,9 +56,13 @@ class TokenPairs:
 
     @classmethod
     def from_texts(
-        cls, sources: Sequence[str], targets: Sequence[str], tokenizer: BartTokenizer, source_length: int,
+        cls,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        tokenizer: BartTokenizer,
+        source_length: int,
         target_length: int,
-    ) -> TokenPairs:  # fmt: skip
+    ) -> TokenPairs:
         """Tokenise texts, cut to these numbers of tokens."""
         return cls(
             TokenizedTexts.from_texts(sources, tokenizer, source_length),
