@@ -178,7 +178,7 @@ def _published_file(name: str, option: str, place: str, options: Options) -> Pat
     if digest.hexdigest() != PUBLISHED[name]:
         raise InputError(
             f"--{option}: {path} has SHA-256 {digest.hexdigest()}, the published {name} has {PUBLISHED[name]}; "
-            "--allow_other_sizes takes it as it is"
+            "--allow_other_sizes takes it as it is, and a download is made anew once this file is deleted"
         )
     return path
 

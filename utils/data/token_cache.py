@@ -152,7 +152,7 @@ def _cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
     """A folder for this data directory alone."""
     own = f"{data_dir.resolve().name}-{xxhash.xxh3_64_hexdigest(os.fsencode(data_dir.resolve()))}"
     if cache_dir is None:
-        with suppress(InputError):
+        with suppress(InputError, RunError):
             return writable_folder("--cache_dir", data_dir / ".cache")
         cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
     return writable_folder("--cache_dir", Path(cache_dir) / own)

@@ -180,12 +180,12 @@ print(rouge.rouge(["a cat", "a dog"], ["a cat", "cats"])["rouge1"])
 """
 
 
-@pytest.mark.parametrize("way", ["file", "stdin", "-c"])
+@pytest.mark.parametrize("way", ["file", "stdin"])
 def test_processes_do_not_run_the_main_program_again(tmp_path: Path, way: str) -> None:
     """A program without `if __name__ == "__main__"` may score, however it is started."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    words = {"file": [str(script)], "stdin": ["-"], "-c": ["-c", SCRIPT]}[way]
+    words = {"file": [str(script)], "stdin": ["-"]}[way]
     done = subprocess.run(
         [sys.executable, *words],
         input=SCRIPT if way == "stdin" else None,
