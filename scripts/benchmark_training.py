@@ -22,7 +22,7 @@ import csv
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -97,7 +97,7 @@ class Arguments:
     )
     precision: str = option("fp32", choices=("fp32", "tf32", "bf16", "fp16"), help="of both, under autocast")
     tokenizer: str = option("facebook/bart-large", help="vocabulary: a Hub name or directory")
-    gpus: int | None = option(None, least=0, most=1, help="0 trains on the CPU; by default 1 where there is one")
+    gpus: int = option(int(torch.cuda.is_available()), least=0, most=1, help="0 trains on the CPU")
     steps: int = option(
         20, least=1, help=f"optimizer steps that are timed, after {LOG_EVERY} to warm up; multiples of {LOG_EVERY}"
     )
@@ -282,8 +282,6 @@ def product_rate(args: Arguments) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(Arguments, argv, str(__doc__), prog="benchmark_training.py")
-    if args.gpus is None:
-        args = replace(args, gpus=int(torch.cuda.is_available()))
     check_gpus(args.gpus)
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
