@@ -56,7 +56,7 @@ else
 fi
 
 phase "results"
-python -m utils.evaluation.show $results $data
+python -m utils.evaluation.show $results
 echo
 echo "Curves, scores and every article with its summary, for a browser: $results/report.html"
 echo

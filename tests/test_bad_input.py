@@ -128,7 +128,7 @@ def test_a_vocabulary_that_does_not_fit(argv: list[object], tmp_path: Path, run:
     assert "the vocabulary does not fit the model" in error
 
 
-def test_scoring(tiny: list[str], tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_scoring(tiny: list[str], tmp_path: Path, run: Run) -> None:
     """Each line names the option, its value and what is allowed; nothing is written."""
     model = save_model(tmp_path)
     place = tmp_path / "out"
@@ -137,7 +137,7 @@ def test_scoring(tiny: list[str], tmp_path: Path, run: Run, caplog: pytest.LogCa
     for options, message in [
         (["--num_beam_groups", 3], "--num_beam_groups is 3; allowed: divisors of num_beams (2)"),
         (["--eval_beams", 4, "--num_return_sequences", 5], "--num_return_sequences is 5; allowed: at most num_beams"),
-        (["--eval_beams", 0], "--eval_beams: '0' is not allowed: it takes an integer at least 1"),
+        (["--eval_beams", 0], "--eval_beams is 0; allowed: an integer of at least 1"),
         (["--top_p", 1.5], "--top_p is 1.5; allowed: above 0 and at most 1"),
         (["--eval_max_gen_length", 99], "--eval_max_gen_length is 99; the model has 64 positions"),
         (["--bad_words_ids", "[5]"], "--bad_words_ids is [5]; allowed: a list of lists of ids, none of them empty"),
@@ -155,10 +155,6 @@ def test_scoring(tiny: list[str], tmp_path: Path, run: Run, caplog: pytest.LogCa
         assert "--device is cuda:64; this machine has" in run(run_eval, *words[:4], "--device", "cuda:64")
     if torch.cuda.device_count() == 0:
         assert "--device is cuda; this machine has 0" in run(run_eval, *words[:4], "--device", "cuda")
-    assert "Traceback" not in caplog.text
-    caplog.set_level("DEBUG")
-    run(run_eval, *words, "--top_p", 2, "--debug")
-    assert "Traceback" in caplog.text
 
 
 def test_from_a_shell() -> None:

@@ -47,7 +47,7 @@ def option(
     default: Any = dataclasses.MISSING,
     *,
     help: str,
-    section: str = "options",
+    section: str | None = None,
     positional: bool = False,
     choices: Sequence[str] | None = None,
     least: float | None = None,
@@ -62,7 +62,7 @@ def option(
 
     Args:
         help: what the option does; --help shows it with the default.
-        section: the heading of --help under which the option stands.
+        section: the heading of --help under which the option stands; by default that of the option before it.
         positional: the option is given by its place and not by its name.
         choices: the strings that are allowed.
         least, most, above: the range that is allowed; `above` excludes its own value.
@@ -190,12 +190,16 @@ def parse_dataclass(
     argv, parts = with_underscores(sys.argv[1:] if argv is None else argv), parts or {}
     options: dict[str, _Option] = {}
     owned: dict[str, list[str]] = {}  # names of the options of each part, and of the class itself under ""
+    sections: dict[str, list[_Option]] = {}
     for owner, part in {**parts, "": cls}.items():
-        hints = typing.get_type_hints(part)
+        hints, section = typing.get_type_hints(part), "options"
         fields = [field for field in dataclasses.fields(part) if owner or field.name not in parts]
         owned[owner] = [field.name for field in fields]
         assert not options.keys() & set(owned[owner]), f"two options have a name of {owned[owner]}"
-        options |= {field.name: _Option.of(field, hints[field.name]) for field in fields}
+        for field in fields:
+            options[field.name] = _Option.of(field, hints[field.name])
+            section = field.metadata["section"] or section
+            sections.setdefault(section, []).append(options[field.name])
     path = early_option(argv, "config") if "config" in options else None
     stored = {} if path is None else _read_yaml(Path(path), options)
     positional = [each for each in options.values() if each.limits["positional"]]
@@ -210,12 +214,10 @@ def parse_dataclass(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    groups: dict[str, Any] = {"options": parser}
-    for each in options.values():
-        section = each.limits["section"]
-        if section not in groups:
-            groups[section] = parser.add_argument_group(section)
-        each.add_to(groups[section], stored.get(each.name, each.default))
+    for section, members in sections.items():
+        group = parser if section == "options" else parser.add_argument_group(section)
+        for each in members:
+            each.add_to(group, stored.get(each.name, each.default))
     values = _parse(parser, argv, [f"--{prefix}{name}" for name in options for prefix in ("", "no_")])
     made = {owner: {name: values[name] for name in names} for owner, names in owned.items()}
     return cls(**made.pop(""), **{name: parts[name](**given) for name, given in made.items()})

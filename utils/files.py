@@ -1,4 +1,4 @@
-"""Files and folders that a command writes: refused before the work starts, written whole or not at all."""
+"""Files and folders that a command writes: refused before the work starts, written whole or not at all, told apart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from bart.errors import InputError
 from bart.files import replacing
@@ -49,3 +51,21 @@ def write_whole(path: Path, text: str) -> None:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write an object as indented JSON, whole or not at all."""
     write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def file_digest(path: Path) -> str:
+    """A digest that is made as fast as memory is read. It need not be cryptographic: nobody gains by a collision."""
+    digest = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
+    return digest.hexdigest()
+
+
+def difference(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
+    """The first value in which a run that left a record of itself differs from this run; None where none does."""
+    for name in (*own, *stored):
+        if stored.get(name) != own.get(name):
+            return f"its {name} is {stored.get(name)!r}, this run's is {own.get(name)!r}"
+    return None

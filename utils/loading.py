@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
@@ -17,7 +19,6 @@ from bart.modeling.checkpoint import read_file, stored_config
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option
-from utils.distillation import check_layers, set_layers, shrink
 
 logger = logging.getLogger(__name__)
 MODEL, REGULARISATION = "model", "regularisation"
@@ -36,25 +37,22 @@ class ModelOptions:
         section=MODEL,
         help="initial weights: a Hub name, a directory, a checkpoint file, or 'scratch' for random ones",
     )
-    config_path: str = option(
-        "configs/config.json", section=MODEL, help="JSON with the architecture and decoding options"
-    )
+    config_path: str = option("configs/config.json", help="JSON with the architecture and decoding options")
     tokenizer: str | None = option(
-        None, section=MODEL, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
+        None, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
     )
-    freeze_embeds: bool = option(False, section=MODEL, help="do not train token and position embeddings")
-    freeze_encoder: bool = option(False, section=MODEL, help="do not train the encoder")
+    freeze_embeds: bool = option(False, help="do not train token and position embeddings")
+    freeze_encoder: bool = option(False, help="do not train the encoder")
     distill: str | None = option(
         None,
-        section=MODEL,
         choices=("sft",),
         help="sft, shrink and fine-tune, starts from some --layers of the weights (Shleifer & Rush, 2020)",
     )
-    layers: str | None = option(None, section=MODEL, help="layers that --distill keeps, counted from 0, such as 0-6-11")
-    do_encoder: bool = option(False, section=MODEL, help="--distill shrinks the encoder")
-    do_decoder: bool = option(False, section=MODEL, help="--distill shrinks the decoder")
+    layers: str | None = option(None, help="layers that --distill keeps, counted from 0, such as 0-6-11")
+    do_encoder: bool = option(False, help="--distill shrinks the encoder")
+    do_decoder: bool = option(False, help="--distill shrinks the decoder")
     activation_checkpointing: bool = option(
-        False, section=MODEL, help="recompute activations in the backward pass: less memory, a third more time"
+        False, help="recompute activations in the backward pass: less memory, a third more time"
     )
     dropout: float | None = option(
         None,
@@ -64,17 +62,13 @@ class ModelOptions:
         help="of embeddings and layer outputs; by default the config's",
     )
     attention_dropout: float | None = option(
-        None, section=REGULARISATION, least=0, most=0.99, help="of attention weights; by default the config's"
+        None, least=0, most=0.99, help="of attention weights; by default the config's"
     )
     encoder_layerdrop: float | None = option(
-        None,
-        section=REGULARISATION,
-        least=0,
-        most=0.99,
-        help="chance to skip an encoder layer; by default the config's",
+        None, least=0, most=0.99, help="chance to skip an encoder layer; by default the config's"
     )
     decoder_layerdrop: float | None = option(
-        None, section=REGULARISATION, least=0, most=0.99, help="chance to skip a decoder layer; by default the config's"
+        None, least=0, most=0.99, help="chance to skip a decoder layer; by default the config's"
     )
 
     def __post_init__(self) -> None:
@@ -82,12 +76,17 @@ class ModelOptions:
             for name in ("layers", "do_encoder", "do_decoder"):
                 if getattr(self, name):
                     raise InputError(f"--{name} is about --distill sft, which is not given")
-        elif self.layers is None or not (self.do_encoder or self.do_decoder):
+        elif self.layers is None or not self.shrunk:
             raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
         elif self.model_name_or_path == SCRATCH:
             raise InputError(
                 f"--distill sft keeps trained layers; --model_name_or_path is {SCRATCH}, which has none: name weights"
             )
+
+    @property
+    def shrunk(self) -> list[str]:
+        """The stacks that --distill shrinks."""
+        return ["encoder"] * self.do_encoder + ["decoder"] * self.do_decoder
 
     @property
     def kept_layers(self) -> list[int]:
@@ -110,8 +109,10 @@ class ModelOptions:
         for name in DROPOUTS:
             if getattr(self, name) is not None:
                 setattr(config, name, getattr(self, name))
-        if self.distill is not None:
-            check_layers(config, self.kept_layers, self.do_encoder, self.do_decoder)
+        for name in self.shrunk:
+            count = getattr(config, f"{name}_layers")
+            if max(self.kept_layers) >= count:
+                raise InputError(f"--layers is {self.layers}; the {name} has {count} layers, allowed: 0 to {count - 1}")
         return config
 
 
@@ -141,7 +142,7 @@ def initial_model(options: ModelOptions) -> tuple[BartForConditionalGeneration, 
         model = BartForConditionalGeneration.from_pretrained(name, config)
     fit_vocabulary(model, tokenizer)
     if options.distill is not None:
-        shrink(model, options.kept_layers, options.do_encoder, options.do_decoder)
+        shrink(model, options.kept_layers, options.shrunk)
     _prepare(model, options)
     return model, tokenizer
 
@@ -154,7 +155,7 @@ def resumed_model(options: ModelOptions, checkpoint: Path) -> tuple[BartForCondi
     """
     config = options.config()
     if options.distill is not None:
-        set_layers(config, len(options.kept_layers), options.do_encoder, options.do_decoder)
+        set_layers(config, len(options.kept_layers), options.shrunk)
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of finetune.py")
@@ -196,6 +197,22 @@ def for_inference(model: BartForConditionalGeneration, precision: str) -> BartFo
     if precision == "tf32":
         torch.set_float32_matmul_precision("high")
     return model.for_inference("fp32" if precision == "tf32" else precision)
+
+
+def shrink(model: BartForConditionalGeneration, layers: Sequence[int], stacks: Sequence[str]) -> None:
+    """Remove all layers but those of these numbers from the stacks (Shleifer & Rush, 2020, arXiv:2010.13002)."""
+    for name in stacks:
+        stack = getattr(model.model, name)
+        stack.layers = nn.ModuleList([stack.layers[i] for i in layers])
+    set_layers(model.config, len(layers), stacks)
+
+
+def set_layers(config: BartConfig, count: int, stacks: Sequence[str]) -> None:
+    """Make a config describe the model that `shrink` leaves."""
+    for name in stacks:
+        setattr(config, f"{name}_layers", count)
+        if name == "encoder":
+            config.extra.pop("num_hidden_layers", None)  # transformers' other name of encoder_layers
 
 
 def _prepare(model: BartForConditionalGeneration, options: ModelOptions) -> None:

@@ -21,16 +21,9 @@ def is_first() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
-def start_log(debug: bool = False, file: Path | None = None, file_only: str | None = None) -> None:
-    """Send the first process's log to the terminal, and to a file if one is named; the others only warn.
-
-    Args:
-        file_only: a logger whose lines go to the file alone.
-    """
-    terminal = logging.StreamHandler()
-    if file_only is not None:
-        terminal.addFilter(lambda record: record.name != file_only)
-    handlers: list[logging.Handler] = [terminal]
+def start_log(debug: bool = False, file: Path | None = None) -> None:
+    """Send the first process's log to the terminal, and to a file if one is named; the others only warn."""
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
     if file is not None and is_first():
         handlers.append(logging.FileHandler(file, encoding="utf-8"))
     level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING

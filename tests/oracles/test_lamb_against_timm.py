@@ -7,22 +7,19 @@ import torch
 from safetensors.torch import load_file
 from torch.optim import AdamW
 
-from tests.oracles.record_lamb import CLIPS, DTYPES, STEPS, STEPS_FILE, walk
+from tests.oracles.record_lamb import DTYPES, STEPS, STEPS_FILE, walk
 from utils.training.lamb import Lamb
 
 
-@pytest.mark.parametrize("clipped", CLIPS)
 @pytest.mark.parametrize("name", DTYPES)
-def test_every_step_is_that_of_timm(name: str, clipped: str) -> None:
-    """With and without decay and clip, under a changing learning rate, from a zero matrix, past a missing gradient."""
+def test_every_step_is_that_of_timm(name: str) -> None:
+    """With and without decay, under a changing learning rate, from a zero matrix, past a missing gradient."""
     recorded = load_file(STEPS_FILE)
     # A step rounds its update, a few percent of the weights, at most some hundred times, and its result once.
     tolerance = STEPS * (0.03 * 300 + 1) * torch.finfo(DTYPES[name]).eps / 2
-    for i, places in enumerate(walk(Lamb, recorded, DTYPES[name], CLIPS[clipped])):
-        expected = recorded[f"{name}.{clipped}.{i}"]
+    for i, places in enumerate(walk(Lamb, recorded, DTYPES[name])):
+        expected = recorded[f"{name}.{i}"]
         assert ((places - expected).norm(dim=-1) <= tolerance * expected.norm(dim=-1)).all(), i
-    norms = torch.stack([recorded[f"gradients.{i}"].nan_to_num().flatten(1).norm(dim=1) for i in range(5)]).norm(dim=0)
-    assert norms.min() < CLIPS["clipped"] < norms.max()  # else there is nothing to tell a clip by
 
 
 @pytest.mark.parametrize(("adapts", "decay"), [(False, 0.1), (True, 0.0), (False, 0.0)])
@@ -32,7 +29,7 @@ def test_without_the_ratio_of_norms_it_is_adamw(adapts: bool, decay: float) -> N
     start = torch.randn(40, 30, dtype=torch.float64, generator=generator)
     weights = [torch.nn.Parameter(start.clone()) for _ in range(2)]
     optimizers = [
-        Lamb([weights[0]], lr=1.0, eps=1e-8, weight_decay=decay, adapts=adapts, max_grad_norm=None),
+        Lamb([weights[0]], lr=1.0, eps=1e-8, weight_decay=decay, adapts=adapts),
         AdamW([weights[1]], lr=1.0, weight_decay=decay),
     ]
     for step in range(20):

@@ -17,17 +17,17 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, checkpoint_of, same, write_tiny_run
-from utils.distillation import shrink
+from utils.loading import shrink
 
 LAYERS = {"encoder_layers": 4, "decoder_layers": 3}
 
 
 @pytest.mark.parametrize(
-    ("layers", "encoder", "decoder", "counts"),
-    [([0, 2], True, True, (2, 2)), ([1], False, True, (4, 1)), ([0, 1, 3], True, False, (3, 3))],
+    ("layers", "stacks", "counts"),
+    [([0, 2], ["encoder", "decoder"], (2, 2)), ([1], ["decoder"], (4, 1)), ([0, 1, 3], ["encoder"], (3, 3))],
 )
 def test_logits_are_those_of_a_transformers_model_cut_alike(
-    layers: list[int], encoder: bool, decoder: bool, counts: tuple[int, int], tmp_path: Path
+    layers: list[int], stacks: list[str], counts: tuple[int, int], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
     theirs = TheirBart(TheirConfig(**{**CONFIG, **LAYERS}, vocab_size=50)).eval()
@@ -37,13 +37,12 @@ def test_logits_are_those_of_a_transformers_model_cut_alike(
     # As published configs have it, where it would count against encoder_layers.
     config = BartConfig(**{**CONFIG, **LAYERS}, vocab_size=50, num_hidden_layers=4)
     ours = BartForConditionalGeneration.from_pretrained(tmp_path / "teacher", config).double()
-    shrink(ours, layers, encoder, decoder)
+    shrink(ours, layers, stacks)
     assert (ours.config.encoder_layers, ours.config.decoder_layers) == counts
     ours.save_pretrained(tmp_path / "student")
 
-    for stack, chosen in ((theirs.model.encoder, encoder), (theirs.model.decoder, decoder)):
-        if chosen:
-            stack.layers = nn.ModuleList(copy.deepcopy(stack.layers[i]) for i in layers)
+    for stack in [getattr(theirs.model, name) for name in stacks]:
+        stack.layers = nn.ModuleList(copy.deepcopy(stack.layers[i]) for i in layers)
     source, target = torch.randint(3, 50, (2, 9)), torch.randint(3, 50, (2, 5))
     with torch.no_grad():
         expected = theirs.double()(input_ids=source, decoder_input_ids=target).logits

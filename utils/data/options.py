@@ -17,30 +17,25 @@ class DataOptions:
     data_dir: str = option("data/cnn_dm", section=DATA, help="where the examples are; see the task's options")
     cache_dir: str | None = option(
         None,
-        section=DATA,
         help="folder for the token ids of training and validation texts, which are made once; by default .cache in the "
         "data directory or, where that cannot be written, ~/.cache/bart-pytorch",
     )
-    n_train: int = option(-1, section=DATA, least=-1, help="training examples to use; -1 for all")
-    n_val: int = option(-1, section=DATA, least=-1, help="validation examples to use; -1 for all")
-    n_test: int = option(-1, section=DATA, least=-1, help="test examples to use; -1 for all")
-    sortish_sampler: bool = option(False, section=DATA, help="group training examples of like length: less padding")
+    n_train: int = option(-1, least=-1, help="training examples to use; -1 for all")
+    n_val: int = option(-1, least=-1, help="validation examples to use; -1 for all")
+    n_test: int = option(-1, least=-1, help="test examples to use; -1 for all")
+    sortish_sampler: bool = option(False, help="group training examples of like length: less padding")
     num_workers: int = option(
-        2,
-        section=DATA,
-        least=0,
-        help="loader processes per GPU, one at most for a stream; 0 loads in the training process",
+        2, least=0, help="loader processes per GPU, one at most for a stream; 0 loads in the training process"
     )
-    train_batch_size: int = option(8, section=DATA, least=1, help="examples per process and micro-batch")
+    train_batch_size: int = option(8, least=1, help="examples per process and micro-batch")
     max_tokens_per_batch: int | None = option(
         None,
-        section=DATA,
         least=1,
         help="tokens per process and micro-batch, padding and targets included, in place of --train_batch_size; "
         "micro-batches then hold examples of like length, the same in every epoch",
     )
-    gradient_accumulation_steps: int = option(1, section=DATA, least=1, help="micro-batches per optimizer step")
-    eval_batch_size: int = option(8, section=DATA, least=1, help="examples per process in validation and test")
+    gradient_accumulation_steps: int = option(1, least=1, help="micro-batches per optimizer step")
+    eval_batch_size: int = option(8, least=1, help="examples per process in validation and test")
 
     def __post_init__(self) -> None:
         for name in ("n_train", "n_val", "n_test"):

@@ -1,7 +1,7 @@
 """What a run has predicted so far, on disk, so that it can be broken off and go on.
 
-`.<split>_progress/` in the run's directory holds `run.json`, which says what run it is, `done.jsonl` with what earlier
-attempts have predicted, and `rank<N>.jsonl` with what each process adds. Each line is an example.
+`.<split>_progress/` in the run's directory holds `run.json`, which says what run it is, and `rank<N>.jsonl` with what
+each process has predicted. Each line is an example.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-import xxhash
 from filelock import FileLock, Timeout
 
 from bart.errors import InputError
-from bart.files import replacing
 from utils.errors import unwritable
+from utils.files import difference, file_digest, write_json
 from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)
@@ -48,39 +47,34 @@ class Journal:
         Raises:
             InputError: another run has left its progress there, or is at work there, or the folder cannot be written.
         """
-        identity = json.loads(json.dumps(identity))
         record = self.folder / "run.json"
-        done: dict[int, Prediction] = {}
         try:
             self.lock.acquire(timeout=0)
-            if self.folder.exists() and (other := _difference(record, identity)) is not None:
+            if self.folder.exists() and (other := difference(_stored(record), json.loads(json.dumps(identity)))):
                 found = f"{self.folder} holds the progress of another run ({other})"
                 if not replace:
                     raise InputError(f"{found}: go on with that one, delete the folder, or name another directory")
                 logger.warning("%s: all examples are predicted anew", found)
                 shutil.rmtree(self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
-            for path in sorted(self.folder.glob("*.jsonl")):
-                done |= _read(path)
-            with replacing(self.folder / "done.jsonl") as temporary:
-                temporary.write_text("".join(_line(number, entry) for number, entry in done.items()), encoding="utf-8")
-            with replacing(record) as temporary:
-                temporary.write_text(json.dumps(identity))
+            write_json(record, identity)
+            return {number: entry for path in self.folder.glob("*.jsonl") for number, entry in _read(path).items()}
         except Timeout:
             raise InputError(f"save_dir {self.folder.parent}: another run is at work there") from None
         except OSError as error:
             raise unwritable(f"save_dir {self.folder.parent}", error) from None
-        return done
 
     def open(self, rank: int) -> None:
-        """Begin this process's own file; what an earlier attempt wrote there is in `done.jsonl`."""
+        """Go on with this process's own file."""
         self.folder.mkdir(parents=True, exist_ok=True)  # on another machine it may be another folder
         # Line by line, so that a process that is killed loses nothing that it has finished.
-        self.file = (self.folder / f"rank{rank}.jsonl").open("w", encoding="utf-8", buffering=1)
+        self.file = (self.folder / f"rank{rank}.jsonl").open("a", encoding="utf-8", buffering=1)
+        if self.file.tell():
+            self.file.write("\n")  # ends a line that was broken off
 
     def add(self, number: int, entry: Prediction) -> None:
         """Note a finished example."""
-        self.file.write(_line(number, entry))
+        self.file.write(json.dumps({"index": number, **asdict(entry)}) + "\n")
 
     def close(self) -> None:
         """End this process's part, and let other runs use the directory."""
@@ -95,8 +89,12 @@ class Journal:
         shutil.rmtree(self.folder)
 
 
-def _line(number: int, entry: Prediction) -> str:
-    return json.dumps({"index": number, **asdict(entry)}) + "\n"
+def _stored(record: Path) -> dict[str, Any]:
+    """What a `run.json` holds; nothing where it is missing or damaged."""
+    try:
+        return dict(json.loads(record.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _read(path: Path) -> dict[int, Prediction]:
@@ -112,31 +110,9 @@ def _read(path: Path) -> dict[int, Prediction]:
     return done
 
 
-def _difference(record: Path, identity: Mapping[str, Any]) -> str | None:
-    """What tells the run of a record from this one, None if nothing does."""
-    try:
-        theirs = json.loads(record.read_text())
-    except (OSError, ValueError):
-        return "run.json is missing or damaged"
-    if not isinstance(theirs, dict):
-        return "run.json is damaged"
-    for name in [*identity, *theirs]:
-        if theirs.get(name) != identity.get(name):
-            return f"its {name} is {theirs.get(name)!r}, this run's is {identity.get(name)!r}"
-    return None
-
-
 def model_identity(name: str | os.PathLike[str]) -> dict[str, Any]:
     """What tells one model from another: its path and the content of its files; a Hub name is taken at its word."""
     path = Path(name)
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
-    digests = {file.name: _digest(file) for file in files if file.is_file()}
+    digests = {file.name: file_digest(file) for file in files if file.is_file()}
     return {"model": str(path.resolve()) if files else str(name), "model_files": digests}
-
-
-def _digest(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(1 << 24):
-            digest.update(block)
-    return digest.hexdigest()

@@ -13,8 +13,7 @@ import yaml
 from bart.errors import InputError
 from utils.distributed import connected
 from utils.evaluation.report import write_report
-from utils.evaluation.results import format_scores
-from utils.evaluation.scoring import Settings, score_split
+from utils.evaluation.scoring import format_scores, score_split
 from utils.files import check_output, writable_folder, write_json, write_whole
 from utils.progress import start_log
 from utils.recipes.evaluation_arguments import EvalArguments
@@ -30,14 +29,6 @@ def run(args: EvalArguments) -> None:
         RunError: another process of the run is gone.
     """
     start_log(args.debug)
-    try:
-        _run(args)
-    except InputError:
-        logger.debug("the error comes from here:", exc_info=True)
-        raise
-
-
-def _run(args: EvalArguments) -> None:
     device = device_of(args)
     task = args.make_task()
     raw = task.read(args.type_path, for_scoring=True)
@@ -46,20 +37,23 @@ def _run(args: EvalArguments) -> None:
     logger.info("loading %s", args.model)
     model = task.trained_model(args.model, args.config_path, args.tokenizer)
     model = task.for_inference(model.to(device), args.precision)
-    settings = Settings(
-        model_name=args.model,
-        task_name=args.task,
-        batch_size=args.bs,
-        batch_size_option="--bs",
-        split=args.type_path,
-        precision=args.precision,
-        batching=args.batching,
-        warmup_batches=args.warmup_batches,
-        seed=args.seed,
-        info=args.info,
-    )
     with connected("the same command goes on with the examples that are left"):
-        results = score_split(task, model, raw, save_dir, settings)
+        results = score_split(
+            task,
+            model,
+            raw,
+            save_dir,
+            model_name=args.model,
+            task_name=args.task,
+            batch_size=args.bs,
+            batch_size_option="--bs",
+            split=args.type_path,
+            precision=args.precision,
+            batching=args.batching,
+            warmup_batches=args.warmup_batches,
+            seed=args.seed,
+            info=args.info,
+        )
     if results is None:
         return
     scores, speed = results

@@ -43,48 +43,39 @@ class EvalArguments:
         help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file that defines a task",
     )
     tokenizer: str | None = option(None, section=DATA, help="vocabulary; by default the one that lies with the weights")
-    type_path: str = option("test", section=DATA, choices=SPLITS, help="split to score")
-    n_obs: int = option(-1, section=DATA, least=-1, help="examples to use; -1 for all")
+    type_path: str = option("test", choices=SPLITS, help="split to score")
+    n_obs: int = option(-1, least=-1, help="examples to use; -1 for all")
     bs: int = option(8, section=PREDICTION, least=1, help="examples per process and batch")
     batching: str = option(
         CONTINUOUS,
-        section=PREDICTION,
         choices=BATCHINGS,
         help="continuous: new articles take the places of those that are done, and a latency is the time of an article "
         "in the batch; static: batches of --bs articles of like length, and a latency is the time of a batch",
     )
     warmup_batches: int = option(
         1,
-        section=PREDICTION,
         least=0,
         help="batches predicted before the clock starts, at most half of all; their results count, their times do not",
     )
     seed: int = option(
         42,
-        section=PREDICTION,
         least=0,
         help="of --do_sample; the draws also depend on --bs, --batching, the processes, and where a run was resumed",
     )
     info: str | None = option(None, section=OUTPUT, help="a text to store with the scores")
-    dump_args: bool = option(
-        False, section=OUTPUT, help="also print the resolved arguments, which eval_arguments.yaml always holds"
-    )
-    json_summary: str | None = option(
-        None, section=OUTPUT, help="file for scores, speed and arguments as one JSON object"
-    )
-    debug: bool = option(False, section=OUTPUT, help="log more, and show where errors come from")
+    dump_args: bool = option(False, help="also print the resolved arguments, which eval_arguments.yaml always holds")
+    json_summary: str | None = option(None, help="file for scores, speed and arguments as one JSON object")
+    debug: bool = option(False, help="log more, such as the time of each article")
     device: str | None = option(
         None,
         section=HARDWARE,
         help="cpu, cuda, or cuda:N for the N-th GPU; by default cuda where there is a GPU. Under torchrun each process "
         "takes a GPU of its own",
     )
-    fp16: bool = option(False, section=HARDWARE, help="half precision; needs a GPU")
-    bf16: bool = option(False, section=HARDWARE, help="bfloat16 precision")
-    tf32: bool = option(False, section=HARDWARE, help="fp32 with TF32 tensor cores in matrix products; needs a GPU")
-    int8: bool = option(
-        False, section=HARDWARE, help="weights and inputs of matrix products in 8 bits; runs on the CPU"
-    )
+    fp16: bool = option(False, help="half precision; needs a GPU")
+    bf16: bool = option(False, help="bfloat16 precision")
+    tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products; needs a GPU")
+    int8: bool = option(False, help="weights and inputs of matrix products in 8 bits; runs on the CPU")
     task_options: Any
 
     def __post_init__(self) -> None:

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import sys
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -21,14 +20,12 @@ from bart.errors import InputError
 from utils.data.order import ORDER
 from utils.distributed import connected
 from utils.evaluation.report import write_report
-from utils.evaluation.results import format_scores
-from utils.evaluation.scoring import Settings, score_split
+from utils.evaluation.scoring import format_scores, score_split
 from utils.files import writable_folder
 from utils.machine import check_gpus, environment
 from utils.progress import is_first, start_log
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.tasks.task import Task
-from utils.training.callbacks import progress
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.precision import keeps_master_weights, precision_name
@@ -57,7 +54,7 @@ def run(args: FinetuneArguments) -> None:
     splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
     test = task.read("test", for_scoring=True) if args.run.do_predict else None
     writable_folder("--output_dir", output_dir)
-    start_log(file=output_dir / "log.txt", file_only=progress.name if sys.stderr.isatty() else None)
+    start_log(file=output_dir / "log.txt")
     quieten_lightning()
     if args.hardware.tf32:
         torch.set_float32_matmul_precision("high")
@@ -128,17 +125,20 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         model.to(torch.device("cuda", torch.cuda.current_device()))
     precision = precision_name(args.hardware)
-    settings = Settings(
-        model_name=name,
-        task_name=args.task,
-        batch_size=args.data.eval_batch_size,
-        batch_size_option="--eval_batch_size",
-        precision=precision,
-        seed=args.run.seed,
-        replaces_progress=args.run.do_train,
-    )
     with connected(f"--do_predict without --do_train, with --model_name_or_path {name}, goes on"):
-        results = score_split(task, task.for_inference(model, precision), test, args.run.output_dir, settings)
+        results = score_split(
+            task,
+            task.for_inference(model, precision),
+            test,
+            args.run.output_dir,
+            model_name=name,
+            task_name=args.task,
+            batch_size=args.data.eval_batch_size,
+            batch_size_option="--eval_batch_size",
+            precision=precision,
+            seed=args.run.seed,
+            replaces_progress=args.run.do_train,
+        )
     if results is not None:
         print(format_scores(*results))
 
@@ -151,14 +151,8 @@ def write_records(args: FinetuneArguments, output_dir: Path) -> None:
     for path in names:
         if path.exists():
             path.rename(path.with_name(f"{path.stem}.{number}{path.suffix}"))
-    hardware = args.hardware
-    record = environment(hardware.gpus) | {
-        "seed": args.run.seed,
-        "processes": hardware.processes,
-        "nodes": hardware.processes // hardware.devices,
-    }
     (output_dir / "arguments.yaml").write_text(yaml.safe_dump(args.settings()))
-    (output_dir / "environment.json").write_text(json.dumps(record, indent=2) + "\n")
+    (output_dir / "environment.json").write_text(json.dumps(environment(args.hardware.gpus), indent=2) + "\n")
 
 
 def check_wandb(project: str | None) -> None:

@@ -50,26 +50,16 @@ class FinetuneArguments:
         data, optimisation = self.data, self.optimisation
         stream = f"--data_dir {data.data_dir} is streamed, and nobody knows the length of its epochs"
         if optimisation.max_steps < 0 or optimisation.max_epochs is not None:
-            epochs = optimisation.max_epochs
-            given = "" if epochs is None else f", and not --max_epochs, which is {epochs}"
-            raise InputError(f"{stream}: give --max_steps{given}")
+            raise InputError(f"{stream}: give --max_steps, and not --max_epochs")
         if self.run.val_check_interval <= 1:
             raise InputError(
                 f"{stream}: --val_check_interval is {self.run.val_check_interval:g}, a part of an epoch; allowed: "
                 "training samples, above 1"
             )
-        if optimisation.min_epochs > 1:
-            raise InputError(
-                f"{stream}: --min_epochs is {optimisation.min_epochs}; allowed: 0 or 1, which both mean none"
-            )
         if data.max_tokens_per_batch is not None:
             raise InputError(
                 f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {data.data_dir} is streamed and "
                 "takes --train_batch_size"
-            )
-        if data.cache_dir is not None:
-            raise InputError(
-                f"--cache_dir is {data.cache_dir}, for token ids of line files; --data_dir {data.data_dir} is streamed"
             )
 
     def make_task(self) -> Task[Any]:

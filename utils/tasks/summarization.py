@@ -33,13 +33,11 @@ class SummarizationEvalOptions(TextToTextEvalOptions):
     )
     wordnet_exceptions: str | None = option(
         None,
-        section=SCORING,
         help="folder of {adj,adv,noun,verb}.exc for --rouge_mode rouge-1.5.5; by default those of nltk's corpus "
         "wordnet, if it is installed",
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.wordnet_exceptions is not None and self.rouge_mode != "rouge-1.5.5":
             raise InputError(f"--wordnet_exceptions is of --rouge_mode rouge-1.5.5; --rouge_mode is {self.rouge_mode}")
 

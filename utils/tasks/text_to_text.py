@@ -44,22 +44,19 @@ class TextToTextOptions(ModelOptions):
     source_field: str | None = option(
         None, section=TEXTS, help="column of the sources in a set that is streamed; by default as published sets do it"
     )
-    target_field: str | None = option(None, section=TEXTS, help="column of the targets in a set that is streamed")
-    max_source_length: int = option(1024, section=TEXTS, least=3, help="tokens a source is cut to")
-    max_target_length: int = option(142, section=TEXTS, least=3, help="tokens a training target is cut to")
-    val_max_target_length: int = option(142, section=TEXTS, least=3, help="tokens a validation target is cut to")
-    test_max_target_length: int = option(
-        142, section=TEXTS, least=3, help="tokens a test target is cut to for its loss"
-    )
+    target_field: str | None = option(None, help="column of the targets in a set that is streamed")
+    max_source_length: int = option(1024, least=3, help="tokens a source is cut to")
+    max_target_length: int = option(142, least=3, help="tokens a training target is cut to")
+    val_max_target_length: int = option(142, least=3, help="tokens a validation target is cut to")
+    test_max_target_length: int = option(142, least=3, help="tokens a test target is cut to for its loss")
     eval_beams: int | None = option(
         None,
-        section=TEXTS,
         least=0,
         help="beams in validation and test; by default the config's num_beams; 0 scores validation by the "
         "teacher-forced arg-max, without search, and leaves the test split at the config's num_beams",
     )
     eval_max_gen_length: int | None = option(
-        None, section=TEXTS, least=2, help="tokens to generate at most; by default the config's max_length"
+        None, least=2, help="tokens to generate at most; by default the config's max_length"
     )
 
     prefix = ""  # run_eval.py has an option of this name
@@ -72,8 +69,8 @@ class TextToTextOptions(ModelOptions):
 
     def target_length(self, split: str) -> int:
         """Tokens that a split's targets are cut to."""
-        lengths = self.max_target_length, self.val_max_target_length, self.test_max_target_length
-        return dict(zip(("train", "val", "test"), lengths, strict=True))[split]
+        lengths = {"train": self.max_target_length, "val": self.val_max_target_length}
+        return lengths.get(split, self.test_max_target_length)
 
 
 @dataclass(frozen=True)
@@ -85,13 +82,13 @@ class TextToTextEvalOptions(GenerationOptions):
         section=TEXTS,
         help="column of the sources where data_dir is no directory; by default as published sets do it",
     )
-    target_field: str | None = option(None, section=TEXTS, help="column of the targets where data_dir is no directory")
-    prefix: str = option("", section=TEXTS, help="put before each source text, as some models want it")
+    target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
+    prefix: str = option("", help="put before each source text, as some models want it")
     max_source_length: int | None = option(
-        None, section=TEXTS, least=3, help="tokens a source is cut to; by default the model's positions"
+        None, least=3, help="tokens a source is cut to; by default the model's positions"
     )
     max_target_length: int | None = option(
-        None, section=TEXTS, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
+        None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
     )
 
     def target_length(self, split: str) -> int | None:
@@ -241,8 +238,12 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
                 for start in range(0, len(places), LOSSES_AT_ONCE):
                     part = slice(start, start + LOSSES_AT_ONCE)
                     labels = pad([examples.targets[numbers[place]] for place in places[part]], IGNORE_INDEX)
-                    found = losses_of_each(model, states[part], mask[part], labels.to(model.device))
-                    losses.update(zip(places[part], found, strict=True))
+                    labels = labels.to(model.device)
+                    batch = {"labels": labels, "attention_mask": mask[part], "encoder_outputs": states[part]}
+                    each = smoothed_loss(teacher_forced(model, batch).logits, labels, reduction="none")
+                    sums = each.view(labels.shape).double().sum(dim=1)
+                    counts = (labels != IGNORE_INDEX).sum(dim=1)
+                    losses.update(zip(places[part], zip(sums.tolist(), counts.tolist(), strict=True), strict=True))
 
         sources = [examples.sources[number].tolist() for number in numbers]
         for article in model.generate_many(sources, batch_size, encoded=note_losses, **self.options.generation):
@@ -277,43 +278,31 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
 
 
 def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2SeqOutput:
-    """Logits for every target token of a batch (see `collate_pairs`) after the reference's prefix."""
-    config = model.config
-    decoder_input_ids = shift_tokens_right(batch["labels"], config.pad_token_id, config.decoder_start_token_id)
-    return model(batch["input_ids"], batch["attention_mask"], decoder_input_ids=decoder_input_ids)
+    """Logits for every target token of a batch after the reference's prefix.
+
+    Args:
+        batch: what `collate_pairs` makes, or `encoder_outputs` in place of `input_ids`.
+    """
+    config, labels = model.config, batch["labels"]
+    decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+    states = batch.get("encoder_outputs")
+    return model(
+        batch.get("input_ids"), batch["attention_mask"], decoder_input_ids=decoder_input_ids, encoder_outputs=states
+    )
 
 
-def smoothed_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def smoothed_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, reduction: str = "sum") -> Tensor:
     """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) in fp32, summed over the targets.
 
     Args:
         logits: (B, T, V).
         labels: (B, T), -100 where there is no target.
+        reduction: "none" gives (B·T,), 0 where there is no target.
     """
     return F.cross_entropy(
         logits.flatten(0, 1).float(),
         labels.flatten(),
         ignore_index=IGNORE_INDEX,
         label_smoothing=label_smoothing,
-        reduction="sum",
+        reduction=reduction,
     )
-
-
-@torch.inference_mode()
-def losses_of_each(
-    model: BartForConditionalGeneration, states: Tensor, mask: Tensor | None, labels: Tensor
-) -> list[tuple[float, int]]:
-    """Negative log-likelihood in nats of each example's targets, summed, and how many they are.
-
-    Args:
-        states, mask: (B, S, D) and (B, S), what the encoder made of the sources, and where they are no padding.
-        labels: (B, T), -100 where there is no target.
-    """
-    config = model.config
-    decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
-    logits = model(attention_mask=mask, decoder_input_ids=decoder_input_ids, encoder_outputs=states).logits
-    losses = F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
-    )
-    sums = losses.view(labels.shape).double().sum(dim=1).tolist()
-    return list(zip(sums, (labels != IGNORE_INDEX).sum(dim=1).tolist(), strict=True))

@@ -15,8 +15,6 @@ from torch import Tensor
 from utils.data.batches import Batch
 from utils.errors import RunError
 
-# Lines for log files and pipes. A terminal shows a bar, so there they go to the file alone.
-progress = logging.getLogger("progress")
 logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 20
 
@@ -46,11 +44,6 @@ class Patience(EarlyStopping):
             logger.info("early stopping: %s did not get better in %d validations", self.monitor, self.wait_count)
             self.stopped = True
 
-    def _evaluate_stopping_criteria(self, current: Tensor) -> tuple[bool, str | None]:
-        if not torch.isfinite(current):
-            raise RunError(f"{self.monitor} is {current.item()}: the run has diverged; try a lower --learning_rate")
-        return super()._evaluate_stopping_criteria(current)
-
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "stopped": self.stopped}
 
@@ -75,13 +68,9 @@ class StopOnNonFinite(Callback):
     A step's values are looked at one step late. By then a GPU has computed them, so that looking does not hold it up.
     Before a validation, and when a checkpoint is made, the last step's values are looked at. This callback must
     come before any that writes checkpoints. Infinite gradients in fp16 are left to the loss scaler.
-
-    Args:
-        where: what the numbers of examples count, such as "lines of train.source".
     """
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self) -> None:
         self.unseen: _Step | None = None
 
     def on_train_batch_end(
@@ -131,8 +120,8 @@ class StopOnNonFinite(Callback):
             numbers = [number for part in parts for number in part]
         end_run(
             trainer,
-            f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; {self.where} in its "
-            f"batch: {', '.join(map(str, sorted(numbers)))}",
+            f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; examples in its batch, counted from "
+            f"1 in the order of the data: {', '.join(map(str, sorted(numbers)))}",
         )
 
 
@@ -180,5 +169,5 @@ class CountSkippedSteps(Callback):
 def end_run(trainer: pl.Trainer, message: str) -> NoReturn:
     """End a run with a line in its log."""
     if trainer.is_global_zero:
-        progress.error(message)  # for log.txt
+        logger.error(message)  # for log.txt
     raise RunError(message)

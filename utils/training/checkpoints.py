@@ -8,7 +8,6 @@ import shutil
 import signal
 import zipfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -16,7 +15,6 @@ from typing import Any, NoReturn
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-import xxhash
 from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
@@ -24,6 +22,7 @@ from bart.errors import InputError
 from bart.files import replacing
 from bart.modeling.checkpoint import read_file
 from utils.errors import RunError
+from utils.files import difference, file_digest
 from utils.training.lightning_internals import settle, take_sigterm
 from utils.training.options import LAST
 
@@ -197,24 +196,17 @@ class SameStart(Callback):
         dist.all_gather_object(found, content_of(self.checkpoint))
         for rank, other in enumerate(found):
             if other != found[0]:
-                named = [f"process {i} found {_named(found[i])}" for i in (0, rank)]
                 raise InputError(
-                    f"--resume_from_checkpoint: {' and '.join(named)}; all processes must see the same files"
+                    f"--resume_from_checkpoint: process 0 found {found[0]} and process {rank} found {other}; all "
+                    "processes must see the same files"
                 )
 
 
-def content_of(checkpoint: Path | None) -> tuple[str, int, str] | None:
+def content_of(checkpoint: Path | None) -> str:
     """A checkpoint's name, optimizer step and a digest of its content."""
     if checkpoint is None:
-        return None
-    with zipfile.ZipFile(checkpoint) as file:
-        parts = sorted((part.filename, part.file_size, part.CRC) for part in file.infolist())
-    digest = xxhash.xxh3_64_hexdigest(repr(parts).encode())
-    return checkpoint.name, read_file(checkpoint)["global_step"], digest
-
-
-def _named(content: tuple[str, int, str] | None) -> str:
-    return "none" if content is None else f"{content[0]} of step {content[1]} (content {content[2]})"
+        return "none"
+    return f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {file_digest(checkpoint)})"
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
@@ -254,34 +246,20 @@ def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
     otherwise keep a stale one.
     """
     last = output_dir / LAST_FILE
-    with suppress(FileNotFoundError):
-        if last.samefile(checkpoint):
-            return
-    with replacing(last) as temporary:
-        shutil.copy2(checkpoint, temporary)
+    if not last.exists() or not last.samefile(checkpoint):
+        with replacing(last) as temporary:
+            shutil.copy2(checkpoint, temporary)
 
 
 def check_identity(path: Path, identity: Mapping[str, Any]) -> None:
     """Raise InputError when a checkpoint's position in the data or its optimizer's state means nothing in this run."""
     stored = read_file(path).get("identity", {})
-    for name, value in identity.items():
-        found = stored.get(name)
-        if found == value:
-            continue
-        if name == "format":
-            raise InputError(
-                f"--resume_from_checkpoint {path}: another version of this code wrote it, which kept its place in the "
-                "data in another way; --model_name_or_path takes its weights for a new run"
-            )
-        if name == "data":
-            raise InputError(
-                f"--resume_from_checkpoint {path}: it was trained on other data: {_difference(found, value)}"
-            )
-        raise InputError(f"--resume_from_checkpoint {path}: its {name} is {found}, this run's is {value}")
-
-
-def _difference(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> str:
-    """The first value that differs between what two runs know of their data."""
-    old = old or {}
-    name = next((name for name in (*new, *old) if old.get(name) != new.get(name)), "?")
-    return f"its {name} is {old.get(name)}, this run's is {new.get(name)}"
+    if stored.get("format") != identity["format"]:
+        raise InputError(
+            f"--resume_from_checkpoint {path}: another version of this code wrote it, which kept its place in the "
+            "data in another way; --model_name_or_path takes its weights for a new run"
+        )
+    if other := difference(*({**of, "data": None} for of in (stored, identity))):
+        raise InputError(f"--resume_from_checkpoint {path}: {other}")
+    if other := difference(stored["data"], identity["data"]):
+        raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data: {other}")

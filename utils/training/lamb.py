@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from bart.torch_internals import foreach
+
 
 class Lamb(Optimizer):
     """LAMB (You et al., 2020, algorithm 2), as NVIDIA's apex computes it.
@@ -18,7 +20,8 @@ class Lamb(Optimizer):
         u = m / (sqrt(v) + eps) + d·w,    w ← w - lr · |w| / |u| · u,
 
     where the ratio of norms is 1 if either of them is 0. It is 1 throughout a group without decay (biases and norms),
-    which leaves Adam's step. Moments and arithmetic are fp32 for weights in half precision.
+    which leaves Adam's step. Moments and arithmetic are fp32 for weights in half precision. apex's own clip of the
+    gradients is left to the training loop.
 
     Without the ratio in any group this is AdamW (Loshchilov & Hutter, 2019).
 
@@ -26,8 +29,6 @@ class Lamb(Optimizer):
         parameters: parameters, or groups of them, as for any torch optimizer.
         lr: step size, relative to the norm of each decayed tensor.
         adapts: whether steps are scaled by the ratio of norms.
-        max_grad_norm: norm that all gradients together are cut to before anything else; None where the training loop
-            clips them.
     """
 
     def __init__(
@@ -39,11 +40,9 @@ class Lamb(Optimizer):
         weight_decay: float = 0.01,
         *,
         adapts: bool = True,
-        max_grad_norm: float | None = 1.0,
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
         self.adapts = adapts
-        self.max_grad_norm = max_grad_norm
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
@@ -51,13 +50,9 @@ class Lamb(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        trained = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
-        gradients = [parameter.grad for parameters in trained for parameter in parameters]
-        if self.max_grad_norm is not None and gradients:
-            _clip(gradients, self.max_grad_norm)
-        for group, parameters in zip(self.param_groups, trained, strict=True):
+        for group in self.param_groups:
             group["step"] += 1
-            if parameters:
+            if parameters := [parameter for parameter in group["params"] if parameter.grad is not None]:
                 self._update(group, parameters)
         return loss
 
@@ -74,30 +69,24 @@ class Lamb(Optimizer):
         weights = [p.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
 
         beta1, beta2 = group["betas"]
-        torch._foreach_lerp_(means, gradients, 1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+        foreach.lerp_(means, gradients, 1 - beta1)
+        foreach.mul_(squares, beta2)
+        foreach.addcmul_(squares, gradients, gradients, value=1 - beta2)
 
-        updates = torch._foreach_sqrt(squares)
-        torch._foreach_div_(updates, (1 - beta2 ** group["step"]) ** 0.5)
-        torch._foreach_add_(updates, group["eps"])
-        torch._foreach_reciprocal_(updates)
-        torch._foreach_mul_(updates, means)
-        torch._foreach_div_(updates, 1 - beta1 ** group["step"])
+        updates = foreach.sqrt(squares)
+        foreach.div_(updates, (1 - beta2 ** group["step"]) ** 0.5)
+        foreach.add_(updates, group["eps"])
+        foreach.reciprocal_(updates)
+        foreach.mul_(updates, means)
+        foreach.div_(updates, 1 - beta1 ** group["step"])
         if group["weight_decay"]:
-            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+            foreach.add_(updates, weights, alpha=group["weight_decay"])
         if group["weight_decay"] and self.adapts:
-            norms = torch.stack(torch._foreach_norm(weights))
-            ratios = norms / torch.stack(torch._foreach_norm(updates))
+            norms = torch.stack(foreach.norm(weights))
+            ratios = norms / torch.stack(foreach.norm(updates))
             # A norm of 0 makes the ratio 0, NaN or infinite.
             ratios = torch.where((ratios > 0) & ratios.isfinite(), ratios, 1)
-            torch._foreach_mul_(updates, list(ratios.unbind()))
-        torch._foreach_add_(weights, updates, alpha=-group["lr"])
+            foreach.mul_(updates, list(ratios.unbind()))
+        foreach.add_(weights, updates, alpha=-group["lr"])
         if any(weight is not parameter for weight, parameter in zip(weights, parameters, strict=True)):
-            torch._foreach_copy_(parameters, weights)
-
-
-def _clip(gradients: list[Tensor], limit: float) -> None:
-    """Cut gradients, in place, to a norm over all of them."""
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    torch._foreach_div_(gradients, (norm / limit).clamp(min=1))
+            foreach.copy_(parameters, weights)

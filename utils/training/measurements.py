@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import logging
 import time
 from collections.abc import Collection, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
 
 from utils.data.batches import Batch
 from utils.memory import peak_memory_gb
-from utils.training.callbacks import CountSkippedSteps, progress
+from utils.training.callbacks import CountSkippedSteps
 
+logger = logging.getLogger(__name__)
 Stamp = float | torch.cuda.Event
 PERCENTILES = (50, 95, 99)
 SHOWN = ("train_loss", "lr", "grad_norm", "tokens_per_second", "skipped_steps")  # of training, in a line of progress
@@ -81,8 +81,6 @@ class Measurements(Callback):
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None:
             metrics |= {"loss_scale": scaler.get_scale(), "skipped_steps": float(_of(CountSkippedSteps, trainer).count)}
-        for name, value in metrics.items():
-            pl_module.log(name, value, prog_bar=name in SHOWN, logger=False)
         epoch = trainer.datamodule.epoch(trainer.global_step)
         head = f"step {trainer.global_step}/{trainer.datamodule.total_steps} (epoch {epoch})"
         write_metrics(trainer, metrics, head, SHOWN)
@@ -141,10 +139,10 @@ def write_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any], head: str, sh
     step = trainer.global_step
     values = {name: float(value) for name, value in metrics.items()} | {"epoch": trainer.datamodule.epoch(step)}
     if trainer.is_global_zero:
-        progress.info("%s  %s", head, "  ".join(f"{name} {values[name]:.4g}" for name in shown if name in values))
-    for logger in trainer.loggers:
-        logger.log_metrics(values, step - 1)  # files count steps from 0
-        logger.save()
+        logger.info("%s  %s", head, "  ".join(f"{name} {values[name]:.4g}" for name in shown if name in values))
+    for each in trainer.loggers:
+        each.log_metrics(values, step - 1)  # files count steps from 0
+        each.save()
 
 
 def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
@@ -155,62 +153,28 @@ def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
 def run_summary(trainer: pl.Trainer, checkpoints: ModelCheckpoint, best: Path) -> dict[str, Any]:
     """The content of train_summary.json: steps and epochs of the whole run, times and speeds since it was last started.
 
-    What a resumed run with nothing left to do did not measure is None.
+    What was not measured is left out: epochs of a stream, or speeds of a resumed run with no step left.
     """
     measured, data = _of(Measurements, trainer), trainer.datamodule
     metric, score = checkpoints.monitor, checkpoints.best_model_score
     last = trainer.callback_metrics.get(metric)
-    best_step = re.search(r"_step(\d+)", best.stem)
-    trained = bool(measured.step_times)
-    return {
-        "steps": trainer.global_step,
-        "steps_since_start": len(measured.step_times),
-        "epochs": trainer.global_step / data.steps_per_epoch if data.steps_per_epoch else None,
+    summary = {"steps": trainer.global_step, "steps_since_start": len(measured.step_times)}
+    if data.steps_per_epoch:
+        summary["epochs"] = trainer.global_step / data.steps_per_epoch
+    summary |= {
         "wall_seconds": time.perf_counter() - measured.started_at,
         "training_seconds": measured.run_seconds,
-        "samples_per_second": measured.run_samples / measured.run_seconds if trained else None,
-        "tokens_per_second": measured.run_tokens / measured.run_seconds if trained else None,
-        **(step_time_percentiles(measured.step_times) if trained else {f"step_time_p{n}": None for n in PERCENTILES}),
-        "train_loss": float(trainer.lightning_module.train_loss) if trained else None,
-        f"last_{metric}": None if last is None else float(last),
-        metric: None if score is None else float(score),
+    }
+    if measured.step_times:
+        summary |= {
+            "samples_per_second": measured.run_samples / measured.run_seconds,
+            "tokens_per_second": measured.run_tokens / measured.run_seconds,
+            **step_time_percentiles(measured.step_times),
+            "train_loss": float(trainer.lightning_module.train_loss),
+        }
+    summary |= {f"{name}{metric}": float(value) for name, value in (("last_", last), ("", score)) if value is not None}
+    return summary | {
         "best_checkpoint": best.name,
-        "best_step": int(best_step[1]) if best_step else trainer.global_step,
         "skipped_steps": _of(CountSkippedSteps, trainer).count,
         "peak_memory_gb": peak_memory_gb(trainer.lightning_module.device),
     }
-
-
-def format_summary(summary: dict[str, Any], metric: str, export: Path) -> str:
-    """A run's summary as lines of two columns.
-
-    Args:
-        metric: what the best checkpoint is best in, such as `val_loss`.
-        export: the folder of the best checkpoint in Hub format.
-    """
-
-    def number(name: str, form: str = ".4g") -> str:
-        return "not measured" if summary[name] is None else format(summary[name], form)
-
-    steps = str(summary["steps"])
-    if summary["epochs"] is not None:
-        steps += f" ({summary['epochs']:.2f} epochs)"
-    if summary["steps_since_start"] < summary["steps"]:
-        steps += f", {summary['steps_since_start']} of them since it was resumed"
-    wall, training = (timedelta(seconds=round(summary[f"{name}_seconds"])) for name in ("wall", "training"))
-    rows = [
-        ("steps", steps),
-        ("wall time", f"{wall}, {training} of it training"),
-        ("samples/s", number("samples_per_second")),
-        ("tokens/s", number("tokens_per_second", ",.0f")),
-        ("step time in s", "  ".join(f"p{n} {number(f'step_time_p{n}')}" for n in PERCENTILES)),
-        ("train_loss", number("train_loss")),
-        (f"{metric}, last", f"{number(f'last_{metric}')}  step {summary['steps']}  last.ckpt"),
-        (f"{metric}, best", f"{number(metric)}  step {summary['best_step']}  {summary['best_checkpoint']}"),
-        ("skipped steps", number("skipped_steps")),
-        ("peak memory", f"{number('peak_memory_gb')} GB"),
-        ("best model", str(export)),
-        ("all results", str(export.parent)),
-    ]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"  {name:{width}}  {text}" for name, text in rows)

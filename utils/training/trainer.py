@@ -6,18 +6,19 @@ import json
 import logging
 import platform
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
+from tabulate import tabulate
 from torch import nn
 
 from bart.errors import InputError
@@ -27,11 +28,7 @@ from utils.memory import keep_freed_memory
 from utils.progress import is_first
 from utils.tasks.task import Task
 from utils.training import lightning_internals
-from utils.training.callbacks import (
-    CountSkippedSteps,
-    Patience,
-    StopOnNonFinite,
-)
+from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite
 from utils.training.checkpoints import (
     LAST_FILE,
     AtomicCheckpointIO,
@@ -42,7 +39,7 @@ from utils.training.checkpoints import (
     keep_as_last,
 )
 from utils.training.datamodule import TrainingData
-from utils.training.measurements import Measurements, StartClock, format_summary, run_summary
+from utils.training.measurements import Measurements, StartClock, run_summary
 from utils.training.module import TrainingModule
 from utils.training.options import LAST, HardwareOptions, OptimisationOptions, RunOptions
 from utils.training.precision import half_dtype, trainer_precision
@@ -97,7 +94,15 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     )
     checkpoints, callbacks = build_callbacks(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, callbacks)
-    log_size(model, data, plan.hardware.processes)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    logger.info(
+        "training %.1f M of %.1f M parameters on %s for %d steps of %.0f examples",
+        trained / 1e6,
+        sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+        f"the stream {data.train.name}" if data.streams else f"{len(data.train)} examples",
+        data.total_steps,
+        data.examples_per_step,
+    )
     try:
         with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
@@ -106,7 +111,9 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
                 task.export(best, output_dir / EXPORT)
                 summary = run_summary(trainer, checkpoints, best)
                 (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-                logger.info("training is done\n%s", format_summary(summary, checkpoints.monitor, output_dir / EXPORT))
+                shown = [(name, f"{v:.6g}" if isinstance(v, float) else v) for name, v in summary.items()]
+                table = tabulate([*shown, ("best_model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
+                logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
     except Exception:
         if trainer.strategy.launcher is not None:  # the processes that this one started would wait for it
@@ -116,15 +123,9 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
 
 def check_plan(plan: Plan, data: TrainingData) -> None:
     """Raise InputError for options that do not fit the size of the data."""
-    run, steps, processes = plan.run, data.total_steps, plan.hardware.processes
-    warmup = plan.optimisation.warmup_steps
+    steps, processes, warmup = data.total_steps, plan.hardware.processes, plan.optimisation.warmup_steps
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
         raise InputError(f"--warmup_steps is {warmup}; allowed: fewer than the run's {steps} steps")
-    if run.early_stopping_patience >= 0 and run.val_check_interval > max(1, steps * data.examples_per_step):
-        raise InputError(
-            f"--early_stopping_patience is {run.early_stopping_patience} and --val_check_interval "
-            f"{run.val_check_interval:g} samples; the run's {steps} steps end before its first validation"
-        )
     most = data.options.max_tokens_per_batch
     if most is not None and most < (longest := int(padded_length(data.train.lengths).sum(axis=1).max())):
         raise InputError(
@@ -145,21 +146,23 @@ def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
 def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: list[Callback]) -> pl.Trainer:
     """Lightning's trainer. To it the run is one epoch, and each of its batches is an optimizer step."""
     run, hardware = plan.run, plan.hardware
-    # LayerDrop leaves layers without gradients, for which plain DDP would wait.
-    drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
-    if hardware.strategy == "fsdp" and hardware.processes > 1 and drops_layers:
-        raise InputError(
-            "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "
-            "other: processes that drop other layers would wait for each other"
-        )
-    strategy: str | Strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
-    if hardware.strategy == "fsdp":
-        strategy = ModelParallelStrategy(
-            data_parallel_size=hardware.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
-        )
+    strategy: str | Strategy = "auto"
+    if hardware.processes > 1:
+        drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
+        # LayerDrop leaves layers without gradients, for which plain DDP would wait.
+        strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
+        if hardware.strategy == "fsdp":
+            if drops_layers:
+                raise InputError(
+                    "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) "
+                    "exclude each other: processes that drop other layers would wait for each other"
+                )
+            strategy = ModelParallelStrategy(
+                data_parallel_size=hardware.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
+            )
     if hardware.accelerator == "cpu":
         keep_freed_memory()
-        emulated = platform.machine() == "x86_64" and not torch.cpu._is_avx512_bf16_supported()
+        emulated = platform.machine() == "x86_64" and not torch.cpu.get_capabilities().get("avx512_bf16", False)
         if half_dtype(hardware) is torch.bfloat16 and emulated and is_first():
             logger.warning("--bf16: this processor has no bf16 instructions, and fp32 is two or three times as fast")
     precision = trainer_precision(hardware)
@@ -167,53 +170,31 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
     if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
         # Lightning's own requeueing would write checkpoints in the midst of a step, and resume from them unasked.
         plugins.append(SLURMEnvironment(auto_requeue=False))
+    folder = run.output_dir
+    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, TensorBoardLogger)]
+    if run.wandb_project is not None:
+        loggers.append(WandbLogger(project=run.wandb_project, save_dir=folder, config=dict(plan.settings)))
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
         devices=hardware.devices,
         num_nodes=hardware.processes // hardware.devices,
-        strategy=strategy if hardware.processes > 1 else "auto",
+        strategy=strategy,
         max_epochs=1,  # whose length is that of the training loader
         num_sanity_val_steps=run.num_sanity_val_steps,
         val_check_interval=steps_between_validations(run, data),
         check_val_every_n_epoch=None,
         log_every_n_steps=run.log_every_n_steps,
-        logger=build_loggers(plan),
+        logger=loggers,
         callbacks=callbacks,
         plugins=plugins,
         enable_model_summary=False,
-        enable_progress_bar=sys.stderr.isatty(),
+        enable_progress_bar=False,
         use_distributed_sampler=False,
-        default_root_dir=run.output_dir,
+        default_root_dir=folder,
         **precision,
     )
     lightning_internals.prepare(trainer)
     return trainer
-
-
-def log_size(model: nn.Module, data: TrainingData, processes: int) -> None:
-    """Say what is trained, on what, and for how long."""
-    parameters = list(model.parameters())
-    step = f"{data.examples_per_step:.0f} examples"
-    if data.options.max_tokens_per_batch is not None:
-        most = data.options.max_tokens_per_batch * processes * data.options.gradient_accumulation_steps
-        step = f"about {step} and at most {most} tokens"
-    logger.info(
-        "training %.1f M of %.1f M parameters on %s for %d steps of %s",
-        sum(parameter.numel() for parameter in parameters if parameter.requires_grad) / 1e6,
-        sum(parameter.numel() for parameter in parameters) / 1e6,
-        f"the stream {data.train.name}" if data.streams else f"{len(data.train)} examples",
-        data.total_steps,
-        step,
-    )
-
-
-def build_loggers(plan: Plan) -> list[Logger]:
-    """Metrics as CSV and TensorBoard, and in Weights & Biases where that is asked for."""
-    folder = plan.run.output_dir
-    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, TensorBoardLogger)]
-    if plan.run.wandb_project is not None:
-        loggers.append(WandbLogger(project=plan.run.wandb_project, save_dir=folder, config=dict(plan.settings)))
-    return loggers
 
 
 def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCheckpoint, list[Callback]]:
@@ -231,10 +212,9 @@ def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCh
         save_on_train_epoch_end=False,
     )
     measurements, termination = Measurements(run.log_every_n_steps), Termination()
-    where = "examples of the stream, as this epoch read them," if streams else "lines of train.source"
     callbacks: list[Callback] = [
         SameStart(plan.checkpoint),
-        StopOnNonFinite(where),
+        StopOnNonFinite(),
         CountSkippedSteps(),
         measurements,
         termination,
@@ -242,8 +222,6 @@ def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCh
         LastCheckpoint(run.output_dir, run.save_every_n_steps, termination),
         StartClock(measurements),
     ]
-    if sys.stderr.isatty():
-        callbacks.append(TQDMProgressBar(run.log_every_n_steps))  # reading the metrics waits for the device
     if run.early_stopping_patience >= 0:
         min_epochs = 0 if streams else plan.optimisation.min_epochs
         callbacks.append(Patience(metric, mode, run.early_stopping_patience, min_epochs))

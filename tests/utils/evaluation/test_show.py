@@ -7,7 +7,7 @@ import nltk.data
 import pytest
 
 from bart.errors import InputError
-from utils.evaluation.show import LEADS, ShowArguments, describe, main, read_results
+from utils.evaluation.show import LEADS, ShowArguments, describe, main
 from utils.metrics.baselines import lead
 from utils.metrics.rouge import rouge
 
@@ -22,28 +22,27 @@ FORMS = {"closes": "shut"}
 SUMMARIES = ["Bridges closed by Ann Lee.", "", "Words\u2028are here.", "Shops shut."]
 
 
+def write_run(folder: Path, articles: list[str], **scores: object) -> Path:
+    """A scored run, as run_eval.py leaves it."""
+    folder.mkdir(exist_ok=True)
+    rows = [
+        {"source": article, "reference": reference, "summary": summary}
+        for article, reference, summary in zip(articles, REFERENCES, SUMMARIES, strict=True)
+    ]
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (folder / "test_articles.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "test_scores.json").write_text(json.dumps({"generation": {"num_beams": 4}, **scores}))
+    return folder
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> tuple[Path, Path]:
-    """A scored run and its data, as run_eval.py leaves them."""
-    data, results = tmp_path / "data", tmp_path / "results"
-    for folder in (data, results):
-        folder.mkdir()
-    for name, lines in (("source", ARTICLES), ("target", REFERENCES)):
-        (data / f"test.{name}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    text = "".join(f"{line}\n" for line in SUMMARIES)
-    (results / "test_generations.txt").write_text(text, encoding="utf-8")
-    scores = {
-        "examples": 4,
-        "rouge_mode": "rouge-score",
-        **rouge(SUMMARIES, REFERENCES),
-        "generation": {"num_beams": 4},
-    }
-    (results / "test_scores.json").write_text(json.dumps(scores))
-    return results, data
+def run(tmp_path: Path) -> Path:
+    scores = rouge(SUMMARIES, REFERENCES)
+    return write_run(tmp_path / "results", ARTICLES, rouge_mode="rouge-score", **scores)
 
 
-def test_table_holds_the_baselines_and_the_model_in_aligned_columns(run: tuple[Path, Path]) -> None:
-    lines = describe(ShowArguments(*run)).splitlines()
+def test_table_holds_the_baselines_and_the_model_in_aligned_columns(run: Path) -> None:
+    lines = describe(ShowArguments(str(run))).splitlines()
     assert lines[0] == "ROUGE F in percent (rouge-score) on 4 test articles"
     header, *rows = lines[2:7]
     assert header.split() == ["ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"]
@@ -61,108 +60,61 @@ def test_table_holds_the_baselines_and_the_model_in_aligned_columns(run: tuple[P
         assert row.split()[-4:-2] == [f"{scores['rouge1']:.2f}", f"{scores['rouge2']:.2f}"]
 
 
-def test_examples_are_the_first_three_within_80_columns(run: tuple[Path, Path], capsys) -> None:
-    results, data = run
-    (data / "test.source").write_text("".join(f"{line} {'word ' * 40}end\n" for line in ARTICLES), encoding="utf-8")
-    main([str(results), str(data)])
+def test_examples_are_the_first_three_within_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    articles = [f"{line} {'word ' * 40}end" for line in ARTICLES]
+    run = write_run(tmp_path / "results", articles, rouge_mode="rouge-score", **rouge(SUMMARIES, REFERENCES))
+    main([str(run)])
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines() if not line.startswith("Results lie in")) <= 80
-    assert [line for line in text.splitlines() if line.startswith("Example")] == ["Example 1", "Example 2", "Example 3"]
+    assert [line for line in text.splitlines() if line.startswith("Example")] == [f"Example {n}" for n in (1, 2, 3)]
     assert "summary    Bridges closed by Ann Lee.\nreference  Ann Lee closes bridges.\n" in text
     assert "\nsummary\nreference  Cat sits, dog runs.\n" in text
     assert REFERENCES[3] not in text
-    assert text.endswith(f"Results lie in {results}\n")
+    assert text.endswith(f"Results lie in {run}\n")
 
 
-def test_a_run_over_the_first_articles_is_compared_on_these(run: tuple[Path, Path]) -> None:
-    results, data = run
-    (results / "test_generations.txt").write_text("A.\nB.\n")
-    scores = json.loads((results / "test_scores.json").read_text())
-    (results / "test_scores.json").write_text(json.dumps({**scores, "examples": 2}))
-    lines = describe(ShowArguments(results, data)).splitlines()
-    first = rouge([article.split(". ")[0] for article in ARTICLES[:2]], REFERENCES[:2])
-    assert lines[0].endswith("on 2 test articles")
-    assert f"{first['rouge1']:.2f}" in lines[3]
-
-
-@pytest.fixture
-def scored_by_forms(run: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path, Path]:
-    """The same in mode rouge-1.5.5, and the folder of irregular forms by which it was scored."""
+def test_baselines_are_scored_by_the_forms_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In mode rouge-1.5.5, where other irregular forms than the run was scored by would not compare."""
+    monkeypatch.setattr(nltk.data, "path", [])
     forms = tmp_path / "forms"
     forms.mkdir()
     for name in ("adv", "noun", "verb", "adj"):
         (forms / f"{name}.exc").write_text("closes shut\n")
-    scores = {
-        **rouge(SUMMARIES, REFERENCES, "rouge-1.5.5", FORMS),
-        "rouge_mode": "rouge-1.5.5",
-        "wordnet_exceptions": 1,
-    }
-    (run[0] / "test_scores.json").write_text(json.dumps({"examples": 4, "generation": {"num_beams": 4}, **scores}))
-    return *run, forms
-
-
-def test_baselines_are_scored_by_the_forms_of_the_run(
-    scored_by_forms: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    results, data, forms = scored_by_forms
-    main([str(results), str(data), "--wordnet_exceptions", str(forms)])
+    scores = {"rouge_mode": "rouge-1.5.5", **rouge(SUMMARIES, REFERENCES, "rouge-1.5.5", FORMS)}
+    run = str(write_run(tmp_path / "results", ARTICLES, wordnet_exceptions=1, **scores))
+    main([run, "--wordnet_exceptions", str(forms)])
     printed = [float(line.split()[-3]) for line in capsys.readouterr().out.splitlines()[3:6]]
     leads = [[lead(article, n) for article in ARTICLES] for n in LEADS]
     expected, without = (
         [round(rouge(texts, REFERENCES, "rouge-1.5.5", table)["rouge1"], 2) for texts in leads] for table in (FORMS, {})
     )
     assert printed == expected != without
-
-
-def test_baselines_that_would_not_compare_are_refused(
-    scored_by_forms: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results, data, forms = map(str, scored_by_forms)
-    monkeypatch.setattr(nltk.data, "path", [])
-    with pytest.raises(InputError, match="nltk's corpus wordnet has 0 irregular forms, but the run was scored by 1"):
-        main([results, data])
-    scores = json.loads((scored_by_forms[0] / "test_scores.json").read_text())
-    (scored_by_forms[0] / "test_scores.json").write_text(json.dumps({**scores, "wordnet_exceptions": 0}))
-    main([results, data])  # scored without any, as the baselines are then
-    with pytest.raises(InputError, match="--wordnet_exceptions .*forms has 1 irregular forms, .* scored by 0"):
-        main([results, data, "--wordnet_exceptions", forms])
-    (scored_by_forms[0] / "test_scores.json").write_text(
-        json.dumps({**scores, "rouge_mode": "rouge-score", "rougeLsum": 1})
-    )
-    with pytest.raises(InputError, match="--wordnet_exceptions is of mode rouge-1.5.5; the run's mode is rouge-score"):
-        main([results, data, "--wordnet_exceptions", forms])
-
-
-def test_results_that_do_not_belong_together_are_refused(run: tuple[Path, Path]) -> None:
-    results, data = run
-    (results / "test_generations.txt").write_text("A.\nB.\n")
-    with pytest.raises(InputError, match="of 4 examples, test_generations.txt has 2"):
-        read_results(results)
-    (results / "test_generations.txt").write_text("A.\n" * 9)
-    scores = json.loads((results / "test_scores.json").read_text())
-    (results / "test_scores.json").write_text(json.dumps({**scores, "examples": 9}))
-    with pytest.raises(InputError, match="9 summaries, .* only 4 test articles"):
-        describe(ShowArguments(results, data))
+    with pytest.raises(InputError, match="corpus wordnet of nltk has 0 irregular forms, but the run was scored by 1"):
+        main([run])
+    write_run(Path(run), ARTICLES, wordnet_exceptions=0, **scores)
+    main([run])  # scored without any, as the baselines are then
+    with pytest.raises(InputError, match="forms has 1 irregular forms, but the run was scored by 0"):
+        main([run, "--wordnet_exceptions", str(forms)])
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("test_scores.json", None, "test_scores.json: cannot be read"),
-        ("test_generations.txt", None, "test_generations.txt: cannot be read"),
-        ("test_scores.json", b"{", "damaged"),
-        ("test_scores.json", b"[]", "not the scores"),
-        ("test_scores.json", b'{"examples": 4}', "not the scores"),
-        ("test_generations.txt", b"\xff\n", "damaged"),
+        ("test_articles.jsonl", None, "test_articles.jsonl: no such file"),
+        ("test_scores.json", b"{", "test_scores.json: not valid JSON"),
+        ("test_scores.json", b"[]", "test_scores.json: holds a JSON list"),
+        ("test_scores.json", b"{}", "damaged .*rouge_mode"),
+        ("test_articles.jsonl", b"{}\n", "damaged .*source"),
+        ("test_articles.jsonl", b"\xff\n", "line 1: not UTF-8"),
     ],
 )
-def test_missing_or_damaged_results_are_one_line(
-    run: tuple[Path, Path], name: str, content: bytes | None, message: str
-) -> None:
-    results, data = run
-    (results / name).unlink()
+def test_missing_or_damaged_results_are_one_line(run: Path, name: str, content: bytes | None, message: str) -> None:
+    (run / name).unlink()
     if content is not None:
-        (results / name).write_bytes(content)
+        (run / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as error:
-        describe(ShowArguments(results, data))
+        describe(ShowArguments(str(run)))
     assert "\n" not in str(error.value)

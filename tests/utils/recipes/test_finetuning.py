@@ -57,7 +57,6 @@ def test_every_run_leaves_its_record(train: Train) -> None:
     assert (versions["torch"], versions["cuda"]) == (torch.__version__, torch.version.cuda)
     assert versions["python"] == platform.python_version()
     assert {"pytorch_lightning", "transformers"} <= versions.keys()
-    assert (first["seed"], first["processes"], first["nodes"]) == (5, 1, 1)
     assert first["command"].startswith(sys.argv[0])
     assert len(first["devices"]) == 1
     assert first["host"]

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import TQDMProgressBar
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor
 
@@ -62,7 +61,7 @@ def options(tiny: list[str]) -> list[str]:
 
 
 def bad_step(options: list[str]) -> tuple[int, list[int]]:
-    """The step, from 0, that takes the poisoned example, and the lines of train.source of its micro-batch."""
+    """The step, from 0, that takes the poisoned example, and the examples of its micro-batch, counted from 1."""
     for number, step in enumerate(order_of(options)[1].epoch(0)):
         for batch in step:
             if POISONED in batch:
@@ -81,7 +80,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(
     value: float,
     accumulation: int,
 ) -> None:
-    """The line names the step's own learning rate, and the lines of the micro-batch whose loss it is."""
+    """The line names the step's own learning rate, and the examples of the micro-batch whose loss it is."""
     monkeypatch.setattr(logging.root, "handlers", [])  # pytest's would keep the run's log from its file
     options += ["--gradient_accumulation_steps", str(accumulation), "--output_dir", str(tmp_path / "run")]
     step, lines = bad_step(options)
@@ -95,7 +94,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(
     message = (
         f"the training loss is {value} at step {step + 1}, with learning rate "
         f"{1e-3 * (1 - step / (12 // accumulation)):.4g}; "
-        f"lines of train.source in its batch: {', '.join(map(str, lines))}"
+        f"examples in its batch, counted from 1 in the order of the data: {', '.join(map(str, lines))}"
     )
     assert error.splitlines()[-1] == f"finetune.py: error: {message}"
     assert message in (tmp_path / "run" / "log.txt").read_text()
@@ -143,7 +142,9 @@ def test_a_gradient_that_is_not_finite_ends_the_run(
     options += ["--gradient_accumulation_steps", "2"]
     lines = sorted(index + 1 for batch in order_of(options)[1].epoch(0)[1] for index in batch)
     overflow_at(monkeypatch, {1})
-    with pytest.raises(RunError, match=f"gradient norm is inf at step 2, .* batch: {', '.join(map(str, lines))}$"):
+    with pytest.raises(
+        RunError, match=f"gradient norm is inf at step 2, .* batch, .* data: {', '.join(map(str, lines))}$"
+    ):
         train("run")
     assert not list((tmp_path / "run").glob("*.ckpt"))
 
@@ -172,7 +173,7 @@ def test_all_processes_stop_and_name_the_examples_of_the_one_that_failed(options
         log = forked.log_of(tmp_path / "run", rank).read_text()
         assert "Traceback" not in log
         assert "the training loss is nan" in log
-        named = [int(word) for word in log.strip().rpartition("its batch: ")[2].split(", ")]
+        named = [int(word) for word in log.strip().rpartition("order of the data: ")[2].split(", ")]
         assert POISONED + 1 in named
         assert len(named) == len(whole) // 2
         assert set(named) < set(whole)
@@ -215,28 +216,3 @@ def test_a_run_whose_steps_are_all_skipped_ends(
     message = "4 steps in a row, up to step 9, were skipped .* loss scale of 8; try --bf16, or a --learning_rate lower"
     with pytest.raises(RunError, match=message):
         train("run")
-
-
-def test_a_terminal_shows_a_bar_and_the_summary(
-    options: list[str], train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Lines of progress go to the file alone; metrics are read when they are logged, and after validations."""
-    read = []
-    get_metrics = TQDMProgressBar.get_metrics
-
-    def spy(self: TQDMProgressBar, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, object]:
-        if not trainer.validating:
-            read.append(trainer.global_step)
-        return get_metrics(self, trainer, pl_module)
-
-    monkeypatch.setattr(TQDMProgressBar, "get_metrics", spy)
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    output = train("run", "--log_every_n_steps", 3)
-    shown = capsys.readouterr()
-    assert "Epoch 0" in shown.out
-    assert "lr=8.33e-5" in shown.out  # a twelfth of 1e-3, at step 12 of 12
-    assert read == [3, 6, 9, 12, 12]  # and at the end
-    assert "training is done" in shown.err
-    assert "step 3/12" not in shown.err
-    assert "step 3/12 (epoch 0)  train_loss" in (output / "log.txt").read_text()
