@@ -32,6 +32,7 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
@@ -42,7 +43,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_toke
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.cli import option, parse_dataclass, run_main
-from utils.corpora.made_up import write_made_up_articles
+from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
 from utils.data.order import RunOrder, TrainOrder
 from utils.data.pairs import TokenPairs, collate_pairs
@@ -147,11 +148,23 @@ def prepare(args: Arguments, folder: Path) -> dict[str, float]:
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
-        write_made_up_articles(folder / "data", split, count, WORDS)
+        write_articles(folder / "data", split, count)
     examples, order = training_order(args, folder)
     timed = [number for step in list(order)[LOG_EVERY:] for batch in step for number in batch]
     lengths = examples.lengths[timed].mean(axis=0)
     return {"tokens": float(lengths.sum()), "operations": training_operations(config, *map(round, lengths.tolist()))}
+
+
+def write_articles(folder: Path, split: str, count: int) -> None:
+    """Write a split of `count` pairs, whose texts are spans of the sample corpus with the lengths of WORDS."""
+    told = " ".join(article for article, _ in sample_stories("train", 20_000)).split()
+    rng = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    for side, (mean, spread) in WORDS.items():
+        lengths = rng.lognormal(np.log(mean) - spread**2 / 2, spread, count).astype(int) + 1
+        starts = rng.integers(0, len(told) - lengths.max(), count)
+        texts = (" ".join(told[start : start + length]) for start, length in zip(starts, lengths, strict=True))
+        (folder / f"{split}.{side}").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 
 def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]:
