@@ -22,7 +22,7 @@ import csv
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,7 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
@@ -42,7 +43,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_toke
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.cli import option, parse_dataclass, run_main
-from utils.corpora.made_up import write_made_up_articles
+from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
 from utils.data.order import RunOrder, TrainOrder
 from utils.data.pairs import TokenPairs, collate_pairs
@@ -97,7 +98,7 @@ class Arguments:
     )
     precision: str = option("fp32", choices=("fp32", "tf32", "bf16", "fp16"), help="of both, under autocast")
     tokenizer: str = option("facebook/bart-large", help="vocabulary: a Hub name or directory")
-    gpus: int | None = option(None, least=0, most=1, help="0 trains on the CPU; by default 1 where there is one")
+    gpus: int = option(int(torch.cuda.is_available()), least=0, most=1, help="0 trains on the CPU")
     steps: int = option(
         20, least=1, help=f"optimizer steps that are timed, after {LOG_EVERY} to warm up; multiples of {LOG_EVERY}"
     )
@@ -147,11 +148,23 @@ def prepare(args: Arguments, folder: Path) -> dict[str, float]:
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
-        write_made_up_articles(folder / "data", split, count, WORDS)
+        write_articles(folder / "data", split, count)
     examples, order = training_order(args, folder)
     timed = [number for step in list(order)[LOG_EVERY:] for batch in step for number in batch]
     lengths = examples.lengths[timed].mean(axis=0)
     return {"tokens": float(lengths.sum()), "operations": training_operations(config, *map(round, lengths.tolist()))}
+
+
+def write_articles(folder: Path, split: str, count: int) -> None:
+    """Write a split of `count` pairs, whose texts are spans of the sample corpus with the lengths of WORDS."""
+    told = " ".join(article for article, _ in sample_stories("train", 20_000)).split()
+    rng = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    for side, (mean, spread) in WORDS.items():
+        lengths = rng.lognormal(np.log(mean) - spread**2 / 2, spread, count).astype(int) + 1
+        starts = rng.integers(0, len(told) - lengths.max(), count)
+        texts = (" ".join(told[start : start + length]) for start, length in zip(starts, lengths, strict=True))
+        (folder / f"{split}.{side}").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 
 def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]:
@@ -282,8 +295,6 @@ def product_rate(args: Arguments) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(Arguments, argv, str(__doc__), prog="benchmark_training.py")
-    if args.gpus is None:
-        args = replace(args, gpus=int(torch.cuda.is_available()))
     check_gpus(args.gpus)
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From nothing to a trained, scored summariser in minutes on two CPU cores: environment, a sample corpus of synthetic
 # newswire, a vocabulary, configs/config_tiny.json trained from scratch, beam search over the test set, ROUGE.
-# What an earlier run has finished is skipped. PYTHON names the interpreter to use. Only pip needs a network.
+# What an earlier run has finished is skipped. PYTHON names the interpreter of a new environment. Only pip needs a network.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -78,8 +78,6 @@ def test_line_files(argv: list[object], tmp_path: Path, run: Run) -> None:
 
 
 def test_options_and_configs(argv: list[object], tmp_path: Path, run: Run) -> None:
-    assert "--fp16 and --bf16 exclude" in run(finetune, *argv, "--fp16", "--bf16")
-    assert "unknown argument --fp17" in run(finetune, *argv, "--fp17")
     assert "--train_batch_size: '-1'" in run(finetune, *argv, "--train_batch_size", "-1")
     assert "--max_source_length is 65; the model has 64" in run(finetune, *argv, "--max_source_length", "65")
     assert "--val_max_target_length is 99" in run(finetune, *argv, "--val_max_target_length", "99")
@@ -143,18 +141,10 @@ def test_scoring(tiny: list[str], tmp_path: Path, run: Run) -> None:
         (["--bad_words_ids", "[5]"], "--bad_words_ids is [5]; allowed: a list of lists of ids, none of them empty"),
         (["--forced_bos_token_id", 9999], "--forced_bos_token_id holds 9999; allowed: ids below the vocabulary's size"),
         (["--json-summary", tmp_path / "no" / "such"], "such'; allowed: a file in a directory that exists"),
-        (["--json-summary", tmp_path], "allowed: a file in a directory that exists"),
-        (["--bf16", "--int8"], "--bf16 and --int8 exclude each other; give one precision"),
-        (["--type_path", "dev"], "--type_path: 'dev' is not allowed: it takes one of train, val, test"),
-        (["--lenght-penalty", 2], "unknown argument --lenght_penalty; did you mean --length_penalty?"),
     ]:
         assert message in run(run_eval, *words, *options), options
     assert not list(place.glob("*"))
     assert "file: cannot be written" in run(run_eval, *words[:3], tmp_path / "file", "--device", "cpu")
-    if torch.cuda.device_count() < 64:
-        assert "--device is cuda:64; this machine has" in run(run_eval, *words[:4], "--device", "cuda:64")
-    if torch.cuda.device_count() == 0:
-        assert "--device is cuda; this machine has 0" in run(run_eval, *words[:4], "--device", "cuda")
 
 
 def test_from_a_shell() -> None:

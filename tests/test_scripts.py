@@ -17,7 +17,6 @@ from utils.recipes.finetuning_arguments import parse_finetune_arguments
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SCRIPTS = sorted([*ROOT.glob("scripts/**/*.sh"), *ROOT.glob("scripts/**/*.sbatch"), ROOT / ".ci/run"])
 SETS = ("cnn_dm", "xsum")
 PRECISIONS = ("fp16", "bf16", "tf32")
 TORCHRUN = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
@@ -142,12 +141,6 @@ def train_settings(call: list[str]) -> dict[str, Any]:
 def eval_settings(call: list[str]) -> dict[str, Any]:
     """All options of run_eval.py by name, as a recorded call sets them."""
     return parse_eval_arguments(call[call.index("run_eval.py") + 1 :]).settings()
-
-
-def test_every_script_parses() -> None:
-    for script in SCRIPTS:
-        done = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, ""), script
 
 
 @pytest.mark.parametrize("data", SETS)

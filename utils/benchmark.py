@@ -200,8 +200,8 @@ def configurations(args: Benchmark) -> list[Row]:
     every = sorted({0, *(2**n for n in range(available.bit_length())), available})
     return [
         Row(count, precision)
-        for count in args.gpu_counts or every
-        for precision in args.precisions or (ON_GPUS if count else args.cpu_precisions)
+        for count in dict.fromkeys(args.gpu_counts or every)
+        for precision in dict.fromkeys(args.precisions or (ON_GPUS if count else args.cpu_precisions))
     ]
 
 
@@ -247,7 +247,8 @@ def reason(lines: Iterable[str]) -> str | None:
     lines = [line.strip() for line in lines if line.strip()]
     # That another process is gone follows from its error.
     errors = re.compile(r"(\[\w+\]: *)?([\w.]+: error(?!: another process of this run is gone)|[\w.]*Error): \S")
-    return [None, *lines[-1:], *filter(errors.match, lines)][-1]
+    found = [line for line in lines if errors.match(line)] or lines
+    return found[-1] if found else None
 
 
 def run_row(args: Benchmark, row: Row, extras: Sequence[str], folder: Path) -> None:
@@ -283,7 +284,7 @@ def compare(rows: Sequence[Row]) -> None:
 def write_table(args: Benchmark, extras: Sequence[str], rows: Sequence[Row], info: dict[str, Any], folder: Path) -> str:
     """Write the rows so far as Markdown, which reads well as it is, and as JSON; return the Markdown."""
     compare(rows)
-    arguments = {name: value for name, value in asdict(args).items() if value not in ((), None)}
+    arguments = {name: value for name, value in asdict(args).items() if isinstance(value, (int, str))}
     hardware = ", ".join(dict.fromkeys([info["processor"], f"{info['cores']} cores", *info["devices"]]))
     cells = [asdict(row) | row.figures | {"device": row.gpus or "CPU", "batch_size": args.batch_size} for row in rows]
     parts = [

@@ -232,10 +232,8 @@ def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[s
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
             parser.error(f"unknown argument {name}; {hint}")
-    parsed, unknown = parser.parse_known_intermixed_args(argv)
-    if unknown:
-        parser.error(f"unknown argument {unknown[0]}; {parser.prog} --help lists what there is")
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in vars(parsed).items()}
+    parsed = vars(parser.parse_intermixed_args(argv))
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in parsed.items()}
 
 
 def early_option(argv: Sequence[str], name: str, default: str | None = None) -> str | None:

@@ -7,13 +7,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-logger = logging.getLogger(__name__)
-LEAST_SECONDS, MOST_SECONDS = 5, 60  # between two lines of a log
+from tqdm import tqdm
 
 
 def is_first() -> bool:
@@ -32,55 +31,10 @@ def start_log(debug: bool = False, file: Path | None = None) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-class Progress:
-    """Says how many of some things are done, to begin with, while it goes on, and at the end.
-
-    On a terminal that is one line that renews itself. In a log it is a line at every tenth of the way, but at least
-    LEAST_SECONDS after the one before, and one every MOST_SECONDS where things go slowly.
-
-    Args:
-        what: what is being done.
-        total: how many things there are.
-        unit: what they are called.
-        shown: False to say nothing. Only the first of several processes says anything.
-    """
-
-    def __init__(self, what: str, total: int, unit: str, shown: bool = True) -> None:
-        self.what, self.total, self.unit = what, total, unit
-        self.shown = shown and total > 0 and is_first()
-        self.done = self.said = 0
-        self.started = self.said_at = time.monotonic()
-        self._say()
-
-    def advance(self, count: int = 1) -> None:
-        """So many more are done."""
-        self.done += count
-        since = time.monotonic() - self.said_at
-        tenth = self.done - self.said >= self.total / 10
-        due = since >= 0.1 if sys.stderr.isatty() else since >= LEAST_SECONDS and (tenth or since >= MOST_SECONDS)
-        if due or self.done == self.total:
-            self._say()
-
-    def reach(self, done: int) -> None:
-        """So many are done in all, as far as there are so many; for what is counted in other units on the way."""
-        if (steps := min(done, self.total) - self.done) > 0:
-            self.advance(steps)
-
-    def _say(self) -> None:
-        if not self.shown:
-            return
-        self.said, self.said_at = self.done, time.monotonic()
-        line = f"{self.what}: {self.done}/{self.total} {self.unit}"
-        seconds = self.said_at - self.started
-        if self.done == self.total:
-            line += f" in {seconds:.1f} s"
-        elif self.done:
-            line += f", {timedelta(seconds=round(seconds * (self.total - self.done) / self.done))} left"
-        if sys.stderr.isatty():
-            end = "\n" if self.done == self.total else ""
-            print(f"\r\x1b[K{line}", end=end, file=sys.stderr, flush=True)
-        else:
-            logger.info("%s", line)
+def progress(what: str, total: int, unit: str, items: Iterable[Any] | None = None, *, shown: bool = True) -> tqdm[Any]:
+    """A bar of tqdm, of the first of several processes alone; without a terminal it writes once a minute at most."""
+    seconds = 0.1 if sys.stderr.isatty() else 60
+    return tqdm(items, what, total, unit=f" {unit}", mininterval=seconds, disable=not (shown and is_first()))
 
 
 class Clock:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from utils.machine import process_memory_gb
-from utils.measuring import compared, in_new_process, in_turns, made_up_config, table
+from utils.measuring import compared, in_new_process, in_turns, table
 
 
 def who(mode: str, number: int) -> dict[str, object]:
@@ -47,9 +47,3 @@ def test_tables_have_a_place_for_what_is_not_known() -> None:
     head, _, *rest = table(rows, {"name": "name", "rate": "per second", "count": "count"}).splitlines()
     assert head.split() == ["|", "name", "|", "per", "second", "|", "count", "|"]
     assert [line.replace("|", "").split() for line in rest] == [["a", "1,234", "3"], ["b", "0.0123", "-"]]
-
-
-def test_a_made_up_network_is_as_large_as_its_name_says() -> None:
-    config = made_up_config("base", vocab_size=50265, dropout=0.0)
-    assert (config.d_model, config.encoder_layers, config.decoder_attention_heads) == (768, 6, 12)
-    assert (config.decoder_ffn_dim, config.vocab_size, config.dropout) == (3072, 50265, 0.0)

@@ -21,7 +21,7 @@ from utils.corpora.sample_corpus import write_sample_corpus
 from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
 from utils.data.line_files import SIDES, SPLITS
 from utils.data.tables import Reader, Row, load_from_hub, open_dataset, opening
-from utils.progress import Progress, start_log
+from utils.progress import progress, start_log
 
 logger = logging.getLogger("utils.corpora.get_data")
 
@@ -153,10 +153,9 @@ def _rows_on_hub(name: str, splits: Mapping[str, Any], options: Options) -> Iter
             raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
         _check_size(name, split, len(splits[split]), "rows on the Hub", options)
     for split in SPLITS:
-        progress = Progress(f"{name} {split}", len(splits[split]), "rows")
-        for row in Reader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows():
+        rows = Reader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows()
+        for row in progress(f"{name} {split}", len(splits[split]), "rows", rows):
             yield split, row
-            progress.advance()
 
 
 def _published_file(name: str, option: str, place: str, options: Options) -> Path:
@@ -203,14 +202,12 @@ def _stories(options: Options) -> Iterator[tuple[str, Row]]:
                     places[name] = spool.tell(), len(content)
                     spool.write(content)
         for split in SPLITS:
-            progress = Progress(f"cnn_dm {split}", len(urls[split]), "stories")
-            for url in urls[split]:
+            for url in progress(f"cnn_dm {split}", len(urls[split]), "stories", urls[split]):
                 row = Row(url, fault="no story in the archives")
                 if place := places.get(story_name(url)):
                     spool.seek(place[0])
                     row = _story_row(url, spool.read(place[1]))
                 yield split, row
-                progress.advance()
 
 
 def _story_row(url: str, content: bytes) -> Row:

@@ -29,7 +29,7 @@ from utils.files import check_output, write_json
 from utils.lines import iter_lines
 from utils.metrics.baselines import lead, oracle
 from utils.metrics.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, rouge_table
-from utils.progress import Progress, start_log
+from utils.progress import progress, start_log
 
 PERCENTILES = (1, 5, 25, 50, 75, 90, 95, 99)
 LEADS = (1, 3)
@@ -99,10 +99,7 @@ def baselines(pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, float]]:
     """ROUGE F in percent of summaries that need no training: name -> mean of each type."""
     texts = {f"first {n} sentence{'s' * (n > 1)}": [lead(source, n) for source, _ in pairs] for n in LEADS}
     best = texts["oracle: best sentences, greedily"] = []
-    progress = Progress("oracle", len(pairs), "examples")
-    for source, target in pairs:
-        best.append(oracle(source, target))
-        progress.advance()
+    best += [oracle(source, target) for source, target in progress("oracle", len(pairs), "examples", pairs)]
     return {name: rouge(summaries, [target for _, target in pairs]) for name, summaries in texts.items()}
 
 

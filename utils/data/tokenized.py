@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.progress import Progress
+from utils.progress import progress
 
 # Texts that the tokenizer gets at once: enough to keep its threads busy, few enough to bound its memory.
 _AT_ONCE = 512
@@ -57,8 +57,7 @@ def type_of_ids(tokenizer: BartTokenizer) -> pa.DataType:
 def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[pa.ListArray]:
     """Give the ids of `total` texts, _CHUNK of them at a time, cut to max_length tokens with `</s>` kept last."""
     kind = type_of_ids(tokenizer)
-    progress = Progress("tokenising", total, "texts", shown=total > _AT_ONCE)
-    texts = iter(texts)
+    texts = iter(progress("tokenising", total, "texts", texts, shown=total > _AT_ONCE))
     while True:
         flat: list[np.ndarray] = []
         ends = [0]
@@ -66,7 +65,6 @@ def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_len
             rows = tokenizer.encode_many(some, max_length)
             flat.append(np.fromiter(chain.from_iterable(rows), kind.to_pandas_dtype()))
             ends += (ends[-1] + np.cumsum([len(row) for row in rows])).tolist()
-            progress.advance(len(some))
         if not flat:
             return
         yield pa.ListArray.from_arrays(pa.array(ends, pa.int32()), np.concatenate(flat))

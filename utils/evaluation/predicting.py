@@ -15,7 +15,7 @@ from utils.distributed import rank_and_world
 from utils.evaluation.journal import Journal
 from utils.evaluation.speed import ProcessSpeed
 from utils.memory import FittingSize, peak_memory_gb
-from utils.progress import Clock, Progress
+from utils.progress import Clock, progress
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def predict_share(
     def finish(number: int, prediction: Prediction) -> None:
         predicted[number] = prediction
         journal.add(number, prediction)
-        progress.advance()
+        bar.update()
         logger.debug("example %d: %d tokens, %.0f ms", number, prediction.tokens, 1000 * prediction.seconds)
 
     def continuous(left: list[int], size: int) -> Iterator[int]:
@@ -88,15 +88,15 @@ def predict_share(
         work, mine = continuous, len(share)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    progress = Progress("predicting" + (f" (process 1 of {world})" if world > 1 else ""), mine, "examples")
-    for batch in warmup:
-        fitting.run(batch, work)
-    speed.warmup_articles = len(predicted)
-    speed.latencies.clear()
-    clock.seconds.clear()
-    with clock.part("total"):
-        for batch in timed:
+    with progress("predicting" + (f" (process 1 of {world})" if world > 1 else ""), mine, "examples") as bar:
+        for batch in warmup:
             fitting.run(batch, work)
+        speed.warmup_articles = len(predicted)
+        speed.latencies.clear()
+        clock.seconds.clear()
+        with clock.part("total"):
+            for batch in timed:
+                fitting.run(batch, work)
     timed_numbers = [number for batch in timed for number in batch]
     speed.articles, speed.tokens = len(timed_numbers), sum(predicted[number].tokens for number in timed_numbers)
     clock.seconds["total"] -= clock.seconds["paused"]

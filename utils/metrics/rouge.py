@@ -24,7 +24,7 @@ from utils.errors import unwritable
 from utils.lines import read_lines
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import compare, means_and_intervals
-from utils.progress import Progress
+from utils.progress import progress
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +99,11 @@ def rouge_per_example(
     pool = Parallel(
         processes, batch_size=1, pre_dispatch="all", return_as="generator", idle_worker_timeout=_IDLE_SECONDS
     )
-    progress = Progress("ROUGE", len(pairs), "pairs", shown=len(pairs) > _PAIRS_PER_PROCESS)
     rows: list[list[float]] = []
-    for part in pool(delayed(score_pairs)(chunk, mode, exceptions) for chunk in chunks):
-        rows += part
-        progress.advance(len(part))
+    with progress("ROUGE", len(pairs), "pairs", shown=len(pairs) > _PAIRS_PER_PROCESS) as bar:
+        for part in pool(delayed(score_pairs)(chunk, mode, exceptions) for chunk in chunks):
+            rows += part
+            bar.update(len(part))
     columns = np.array(rows, dtype=np.float64).reshape(-1, len(ROUGE_TYPES[mode])).T
     return dict(zip(ROUGE_TYPES[mode], columns, strict=True))
 

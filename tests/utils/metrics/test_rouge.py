@@ -201,7 +201,7 @@ def test_an_interrupt_ends_all_processes() -> None:
     code = (
         "from utils.metrics import rouge\n"
         "rouge._PAIRS_PER_PROCESS = rouge._CHUNK = 1\n"
-        "rouge.Progress.advance = lambda self, count: print('scored', flush=True)\n"
+        "rouge.progress('', 1, '').__class__.update = lambda self, count: print('scored', flush=True)\n"
         "rouge.rouge(['a cat. ' * 400] * 10_000, ['a dog. ' * 400] * 10_000)\n"
     )
     restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have ignored it
