@@ -141,18 +141,18 @@ class HardwareOptions:
 
     def _resolve_devices(self) -> None:
         """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
-        launched = int(os.environ["LOCAL_WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ else None
+        launched = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
         accelerator = self.accelerator or ("cpu" if self.gpus == 0 else "gpu")
-        if self.gpus is not None and (accelerator == "gpu") != (self.gpus > 0):
-            raise InputError(f"--accelerator is {accelerator} and --gpus is {self.gpus}; give one of them")
         devices = self.devices or self.gpus or launched or 1
-        if self.gpus and devices != self.gpus:
-            raise InputError(f"--devices is {devices} and --gpus is {self.gpus}; give one of them")
-        if launched is not None and devices != launched:
-            name = "gpus" if self.gpus else "devices"
+        gpus = devices if accelerator == "gpu" else 0
+        if self.gpus not in (None, gpus):
+            raise InputError(
+                f"--gpus is {self.gpus}, but --accelerator {accelerator} with {devices} devices; give --gpus"
+            )
+        if launched and devices != launched:
+            name = "gpus" if gpus else "devices"
             raise InputError(f"--{name} is {devices}; torchrun started {launched} processes on this machine")
-        resolved = {"accelerator": accelerator, "devices": devices, "gpus": devices if accelerator == "gpu" else 0}
-        for name, value in resolved.items():
+        for name, value in {"accelerator": accelerator, "devices": devices, "gpus": gpus}.items():
             object.__setattr__(self, name, value)
 
     @property
