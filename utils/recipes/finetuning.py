@@ -28,8 +28,9 @@ from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.tasks.task import Task
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
+from utils.training.options import Plan
 from utils.training.precision import keeps_master_weights, precision_name
-from utils.training.trainer import EXPORT, Plan, train
+from utils.training.trainer import EXPORT, train
 
 # What the order of the training examples and the meaning of the optimizer's state depend on, besides the data.
 LASTING_OPTIONS = (
@@ -79,11 +80,9 @@ def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any]
         task.encode(splits["val"], "val"),
         task.collate,
         args.data,
-        seed=args.run.seed,
-        processes=args.hardware.processes,
-        max_steps=args.optimisation.max_steps,
-        max_epochs=args.optimisation.max_epochs,
-        pin_memory=args.hardware.gpus > 0,
+        args.optimisation,
+        args.hardware,
+        args.run.seed,
     )
     plan = Plan(
         args.run,

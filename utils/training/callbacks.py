@@ -156,7 +156,7 @@ class CountSkippedSteps(Callback):
                 trainer,
                 f"{self.in_a_row} steps in a row, up to step {trainer.global_step}, were skipped because gradients "
                 f"overflow fp16 even at a loss scale of {scaler.get_scale():g}; try --bf16, or a --learning_rate lower "
-                f"than {pl_module.optimisation.learning_rate:g}",
+                f"than {pl_module.plan.optimisation.learning_rate:g}",
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from bart.errors import InputError
 from utils.cli import option
@@ -160,3 +163,23 @@ class HardwareOptions:
         """Processes that train together on all machines."""
         # WORLD_SIZE alone is also set by schedulers of single processes.
         return int(os.environ["WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ else self.devices
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training run.
+
+    Attributes:
+        settings: all options by name, for the loggers.
+        metric: the figure of validation that makes a checkpoint the best one.
+        identity: what a run that goes on from a checkpoint must share with the one that wrote it.
+        checkpoint: to go on from.
+    """
+
+    run: RunOptions
+    hardware: HardwareOptions
+    optimisation: OptimisationOptions
+    settings: Mapping[str, Any]
+    metric: str
+    identity: dict[str, Any]
+    checkpoint: Path | None
