@@ -164,8 +164,6 @@ def overflow_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> list[Tensor
 
 def test_all_processes_stop_and_name_the_examples_of_the_one_that_failed(options: list[str], tmp_path: Path) -> None:
     _, whole = bad_step(options)
-    start = options.index("--gpus")
-    options[start : start + 2] = ["--accelerator", "cpu"]
     options += ["--train_batch_size", "2"]
     statuses = forked.finish(forked.start(options, tmp_path / "run", ranks=2, before=partial(poison, math.nan)))
     assert statuses == [1, 1]
