@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +144,10 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
 
 def write_records(args: FinetuneArguments, output_dir: Path) -> None:
     """Write arguments.yaml and environment.json; those of an earlier run, and its metrics, are kept under a number."""
-    names = [output_dir / name for name in ("arguments.yaml", "environment.json", "metrics.csv")]
-    kept = [re.fullmatch(r"\w+\.(\d+)\.\w+", path.name) for path in output_dir.iterdir()]
-    number = 1 + max((int(match[1]) for match in kept if match), default=0)
-    for path in names:
-        if path.exists():
-            path.rename(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+    number = next(n for n in count(1) if not (output_dir / f"arguments.{n}.yaml").exists())
+    for stem, suffix in (("arguments", "yaml"), ("environment", "json"), ("metrics", "csv")):
+        if (path := output_dir / f"{stem}.{suffix}").exists():
+            path.rename(output_dir / f"{stem}.{number}.{suffix}")
     (output_dir / "arguments.yaml").write_text(yaml.safe_dump(args.settings()))
     (output_dir / "environment.json").write_text(json.dumps(environment(args.hardware.gpus), indent=2) + "\n")
 
