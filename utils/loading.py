@@ -19,7 +19,6 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option
 
-MODEL, REGULARISATION = "model", "regularisation"
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
 # What a training checkpoint holds; a file that lacks one of these is something else.
@@ -32,7 +31,7 @@ class ModelOptions:
 
     model_name_or_path: str = option(
         "facebook/bart-large",
-        section=MODEL,
+        section="model",
         help="initial weights: a Hub name, a directory, a checkpoint file, or 'scratch' for random ones",
     )
     config_path: str = option("configs/config.json", help="JSON with the architecture and decoding options")
@@ -54,7 +53,7 @@ class ModelOptions:
     )
     dropout: float | None = option(
         None,
-        section=REGULARISATION,
+        section="regularisation",
         least=0,
         most=0.99,
         help="of embeddings and layer outputs; by default the config's",

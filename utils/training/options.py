@@ -11,8 +11,6 @@ from typing import Any
 from bart.errors import InputError
 from utils.cli import option
 
-RUN, TRAINING = "run", "training"
-VALIDATION, HARDWARE = "validation", "hardware and precision"
 POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, transformers' default
 COSINE_CYCLES = 4  # decays of cosine_w_restarts (Loshchilov & Hutter, 2017); transformers' default of 1 has no restart
 # Their names and options in transformers.
@@ -33,7 +31,7 @@ LAST = "last"  # what --resume_from_checkpoint calls the newest checkpoint of --
 class RunOptions:
     """What a run does, where it writes, and when it saves, validates and logs."""
 
-    config: str | None = option(None, section=RUN, help="YAML file of these options by name; the command line wins")
+    config: str | None = option(None, section="run", help="YAML file of these options by name; the command line wins")
     output_dir: str = option("results", help="where logs, checkpoints, the export and scores are written")
     do_train: bool = option(False, help="train on the train split")
     do_predict: bool = option(False, help="score the test split, with the best checkpoint after training")
@@ -52,7 +50,7 @@ class RunOptions:
 
     val_check_interval: float = option(
         1.0,
-        section=VALIDATION,
+        section="validation",
         above=0,
         help="validate every so many epochs (up to 1), or every so many training samples (above 1)",
     )
@@ -77,7 +75,7 @@ class OptimisationOptions:
 
     optimizer: str = option(
         "adamw",
-        section=TRAINING,
+        section="training",
         choices=OPTIMIZERS,
         help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
         "fused AdamW and our lamb serve",
@@ -107,7 +105,10 @@ class HardwareOptions:
     """Devices, processes and precision. --gpus, --accelerator and --devices agree once the object is made."""
 
     gpus: int | None = option(
-        None, section=HARDWARE, least=0, help="GPUs of this machine to train on; 0 trains on the CPU; by default 1"
+        None,
+        section="hardware and precision",
+        least=0,
+        help="GPUs of this machine to train on; 0 trains on the CPU; by default 1",
     )
     accelerator: str | None = option(None, choices=("cpu", "gpu"), help="with --devices, another way to say --gpus")
     devices: int | None = option(
