@@ -47,13 +47,7 @@ def _snapshot(name: str, patterns: list[str]) -> Path:
     # Imported here: local paths, the common case, need not wait for an HTTP client to load. The client's base error
     # comes from huggingface_hub because its releases differ in the client (httpx, httpx2).
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        HTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=patterns))
@@ -62,15 +56,6 @@ def _snapshot(name: str, patterns: list[str]) -> Path:
             f"{name!r} is neither a file or folder here nor a Hub name: give a folder, a checkpoint file, or a name of "
             "the form name or organisation/name"
         ) from None
-    except GatedRepoError as error:
-        raise InputError(
-            f"{name}: the Hub gives this repository only to users who asked for access: accept its terms there and set "
-            "HF_TOKEN"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise InputError(
-            f"{name}: no such file or folder here, and no such repository on the Hub (or a private one: set HF_TOKEN)"
-        ) from error
     except LocalEntryNotFoundError as error:
         # The cache may lack files which the caller could do without, such as the second of two weight formats.
         partial = getattr(error, "snapshot_path", None)
@@ -80,9 +65,11 @@ def _snapshot(name: str, patterns: list[str]) -> Path:
                 "its cache lacks this repository: connect once, or give a local folder"
             ) from error
         folder = Path(partial)
-    except (HTTPError, OSError) as error:
+    except (HTTPError, OSError) as error:  # also where there is no such repository, or HF_TOKEN gives no access
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{name}: could not be downloaded from the Hub: {reason[:300]}") from error
+        raise InputError(
+            f"{name}: no such file or folder here, and not to be had from the Hub: {reason[:400]}"
+        ) from error
     if not folder.is_dir() or not any(folder.iterdir()):
         raise InputError(f"{name}: the Hub repository has none of the files {', '.join(patterns)}")
     return folder

@@ -14,23 +14,24 @@ fail() { # message
 # Each value becomes the variable NAME; a value that is empty or left off is DEFAULT. All other arguments become the
 # array `options`.
 read_arguments() {
-    local names=() values=() i
+    local names=() name value
     while [[ $1 != -- ]]; do
         names+=("$1")
         shift
     done
     shift
-    while (($# > 0)) && [[ $1 != --* ]]; do
-        values+=("$1")
-        shift
+    for name in "${names[@]}"; do
+        value=
+        if (($# > 0)) && [[ $1 != --* ]]; then
+            value=$1
+            shift
+        fi
+        printf -v "${name%%=*}" %s "${value:-${name#*=}}"
     done
-    options=("$@")
-    if ((${#values[@]} > ${#names[@]})); then
-        fail "${#values[@]} positional values, at most ${#names[@]} are known; options start with --"
+    if (($# > 0)) && [[ $1 != --* ]]; then
+        fail "$1 is one positional value too many; ${#names[@]} are known, options start with --"
     fi
-    for ((i = 0; i < ${#names[@]}; i++)); do
-        printf -v "${names[i]%%=*}" %s "${values[i]:-${names[i]#*=}}"
-    done
+    options=("$@")
 }
 
 # Set the array `precision` to the option of a precision; fp32 has none.
@@ -39,8 +40,6 @@ read_precision() { # name of the variable that holds it, precisions that are all
     if [[ " $allowed " != *" $value "* ]]; then
         fail "$name is '$value'; allowed: ${allowed// /, }"
     fi
-    precision=()
-    if [[ $value != fp32 ]]; then
-        precision=("--$value")
-    fi
+    precision=("--$value")
+    [[ $value != fp32 ]] || precision=()
 }

@@ -12,20 +12,18 @@ the last step counts, loading and logging too, but not validation and checkpoint
 tensors on a GPU and that of the process on a CPU. Articles are made up of the sample corpus's words, as many as XSum's
 have.
 
-MFU, model FLOP utilisation (Chowdhery et al., 2022, appendix B), is the rate of the operations that the model's matrix
-products need for tokens that are not padding, as a share of the rate of one large matrix product on the same device.
+MFU, model FLOP utilisation (Chowdhery et al., 2022, appendix B), is the rate of the operations that torch counts in the
+matrix products of an example of mean length, as a share of the rate of one large matrix product on the same device.
 """
 
 from __future__ import annotations
 
 import csv
 import os
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,15 +32,15 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
+from torch.utils.flop_counter import FlopCounterMode
 
-from bart.errors import InputError
+from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.benchmark import AMPERE, LOG_EVERY, with_warm_up
+from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.made_up import write_made_up_articles
 from utils.data.batches import Batch, Batches
@@ -50,12 +48,11 @@ from utils.data.order import RunOrder, TrainOrder
 from utils.data.pairs import TokenPairs, collate_pairs
 from utils.data.token_cache import check_pairs
 from utils.files import check_output, write_json
-from utils.machine import check_gpus
-from utils.measuring import in_turns, machine, made_up_config, table
+from utils.machine import check_gpus, environment
+from utils.measuring import compared, in_new_process, in_turns, made_up_config, table
 from utils.memory import peak_memory_gb
-from utils.processes import in_new_process
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
-from utils.training.measurements import Stamp, seconds, stamp
+from utils.training.measurements import seconds, stamp
 from utils.training.options import POLYNOMIAL_END
 
 OURS, THEIRS = MODES = ("ours", "transformers")
@@ -63,9 +60,9 @@ OURS, THEIRS = MODES = ("ours", "transformers")
 WORDS = {"source": (431, 0.6), "target": (23, 0.3)}
 COLUMNS = {
     "mode": "mode",
-    "samples_per_second": "samples/s",
+    "rate": "samples/s",
     "tokens_per_second": "tokens/s",
-    "speed_to_transformers": "x transformers",
+    "speed_up": "speed-up",
     "mfu": "MFU",
     "peak_memory_gb": "peak GB",
 }
@@ -153,9 +150,8 @@ def prepare(args: Arguments, folder: Path) -> dict[str, float]:
         write_made_up_articles(folder / "data", split, count, WORDS)
     examples, order = training_order(args, folder)
     timed = [number for step in list(order)[LOG_EVERY:] for batch in step for number in batch]
-    sources, targets = examples.lengths[timed].T.astype(float)
-    operations = training_operations(config, sources, targets)
-    return {"tokens": float((sources + targets).mean()), "operations": float(operations.mean())}
+    lengths = examples.lengths[timed].mean(axis=0)
+    return {"tokens": float(lengths.sum()), "operations": training_operations(config, *map(round, lengths.tolist()))}
 
 
 def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]:
@@ -169,51 +165,34 @@ def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]
     return examples, RunOrder(order, args.all_steps)
 
 
-def training_operations(config: Any, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Operations of matrix products in a step with frozen embeddings, for examples of so many source and target tokens.
-
-    The forward pass takes two for each weight and token, and four times the width for each pair of positions that
-    attend, which are half of all pairs in the decoder's own attention. The backward pass takes twice as many, but only
-    as many for the output table, which is frozen.
-    """
-    width, layers = config.d_model, config.encoder_layers
-    source_weights = layers * (4 * width**2 + 2 * width * config.encoder_ffn_dim) + layers * 2 * width**2
-    target_weights = layers * (6 * width**2 + 2 * width * config.decoder_ffn_dim)
-    pairs = layers * (sources**2 + targets * (targets + 1) / 2 + sources * targets)
-    head = 2 * config.vocab_size * width * targets
-    return 3 * (2 * (source_weights * sources + target_weights * targets) + 4 * width * pairs) + 2 * head
+def training_operations(config: BartConfig, source_length: int, target_length: int) -> int:
+    """Operations of matrix products in a step with frozen embeddings, for one example of so many tokens."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = freeze_embeddings(BartForConditionalGeneration(config).train())
+        source, target = (torch.ones(1, length, dtype=torch.long) for length in (source_length, target_length))
+        model(source, labels=target).loss.backward()
+    return counter.get_total_flops()
 
 
-class Clock:
-    """Notes when each optimizer step of this process ends, whoever takes it, and how much memory was held by then."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.stamps: list[Stamp] = []
-        self.peak_memory_gb = 0.0
-
-    def step_ends(self, *_: Any) -> None:
-        self.stamps.append(stamp(self.device))
-        self.peak_memory_gb = peak_memory_gb(self.device)
-
-    def last(self, steps: int) -> float:
-        """Seconds of so many steps at the end. Steps that fp16's loss scaler skips are not seen; they come first."""
-        return seconds(self.stamps[-1 - steps], self.stamps[-1])
+def freeze_embeddings(model: Any) -> Any:
+    """Freeze those of ours, or of transformers."""
+    for embeddings in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
+        embeddings.requires_grad_(False)
+    return model
 
 
 def train(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: samples per second, peak memory, and the loss of every LOG_EVERY-th step."""
-    clock = Clock(torch.device("cuda" if args.gpus else "cpu"))
-    hook = register_optimizer_step_post_hook(clock.step_ends)
+    device = torch.device("cuda" if args.gpus else "cpu")
+    ends = []  # of each optimizer step, whoever takes it: when, and how much memory had been held by then
+    hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
     losses = train_ours(args, folder) if mode == OURS else train_theirs(args, folder)
     hook.remove()
     timed = args.all_steps - LOG_EVERY
-    samples = timed * SHAPES[args.shape].batch_size
-    return {
-        "samples_per_second": samples / clock.last(timed),
-        "peak_memory_gb": clock.peak_memory_gb,
-        "losses": losses,
-    }
+    # Steps that fp16's loss scaler skips are not seen; they come first.
+    (start, _), (end, peak) = ends[-1 - timed], ends[-1]
+    rate = timed * SHAPES[args.shape].batch_size / seconds(start, end)
+    return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
 
 
 def train_ours(args: Arguments, folder: Path) -> list[float]:
@@ -237,9 +216,7 @@ def train_theirs(args: Arguments, folder: Path) -> list[float]:
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     options = parse_finetune_arguments(recipe(args, folder))
-    model = Theirs.from_pretrained(folder / "model")
-    for embeddings in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
-        embeddings.requires_grad_(False)
+    model = freeze_embeddings(Theirs.from_pretrained(folder / "model"))
     examples, order = training_order(args, folder)
     pad_token_id = model.config.pad_token_id
     loader = DataLoader(
@@ -303,48 +280,26 @@ def product_rate(args: Arguments) -> float:
     return 2 * len(matrix) ** 3 / min(seconds(*pair) for pair in pairwise(stamps))
 
 
-def summarise(
-    runs: Mapping[str, Sequence[dict[str, Any]]], sample: Mapping[str, float], rate: float
-) -> list[dict[str, Any]]:
-    """One row of figures per mode."""
-    medians = {mode: statistics.median(run["samples_per_second"] for run in done) for mode, done in runs.items()}
-    return [
-        {
-            "mode": mode,
-            "samples_per_second": median,
-            "tokens_per_second": median * sample["tokens"],
-            "speed_to_transformers": median / medians[THEIRS],
-            "mfu": median * sample["operations"] / rate,
-            "peak_memory_gb": max(run["peak_memory_gb"] for run in runs[mode]),
-            "runs": runs[mode],
-        }
-        for mode, median in medians.items()
-    ]
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(Arguments, argv, str(__doc__), prog="benchmark_training.py")
-    if find_spec("accelerate") is None:
-        raise InputError("transformers' Trainer needs accelerate: pip install -r requirements-dev.txt")
     if args.gpus is None:
         args = replace(args, gpus=int(torch.cuda.is_available()))
     check_gpus(args.gpus)
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
-    if args.gpus and args.precision in ("tf32", "bf16") and torch.cuda.get_device_capability() < AMPERE:
-        raise InputError(f"--precision is {args.precision}, which this GPU lacks; allowed: fp32, fp16")
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     # Of several GPUs the Trainer would use all.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    info = machine("accelerate")
+    info = environment(args.gpus, "accelerate")
     with TemporaryDirectory(prefix="benchmark_training_") as temporary:
         folder = Path(temporary)
         sample = in_new_process(prepare, args, folder)
         rate = in_new_process(product_rate, args)
         runs = in_turns(MODES, args.rounds, train, args, folder)
-    results = summarise(runs, sample, rate)
-    device = info["gpus"][0] if args.gpus else f"{info['processor']}, {info['cores']} cores"
-    print(f"{args.shape} in {args.precision} on {device}")
-    print(f"batches of {SHAPES[args.shape].batch_size}, {sample['tokens']:.0f} tokens a sample")
+    results = compared(runs, THEIRS)
+    for row in results:
+        row |= {"tokens_per_second": row["rate"] * sample["tokens"], "mfu": row["rate"] * sample["operations"] / rate}
+        row["losses"] = runs[row["mode"]][0]["losses"]
+    print(f"{args.shape} in {args.precision} on {info['devices'][0]}, {sample['tokens']:.0f} tokens a sample")
     print(table(results, COLUMNS))
     print(f"MFU is the share of {rate / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
     if args.output is not None:

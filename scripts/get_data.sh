@@ -1,8 +1,4 @@
 #!/usr/bin/env bash
 # CNN-DM and XSum as line files: bash scripts/get_data.sh [folder] [cnn_dm] [xsum] [sample] [--any_option_of_get_data ...]
-#
-# The folder is data/ unless named, the sets cnn_dm and xsum; --help lists the options. A set that is there is left alone,
-# and a run that was interrupted can be started again.
-set -euo pipefail
-
+# The folder is data/ unless named, the sets cnn_dm and xsum; --help lists the options.
 exec python -m utils.corpora.get_data "$@"

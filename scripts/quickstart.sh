@@ -43,22 +43,16 @@ unless_there $vocabulary/tokenizer_config.json \
     python -m utils.corpora.train_tokenizer --data_dir $data --output_dir $vocabulary --vocab_size $vocab_size
 
 export RESULTS_DIR=$results
-if [[ -s $results/train_summary.json ]]; then # written after the export
-    phase "training"
-    echo "$results/export is trained already"
-    phase "scoring"
-    # The report is written last. Scores without it may be an earlier version's, which lack what is shown below.
-    if [[ -s $results/test_scores.json && $results/report.html -nt $results/test_scores.json ]]; then
-        echo "$results/test_scores.json is there already"
-    else
-        bash scripts/run_eval_summarization.sh $results/export 64 0 fp32 $beams $source_length $target_length $data $config
-    fi
-else
+if [[ ! -s $results/train_summary.json ]]; then # written after the export
     phase "training, then scoring with beam search"
     rm -rf $results # what an interrupted run left
     bash scripts/run_summarization.sh $data $config 0 $learning_rate $batch_size 1 fp32 $steps $warmup_steps \
         $source_length $target_length $beams 64 64 $val_interval $patience \
         --model_name_or_path scratch --tokenizer $vocabulary "${extras[@]}"
+else
+    phase "scoring with beam search"
+    unless_there $results/test_scores.json \
+        bash scripts/run_eval_summarization.sh $results/export 64 0 fp32 $beams $source_length $target_length $data $config
 fi
 
 phase "results"

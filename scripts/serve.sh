@@ -1,8 +1,4 @@
 #!/usr/bin/env bash
 # Summaries over HTTP: bash scripts/serve.sh <MODEL> [--any_option_of_utils.serving ...]
-#
-# MODEL is a checkpoint file, an exported directory or a Hub name; --help lists the options. SIGTERM and SIGINT let
-# what is in work end.
-set -euo pipefail
-
+# MODEL is a checkpoint file, an exported directory or a Hub name; --help lists the options.
 exec python -m utils.serving "$@"

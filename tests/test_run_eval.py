@@ -464,4 +464,4 @@ def test_scarce_memory_changes_nothing_but_the_batch(
     assert scarce["loss"] == enough["loss"]
     assert (speed(trained, "enough")["batch_size"], speed(trained, "scarce")["batch_size"]) == (4, 2)
     warnings = [record.getMessage() for record in caplog.records if "out of memory" in record.getMessage()]
-    assert warnings == ["out of memory with 4 examples at once; 2 fit: lower --bs to that"]
+    assert warnings == ["out of memory with 4 examples at once; going on with 2: lower --bs to what fits"]

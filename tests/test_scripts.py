@@ -279,9 +279,12 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
     [
         ("run_summarization.sh d c 0 1e-4 8 1 fp8", "PREC is 'fp8'; allowed: fp16, bf16, tf32, fp32"),
         ("run_summarization.sh d c 0 1e-4 8 1 int8", "PREC is 'int8'; allowed: fp16, bf16, tf32, fp32"),
-        ("run_summarization.sh 1 2 3 4 5 6 fp16 8 9 10 11 12 13 14 15 16 17", "17 positional values, at most 16"),
+        (
+            "run_summarization.sh 1 2 3 4 5 6 fp16 8 9 10 11 12 13 14 15 16 17",
+            "17 is one positional value too many; 16",
+        ),
         ("run_eval_summarization.sh", "0 positional values; a checkpoint"),
-        ("run_eval_summarization.sh 1 2 3 fp16 5 6 7 8 9 10", "10 positional values, at most 9 are known"),
+        ("run_eval_summarization.sh 1 2 3 fp16 5 6 7 8 9 10", "10 is one positional value too many; 9 are known"),
         ("run_eval_summarization.sh ckpt 8 1 fp8", "PRECISION is 'fp8'; allowed: fp16, bf16, tf32, fp32, int8"),
         ("run_eval_summarization.sh ckpt 8 two", "NUM_GPU is 'two'; allowed: a number of GPUs, 0 for the CPU"),
         ("run_eval_summarization.sh ckpt 8 17", "NUM_GPU is 17; this machine has 16 CUDA devices"),
@@ -451,28 +454,33 @@ def test_an_interpreter_that_will_not_do_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "venv").exists()
 
 
-def test_the_quickstart_scores_again_what_has_no_report_of_its_scores(tmp_path: Path) -> None:
+def test_the_quickstart_does_what_is_not_done(tmp_path: Path) -> None:
     contents = {
+        "scripts/run_summarization.sh": "echo training",
         "scripts/run_eval_summarization.sh": "echo scoring again",
         ".venv/bin/python": "#!/bin/sh\nexit 0\n",
-        **dict.fromkeys(("requirements.txt", ".venv/installed-requirements.txt"), "torch"),
         **dict.fromkeys(("data/sample/test.target", "data/sample/tokenizer/tokenizer_config.json"), "there"),
-        **dict.fromkeys((f"results/quickstart/{name}" for name in ("train_summary.json", "test_scores.json")), "there"),
     }
+    for name in ("quickstart.sh", "setup_env.sh"):
+        contents[f"scripts/{name}"] = (ROOT / "scripts" / name).read_text()
     for name, content in contents.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
     (tmp_path / ".venv/bin/python").chmod(0o755)
-    for name in ("quickstart.sh", "setup_env.sh"):
-        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
 
-    def quickstart() -> str:
+    def done() -> tuple[bool, bool]:
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "VENV")}
         command = ["bash", str(tmp_path / "scripts/quickstart.sh")]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        return "\ntraining\n" in printed, "scoring again" in printed
 
-    assert "scoring again" in quickstart()
-    (tmp_path / "results/quickstart/report.html").touch()
-    assert "scoring again" not in quickstart()
-    os.utime(tmp_path / "results/quickstart/report.html", (0, 0))  # of the training alone
-    assert "scoring again" in quickstart()
+    results = tmp_path / "results/quickstart"
+    results.mkdir(parents=True)
+    (results / "step10.ckpt").write_text("of an interrupted run")
+    assert done() == (True, False)
+    assert not results.exists()
+    results.mkdir()
+    (results / "train_summary.json").write_text("{}")
+    assert done() == (False, True)
+    (results / "test_scores.json").write_text("{}")
+    assert done() == (False, False)

@@ -29,40 +29,25 @@ from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
 from utils.errors import RunError
 from utils.files import write_json
-from utils.machine import PRECISIONS, ROOT
-from utils.measuring import machine, table
+from utils.machine import PRECISIONS, ROOT, environment
+from utils.measuring import table
 
-AMPERE = (8, 0)  # the compute capability from which GPUs have tf32 and bf16
 GRACE_SECONDS = 40  # from SIGTERM to SIGKILL; torchrun takes up to 30 to end its processes
-POLL_SECONDS = 0.2
 LOG_EVERY = 5  # optimizer steps; throughput is averaged over such intervals
-SHARED = {
+ON_GPUS = ("fp32", "tf32", "bf16", "fp16")
+COLUMNS = {
     **{"device": "NUM_GPU", "precision": "precision", "batch_size": "batch"},
     **{"throughput": "throughput", "tokens_per_second": "tokens/s", "speed_up": "speed-up", "weak_scaling": "scaling"},
 }
 LATENCIES = {"latency_mean": "mean ms", **{f"latency_p{point}": f"{point} %" for point in (50, 90, 95, 99, 100)}}
-COLUMNS = {
-    "training": {**SHARED, "step_milliseconds": "step ms", "peak_memory_gb": "peak GB"},
-    "inference": {**SHARED, **LATENCIES, "peak_memory_gb": "peak GB"},
-}
-LEGENDS = {
-    "training": "throughput: samples per second; tokens: of sources and targets, without padding; step ms: median",
-    "inference": "throughput: articles per second; tokens: generated ones; ms: what an article spends in the batch",
-}
 
 
 @dataclass
 class Row:
-    """A configuration and, once it has been run, its figures or why there are none.
+    """A configuration and, once it has been run, its figures or why there are none."""
 
-    Attributes:
-        gpus: 0 for the CPU.
-        batch_size: examples per process at once.
-    """
-
-    gpus: int
+    gpus: int  # 0 for the CPU
     precision: str
-    batch_size: int
     figures: dict[str, float] = field(default_factory=dict)
     failure: str | None = None
 
@@ -72,21 +57,21 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which configurations are measured, for how long at most, and where results go."""
+class Arguments:
+    """What both benchmarks take: the configurations, the seconds of a row, and where results go."""
 
     gpu_counts: tuple[int, ...] = option(
         (), least=0, help="GPUs of each row, 0 for the CPU; by default 0, and 1, 2, 4, ... and all"
     )
     precisions: tuple[str, ...] = option(
-        (), choices=PRECISIONS, help="precisions of each; by default all that the device has"
+        (), choices=PRECISIONS, help="precisions of each; by default all that such a device may have"
     )
     time_limit: float = option(1800, above=0, help="seconds that a row may take")
     results_dir: str | None = option(None, help="by default results/bart_pyt_<kind>_benchmark_<stamp>")
 
 
 @dataclass(frozen=True)
-class TrainingArguments:
+class TrainingArguments(Arguments):
     """The benchmark of training."""
 
     batch_size: int = option(24, positional=True, least=1, help="examples per process at once")
@@ -95,20 +80,23 @@ class TrainingArguments:
     data_dir: str = option("data/xsum", positional=True, help="directory with {train,val}.{source,target}")
     config_path: str = option("configs/config_xsum.json", help="JSON with the architecture")
     steps: int = option(50, least=1, help="optimizer steps that are measured")
-    choice: Choice = Choice()
 
     kind: ClassVar[str] = "training"
     cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16")
+    columns: ClassVar[dict[str, str]] = {**COLUMNS, "step_milliseconds": "step ms", "peak_memory_gb": "peak GB"}
+    legend: ClassVar[str] = (
+        "throughput: samples per second; tokens: of sources and targets, without padding; step ms: median"
+    )
 
     def command(self, row: Row) -> list[str]:
         """What runs a row: the recipe."""
         lengths = (self.max_source_length, self.max_target_length)
         steps = (with_warm_up(self.steps), 1)
-        values = (self.data_dir, self.config_path, row.gpus, 1e-4, row.batch_size, 1, row.precision, *steps, *lengths)
+        values = (self.data_dir, self.config_path, row.gpus, 1e-4, self.batch_size, 1, row.precision, *steps, *lengths)
         return [
             *("bash", "scripts/run_summarization.sh", *map(str, values)),
-            *("1", str(row.batch_size), str(row.batch_size), "1.0", "-1"),
-            *("--n_val", str(row.batch_size), "--log_every_n_steps", str(LOG_EVERY)),
+            *("1", str(self.batch_size), str(self.batch_size), "1.0", "-1"),
+            *("--n_val", str(self.batch_size), "--log_every_n_steps", str(LOG_EVERY)),
         ]
 
     def figures(self, folder: Path) -> dict[str, float]:
@@ -120,21 +108,19 @@ class TrainingArguments:
         with (folder / "metrics.csv").open(encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if row["samples_per_second"]]
         measured = rows[1:]  # the first logging interval warms up
-        if not measured:
-            raise ValueError(f"metrics.csv has {len(rows)} intervals")
-        # All intervals have equally many samples, so these are the seconds of one sample in each.
-        seconds = [1 / float(row["samples_per_second"]) for row in measured]
-        tokens = sum(float(row["tokens_per_second"]) * time for row, time in zip(measured, seconds, strict=True))
+        # All intervals have equally many samples.
+        throughput = statistics.harmonic_mean(float(row["samples_per_second"]) for row in measured)
+        tokens = statistics.mean(float(row["tokens_per_second"]) / float(row["samples_per_second"]) for row in measured)
         return {
-            "throughput": len(seconds) / sum(seconds),
-            "tokens_per_second": tokens / sum(seconds),
+            "throughput": throughput,
+            "tokens_per_second": throughput * tokens,
             "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
             "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
         }
 
 
 @dataclass(frozen=True)
-class InferenceArguments:
+class InferenceArguments(Arguments):
     """The benchmark of inference."""
 
     batch_size: int = option(128, positional=True, least=1, help="articles per process at once")
@@ -147,16 +133,19 @@ class InferenceArguments:
     data_dir: str = option("data/xsum", positional=True, help="directory with test.{source,target}")
     config_path: str = option("configs/config_xsum.json", positional=True, help="JSON with the decoding options")
     batches: int = option(8, least=1, help="batches that are measured, if the test split has so many")
-    choice: Choice = Choice()
 
     kind: ClassVar[str] = "inference"
     cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "int8")
+    columns: ClassVar[dict[str, str]] = {**COLUMNS, **LATENCIES, "peak_memory_gb": "peak GB"}
+    legend: ClassVar[str] = (
+        "throughput: articles per second; tokens: generated ones; ms: what an article spends in the batch"
+    )
 
     def command(self, row: Row) -> list[str]:
         """What runs a row: scoring of `batches` batches, after one to warm up."""
         lengths = (self.max_source_length, self.max_target_length)
-        values = (self.model, row.batch_size, row.gpus, row.precision, self.eval_beams, *lengths)
-        articles = row.batch_size * max(row.gpus, 1) * (self.batches + 1)
+        values = (self.model, self.batch_size, row.gpus, row.precision, self.eval_beams, *lengths)
+        articles = self.batch_size * max(row.gpus, 1) * (self.batches + 1)
         return [
             *("bash", "scripts/run_eval_summarization.sh", *map(str, values), self.data_dir, self.config_path),
             *("--n_obs", str(articles), "--warmup_batches", "1"),
@@ -175,8 +164,8 @@ class InferenceArguments:
         }
 
 
-Arguments = TrainingArguments | InferenceArguments
-KINDS: dict[str, type[Arguments]] = {"training": TrainingArguments, "inference": InferenceArguments}
+Benchmark = TrainingArguments | InferenceArguments
+KINDS: dict[str, type[Benchmark]] = {"training": TrainingArguments, "inference": InferenceArguments}
 
 
 def with_warm_up(steps: int) -> int:
@@ -184,57 +173,36 @@ def with_warm_up(steps: int) -> int:
     return LOG_EVERY * (1 - -steps // LOG_EVERY)
 
 
-def parse(argv: Sequence[str]) -> tuple[Arguments, list[str]]:
+def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
     """The benchmark that a command line and the environment ask for, and the options for the program measured."""
-    kind, *words = argv or [""]
-    if kind not in KINDS:
-        raise InputError(f"the first argument is {kind!r}; allowed: {', '.join(KINDS)}")
+    kind, *words = argv
     cut = next((place for place, word in enumerate(words) if word.startswith("--")), len(words))
-    given, extras = (words, []) if "--help" in words[cut : cut + 1] else (words[:cut], words[cut:])
-    for each in (*fields(KINDS[kind]), *fields(Choice)):
+    given, extras = words[:cut], words[cut:]
+    if extras[:1] == ["--help"]:
+        given, extras = ["--help"], []
+    for each in fields(KINDS[kind]):
         value = os.environ.get(each.name.upper())
-        if value and each.metadata and not each.metadata["positional"]:
-            is_list = isinstance(each.default, tuple)
-            given += [f"--{each.name}", *value.replace(",", " ").split()] if is_list else [f"--{each.name}={value}"]
+        if value and not each.metadata["positional"]:
+            given += [f"--{each.name}", *(value.split() if isinstance(each.default, tuple) else [value])]
     args = parse_dataclass(
         KINDS[kind],
         given,
         f"{str(__doc__).splitlines()[0]}\n\nThe options below are read from the environment, by their names in "
         "capitals, such as STEPS=20;\noptions of the command line go to the program that is measured.",
         prog=f"python -m utils.benchmark {kind}",
-        parts={"choice": Choice},
     )
     return args, extras
 
 
-def configurations(args: Arguments) -> list[Row]:
-    """The rows, in order.
-
-    Raises:
-        InputError: gpu_counts or precisions hold what the machine does not have.
-    """
+def configurations(args: Benchmark) -> list[Row]:
+    """The rows, in order."""
     available = torch.cuda.device_count()
     every = sorted({0, *(2**n for n in range(available.bit_length())), available})
-    counts = list(dict.fromkeys(args.choice.gpu_counts)) or every
-    shown = " ".join(map(str, counts))
-    if max(counts) > available:
-        raise InputError(
-            f"GPU_COUNTS is {shown}; allowed: numbers from 0, the CPU, to {available}, the GPUs of this machine"
-        )
-    on_gpus: tuple[str, ...] = ()
-    if max(counts) > 0:
-        is_newer = torch.cuda.get_device_capability() >= AMPERE
-        on_gpus = ("fp32", "tf32", "bf16", "fp16") if is_newer else ("fp32", "fp16")
-    wanted = args.choice.precisions or PRECISIONS
-    rows = [
-        Row(count, precision, args.batch_size)
-        for count in counts
-        for precision in (on_gpus if count else args.cpu_precisions)
-        if precision in wanted
+    return [
+        Row(count, precision)
+        for count in args.gpu_counts or every
+        for precision in args.precisions or (ON_GPUS if count else args.cpu_precisions)
     ]
-    if not rows:
-        raise InputError(f"PRECISIONS is {' '.join(wanted)}, none of which GPU_COUNTS {shown} has here")
-    return rows
 
 
 def end_group(leader: subprocess.Popen[bytes]) -> None:
@@ -253,7 +221,7 @@ def end_group(leader: subprocess.Popen[bytes]) -> None:
 
 
 def run(command: Sequence[str], folder: Path, time_limit: float) -> int | None:
-    """Run a command with its output in `folder/output.txt`, which is shown on stderr, and end what it leaves running.
+    """Run a command with its output in `folder/output.txt`, and end what it leaves running.
 
     The output goes to a file, not a pipe, since a process that outlives the command would keep the pipe open.
 
@@ -261,46 +229,33 @@ def run(command: Sequence[str], folder: Path, time_limit: float) -> int | None:
         The exit status; None if it took longer than the time limit.
     """
     environment = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
-    path = folder / "output.txt"
-    end = time.monotonic() + time_limit
-    with path.open("wb") as output, path.open(encoding="utf-8", errors="replace") as written:
+    with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
-        try:
-            while process.poll() is None and time.monotonic() < end:
-                time.sleep(POLL_SECONDS)
-                print(written.read(), end="", file=sys.stderr, flush=True)
-            return process.poll()
-        finally:
-            end_group(process)
-            process.wait()
-            print(written.read(), end="", file=sys.stderr, flush=True)
+    try:
+        return process.wait(time_limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        end_group(process)
 
 
 def reason(lines: Iterable[str]) -> str | None:
     """The line of a failed run's output that says most about why: an error's, or the last; None if there is none."""
     lines = [line.strip() for line in lines if line.strip()]
-    # Errors that follow from the end of another process, and torchrun's last words, name no reason.
-    follows = re.compile(r"(error_file|traceback) *:|.*: error: another process of this run is gone")
-    for wanted in (r"(\[\w+\]: *)?([\w.]+: error|[\w.]*Error): \S", r".*[Ee]rror"):
-        found = [line for line in lines if re.match(wanted, line) and not follows.match(line)]
-        if found:
-            return found[-1]
-    return lines[-1] if lines else None
+    # That another process is gone follows from its error.
+    errors = re.compile(r"(\[\w+\]: *)?([\w.]+: error(?!: another process of this run is gone)|[\w.]*Error): \S")
+    return [None, *lines[-1:], *filter(errors.match, lines)][-1]
 
 
-def run_row(args: Arguments, row: Row, extras: Sequence[str], folder: Path) -> bool:
-    """Run a configuration, and give its row figures or a failure.
-
-    Returns:
-        Whether its options or files were refused.
-    """
+def run_row(args: Benchmark, row: Row, extras: Sequence[str], folder: Path) -> None:
+    """Run a configuration, and give its row figures or a failure."""
     folder.mkdir(parents=True)
-    status = run([*args.command(row), *extras], folder, args.choice.time_limit)
+    status = run([*args.command(row), *extras], folder, args.time_limit)
     if status is None:
-        row.failure = f"it took longer than the time limit of {args.choice.time_limit:g} s"
+        row.failure = f"it took longer than the time limit of {args.time_limit:g} s"
     elif status:
         output = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
         row.failure = reason(output.splitlines()) or f"it ended with status {status}"
@@ -312,47 +267,36 @@ def run_row(args: Arguments, row: Row, extras: Sequence[str], folder: Path) -> b
     for path in folder.glob("*.ckpt"):  # gigabytes that nobody asked for
         path.unlink()
     shutil.rmtree(folder / "export", ignore_errors=True)
-    return status == 2
 
 
 def compare(rows: Sequence[Row]) -> None:
     """Add to each row its speed-up over fp32 on the same device, and its throughput over that of the fewest GPUs."""
     rates = {(row.gpus, row.precision): row.figures["throughput"] for row in rows if row.figures}
-    for (gpus, precision), rate in rates.items():
-        [row] = [row for row in rows if (row.gpus, row.precision) == (gpus, precision)]
-        if base := rates.get((gpus, "fp32")):
-            row.figures["speed_up"] = rate / base
-        if gpus:
-            fewest = min(count for count, other in rates if count and other == precision)
-            row.figures["weak_scaling"] = rate / rates[fewest, precision]
+    for row in rows:
+        if row.figures and (base := rates.get((row.gpus, "fp32"))):
+            row.figures["speed_up"] = row.figures["throughput"] / base
+        if row.figures and row.gpus:
+            fewest = min(count for count, precision in rates if count and precision == row.precision)
+            row.figures["weak_scaling"] = row.figures["throughput"] / rates[fewest, row.precision]
 
 
-def write_tables(
-    args: Arguments, extras: Sequence[str], rows: Sequence[Row], info: dict[str, Any], folder: Path
-) -> str:
-    """Write the rows so far as text, JSON and Markdown, and return the text."""
+def write_table(args: Benchmark, extras: Sequence[str], rows: Sequence[Row], info: dict[str, Any], folder: Path) -> str:
+    """Write the rows so far as Markdown, which reads well as it is, and as JSON; return the Markdown."""
     compare(rows)
-    arguments = {name: value for name, value in asdict(args).items() if name != "choice"}
-    hardware = ", ".join([f"{info['processor']}, {info['cores']} cores", *info["gpus"]])
-    head = [
+    arguments = {name: value for name, value in asdict(args).items() if value not in ((), None)}
+    hardware = ", ".join(dict.fromkeys([info["processor"], f"{info['cores']} cores", *info["devices"]]))
+    cells = [asdict(row) | row.figures | {"device": row.gpus or "CPU", "batch_size": args.batch_size} for row in rows]
+    parts = [
         f"BART {args.kind} on {hardware}; torch {info['versions']['torch']}; {info['date']}",
-        ", ".join(f"{name} {value}" for name, value in arguments.items()),
-        *([f"options: {' '.join(extras)}"] if extras else []),
+        ", ".join([*(f"{name} {value}" for name, value in arguments.items()), *extras]),
+        table(cells, args.columns),
+        *(f"{row.name} failed: {row.failure}" for row in rows if row.failure),
+        f"{args.legend}; batch: per process; speed-up: over fp32; scaling: over fewest GPUs\n",
     ]
-    legend = f"{LEGENDS[args.kind]}; batch: per process; speed-up: over fp32; scaling: over fewest GPUs"
-    failures = {row.name: f"failed: {row.failure}" for row in rows if row.failure}
-    cells = [
-        {**asdict(row), **row.figures, "device": row.gpus or "CPU", "failure": failures.get(row.name, "")}
-        for row in rows
-    ]
-    columns = COLUMNS[args.kind] | ({"failure": ""} if failures else {})
-    text = "\n\n".join(["\n".join(head), table(cells, columns), f"{legend}\n"])
-    markdown = "\n\n".join(["  \n".join(head), table(cells, columns, "pipe"), f"{legend}\n"])
-    stem = folder / f"{args.kind}_benchmark"
-    stem.with_suffix(".log").write_text(text, encoding="utf-8")
-    stem.with_suffix(".md").write_text(markdown, encoding="utf-8")
+    text = "\n\n".join(parts)
+    (folder / f"{args.kind}_benchmark.log").write_text(text, encoding="utf-8")
     report = {"kind": args.kind, "machine": info, "arguments": arguments, "options": list(extras)}
-    write_json(stem.with_suffix(".json"), {**report, "rows": [asdict(row) for row in rows]})
+    write_json(folder / f"{args.kind}_benchmark.json", {**report, "rows": [asdict(row) for row in rows]})
     return text
 
 
@@ -361,18 +305,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     # As an exception, so that the row that runs is ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows = configurations(args)
-    info = machine()
+    info = environment(torch.cuda.device_count())
     stamp = time.strftime("%y%m%d_%H%M%S")
-    folder = Path(args.choice.results_dir or f"results/bart_pyt_{args.kind}_benchmark_{stamp}")
+    folder = Path(args.results_dir or f"results/bart_pyt_{args.kind}_benchmark_{stamp}")
     if folder.exists():
         raise InputError(f"RESULTS_DIR is {folder}, which is there already; allowed: a directory that is not")
     for number, row in enumerate(rows, 1):
-        print(f"[{number}/{len(rows)}] {row.name}, batch {row.batch_size}", file=sys.stderr, flush=True)
-        is_refused = run_row(args, row, extras, folder / row.name)
-        if is_refused and number == 1:  # all others would be too
-            shutil.rmtree(folder)
-            raise InputError(str(row.failure))
-        text = write_tables(args, extras, rows[:number], info, folder)
+        output = folder / row.name
+        print(f"[{number}/{len(rows)}] {output}/output.txt", file=sys.stderr, flush=True)
+        run_row(args, row, extras, output)
+        text = write_table(args, extras, rows[:number], info, folder)
     print(f"{text}\nresults lie in {folder}")
     if not any(row.figures for row in rows):
         raise RunError(f"no configuration could be measured; {folder} has their output")

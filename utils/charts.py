@@ -16,9 +16,7 @@ from bart.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
-MOST_POINTS = 2000
 BINS = 30
 # The looks of series, in order. Each colour has a contrast of 3 to 1 with white; dashes tell series apart without it.
 COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
@@ -58,11 +56,10 @@ class Series:
 
 @dataclass
 class Chart:
-    """One chart.
+    """One chart of lines or of histograms.
 
     Attributes:
         name: what its files are called.
-        kind: `lines` or `histogram`.
         from_zero: whether the y axis starts at 0.
         marks: (label, x) of vertical lines.
     """
@@ -72,37 +69,8 @@ class Chart:
     x_label: str
     y_label: str
     series: list[Series]
-    kind: str = "lines"
     from_zero: bool = False
     marks: list[tuple[str, float]] = field(default_factory=list)
-
-    @property
-    def description(self) -> str:
-        """The chart in sentences, for readers who do not see it."""
-        return " ".join(self._described(series) for series in self.series)
-
-    def _described(self, series: Series) -> str:
-        x, y, unit = series.x, series.y, self.x_label
-        if self.kind == "histogram":
-            most = max(range(len(y)), key=y.__getitem__)
-            span = f"from {x[0]:.4g} to {x[-1]:.4g} {unit}"
-            return f"{series.name}: {span}, most often {x[most]:.4g} to {x[most + 1]:.4g}."
-        return (
-            f"{series.name}: {y[0]:.4g} at {unit} {x[0]:,.6g}, {y[-1]:.4g} at {unit} {x[-1]:,.6g}, "
-            f"between {min(y):.4g} and {max(y):.4g}."
-        )
-
-
-def thinned(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
-    """Keep at most MOST_POINTS of a line's points, among them the least and the greatest of every stretch."""
-    if len(x) <= MOST_POINTS:
-        return x, y
-    kept = {0, len(x) - 1}
-    values = np.asarray(y)
-    for stretch in np.array_split(np.arange(len(x)), MOST_POINTS // 2 - 1):
-        kept |= {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
-    order = sorted(kept)
-    return [x[i] for i in order], [y[i] for i in order]
 
 
 def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
@@ -112,16 +80,6 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     start = values.min() // width * width
     edges = np.arange(start, values.max() + width + 1, width)
     return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
-
-
-def shortest_reach(series: Sequence[Sequence[float]], times: float) -> float | None:
-    """Find out whether a linear axis would flatten a series, because another one reaches many times as far.
-
-    Returns:
-        The least of the series' greatest values; None where no other one is more than so many times as great.
-    """
-    ends = [max(values) for values in series]
-    return min(ends) if 0 < times * min(ends) < max(ends) else None
 
 
 def draw(path: Path, *charts: Chart) -> str:
@@ -137,7 +95,7 @@ def draw(path: Path, *charts: Chart) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    names = [_shown(series.name) for series in charts[0].series]
+    names = [series.name for series in charts[0].series]
     columns = max(1, min(len(names), 60 * len(charts) // (6 + max(map(len, names)))))
     rows = math.ceil(len(names) / columns) if len(names) > 1 else 0
     with matplotlib.rc_context(_LOOK | {"svg.hashsalt": charts[0].name}):
@@ -158,22 +116,18 @@ def draw(path: Path, *charts: Chart) -> str:
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 
 
-def _shown(text: str) -> str:
-    """A text without line breaks and marks that turn the direction of writing; each becomes a replacement character."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-
-
 def _panel(axes: Axes, chart: Chart) -> list[object]:
     """Draw a chart's axes; returns the series as the legend takes them."""
     drawn: list[object] = []
     for i, series in enumerate(chart.series):
-        colour, dashes = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
-        if chart.kind == "histogram":
+        look = {"linestyle": DASHES[i % len(DASHES)], "linewidth": 1.6}
+        colour = COLOURS[i % len(COLOURS)]
+        if len(series.x) > len(series.y):
             filled = {"fill": True, "facecolor": (colour, 0.2)} if len(chart.series) == 1 else {}
-            drawn.append(axes.stairs(series.y, series.x, edgecolor=colour, linestyle=dashes, linewidth=1.6, **filled))
+            drawn.append(axes.stairs(series.y, series.x, edgecolor=colour, **look, **filled))
         else:
-            look = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
-            drawn += axes.plot(series.x, series.y, marker="o" if len(series.x) <= 12 else None, markersize=3.5, **look)
+            marker = "o" if len(series.x) <= 12 else None
+            drawn += axes.plot(series.x, series.y, color=colour, marker=marker, markersize=3.5, **look)
     for i, (label, x) in enumerate(chart.marks):
         axes.axvline(x, color=INK, linewidth=0.8, linestyle="dotted")
         # Each label stands a line lower than the one before, so that labels of near marks do not touch.
@@ -185,24 +139,22 @@ def _panel(axes: Axes, chart: Chart) -> list[object]:
         axes.set_ylim(0, room * max(max(series.y) for series in chart.series) or 1)
     if all(float(x).is_integer() for series in chart.series for x in series.x):
         axes.xaxis.get_major_locator().set_params(integer=True)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:,g}")
-    if chart.kind == "lines" and (least := shortest_reach([series.x for series in chart.series], LONGER)):
-        axes.set_xscale("log")
-        axes.set_xlim(left=max(axes.get_xlim()[0], least / 100))
-        _label_powers(axes.xaxis)
-    if chart.kind == "lines" and (least := shortest_reach([series.y for series in chart.series], HIGHER)):
-        axes.set_yscale("log")
-        axes.set_ylim(bottom=max(axes.get_ylim()[0], least / 100))
-        _label_powers(axes.yaxis)
+    lines = [series for series in chart.series if len(series.x) == len(series.y)]
+    _scale(axes, "x", [max(series.x) for series in lines], LONGER)
+    _scale(axes, "y", [max(series.y) for series in lines], HIGHER)
     return drawn
 
 
-def _label_powers(axis: Axis) -> None:
-    """Put ticks on a logarithmic axis: powers of ten, and where these are few, also twice and five times each."""
+def _scale(axes: Axes, name: str, ends: list[float], times: float) -> None:
+    """Write an axis's numbers in full; make it logarithmic where one line reaches many times as far as another."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis = getattr(axes, f"{name}axis")
+    if ends and 0 < times * min(ends) < max(ends):
+        axes.set(**{f"{name}scale": "log"})
+        low, high = axis.get_view_interval()
+        low = max(low, min(ends) / 100)
+        axes.set(**{f"{name}lim": (low, high)})
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+        axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter("{x:,g}")
-    axis.set_minor_formatter(NullFormatter())

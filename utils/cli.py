@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import operator
 import signal
 import sys
 import types
@@ -21,6 +22,7 @@ from utils.errors import FULL_DISK, RunError, brief, unwritable
 
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
+_BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le)}
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
@@ -115,35 +117,25 @@ class _Option:
         return self._convert_one(value)
 
     def _convert_one(self, value: Any) -> Any:
+        choices = self.limits["choices"]
+        bounds = {key: self.limits[key] for key in _BOUNDS if self.limits[key] is not None}
         try:
             if isinstance(value, bool) != (self.kind is bool) or not isinstance(value, (bool, str, int, float)):
                 raise ValueError
-            converted = self.kind(str(value)) if self.kind is Path else self.kind(value)
+            converted = self.kind(value)
             if self.kind is int and isinstance(value, float) and value != converted:
                 raise ValueError
             if self.kind is float and not isfinite(converted):
                 raise ValueError
+            if choices and converted not in choices:
+                raise ValueError
+            if not all(_BOUNDS[key][1](converted, bound) for key, bound in bounds.items()):
+                raise ValueError
         except (TypeError, ValueError):
-            converted = None
-        if converted is None or not self._in_range(converted):
-            raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes {self._allowed()}")
+            limits = ", ".join(f"{_BOUNDS[key][0]} {bound:g}" for key, bound in bounds.items())
+            allowed = "one of " + ", ".join(choices) if choices else f"{_KINDS[self.kind]} {limits}".strip()
+            raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes {allowed}") from None
         return converted
-
-    def _in_range(self, value: Any) -> bool:
-        limits = self.limits
-        return (
-            (limits["least"] is None or value >= limits["least"])
-            and (limits["most"] is None or value <= limits["most"])
-            and (limits["above"] is None or value > limits["above"])
-            and (not limits["choices"] or value in limits["choices"])
-        )
-
-    def _allowed(self) -> str:
-        if self.limits["choices"]:
-            return "one of " + ", ".join(self.limits["choices"])
-        bounds = {"least": "at least", "above": "above", "most": "at most"}
-        words = [f"{word} {self.limits[key]:g}" for key, word in bounds.items() if self.limits[key] is not None]
-        return " ".join([_KINDS[self.kind], ", ".join(words)]).strip()
 
     def add_to(self, group: Any, default: Any) -> None:
         """Tell argparse of the option.
@@ -195,34 +187,29 @@ def parse_dataclass(
     Raises:
         InputError: the YAML file, or what the dataclasses themselves check.
     """
-    argv = with_underscores(sys.argv[1:] if argv is None else argv)
-    parts = parts or {}
-    owners: dict[type, str | None] = {part: name for name, part in parts.items()} | {cls: None}
+    argv, parts = with_underscores(sys.argv[1:] if argv is None else argv), parts or {}
     options: dict[str, _Option] = {}
+    owned: dict[str, list[str]] = {}  # names of the options of each part, and of the class itself under ""
     sections: dict[str, list[_Option]] = {}
-    owned: dict[str | None, list[str]] = {owner: [] for owner in owners.values()}
-    for part, owner in owners.items():
+    for owner, part in {**parts, "": cls}.items():
         hints, section = typing.get_type_hints(part), "options"
-        for field in dataclasses.fields(part):  # type: ignore[arg-type]
-            if owner is None and field.name in parts:
-                continue
-            assert field.name not in options, f"two options are called {field.name}"
+        fields = [field for field in dataclasses.fields(part) if owner or field.name not in parts]
+        owned[owner] = [field.name for field in fields]
+        assert not options.keys() & set(owned[owner]), f"two options have a name of {owned[owner]}"
+        for field in fields:
             options[field.name] = _Option.of(field, hints[field.name])
             section = field.metadata["section"] or section
             sections.setdefault(section, []).append(options[field.name])
-            owned[owner].append(field.name)
     path = early_option(argv, "config") if "config" in options else None
     stored = {} if path is None else _read_yaml(Path(path), options)
-    # The sections list the options; a usage that repeats them all would fill the first screen.
-    usage = ["%(prog)s", "[--option value ...]"]
-    for each in reversed(options.values()):
-        if each.limits["positional"]:
-            usage.insert(1, each.name if each.is_required else f"[{each.name}]")
-        elif each.is_required:
-            usage.insert(-1, f"--{each.name} {each.limits['metavar'] or each.name.upper()}")
+    positional = [each for each in options.values() if each.limits["positional"]]
+    places = [each.name if each.is_required else f"[{each.name}]" for each in positional]
+    required = [each for each in options.values() if each.is_required and each not in positional]
+    needed = [f"--{each.name} {each.limits['metavar'] or each.name.upper()}" for each in required]
     parser = _Parser(
         prog=prog,
-        usage=" ".join(usage),
+        # The sections list the options; a usage that repeats them all would fill the first screen.
+        usage=" ".join(["%(prog)s", *places, *needed, "[--option value ...]"]),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -232,8 +219,8 @@ def parse_dataclass(
         for each in members:
             each.add_to(group, stored.get(each.name, each.default))
     values = _parse(parser, argv, [f"--{prefix}{name}" for name in options for prefix in ("", "no_")])
-    made = {owner: part(**{name: values[name] for name in owned[owner]}) for part, owner in owners.items() if owner}
-    return cls(**{name: values[name] for name in owned[None]}, **made)
+    made = {owner: {name: values[name] for name in names} for owner, names in owned.items()}
+    return cls(**made.pop(""), **{name: parts[name](**given) for name, given in made.items()})
 
 
 def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -30,8 +32,12 @@ def check_gpus(gpus: int) -> None:
         )
 
 
-def environment(gpus: int) -> dict[str, Any]:
-    """Date, command line, host, devices, versions and commit of a run; of several machines, those of this one."""
+def environment(gpus: int, *packages: str) -> dict[str, Any]:
+    """Date, command line, host, devices, versions and commit of a run; of several machines, those of this one.
+
+    Args:
+        packages: whose versions count besides those of PACKAGES.
+    """
     import torch
 
     return {
@@ -39,7 +45,9 @@ def environment(gpus: int) -> dict[str, Any]:
         "command": shlex.join(sys.argv),
         "host": platform.node(),
         "devices": [torch.cuda.get_device_name(i) for i in range(gpus)] or [processor()],
-        "versions": versions(PACKAGES) | {"cuda": torch.version.cuda},
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "versions": versions([*PACKAGES, *packages]) | {"cuda": torch.version.cuda},
         "git": git_state(ROOT),
     }
 
@@ -56,13 +64,21 @@ def processor() -> str:
     return (names or [platform.processor()])[0]
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit checked out and whether files differ from it; None where git or its repository is missing."""
+def git_state(folder: Path) -> str | None:
+    """The commit checked out, and "-dirty" where files differ from it; None where git or its repository is missing."""
+    command = ["git", "-C", folder, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     try:
-        commit, changes = (
-            subprocess.run(["git", "-C", folder, *command], check=True, capture_output=True, text=True).stdout.strip()
-            for command in (("rev-parse", "HEAD"), ("status", "--porcelain"))
-        )
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return {"commit": commit, "dirty": bool(changes)}
+
+
+def process_memory_gb() -> float:
+    """The most memory that this process ever held, in 1e9 bytes.
+
+    Linux's figure by getrusage would be no less than the memory that the parent process held when it started this one.
+    """
+    if sys.platform == "linux":
+        [kilobytes] = re.findall(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return int(kilobytes) * 1024 / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import re
-import resource
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
-
-from utils.machine import environment, processor
-from utils.processes import in_new_process
 
 if TYPE_CHECKING:
     from bart.configuration.configuration_bart import BartConfig
 
 # Width, layers of the encoder and as many of the decoder, heads.
 NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
+
+
+def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
+    """Call a function in a fresh interpreter, which ends with it."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
 
 
 def in_turns(
@@ -39,15 +40,19 @@ def in_turns(
     return results
 
 
-def process_memory_gb() -> float:
-    """The most memory that this process ever held, in 1e9 bytes.
-
-    Linux's figure by getrusage would be no less than the memory that the parent process held when it started this one.
-    """
-    if sys.platform == "linux":
-        [kilobytes] = re.findall(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-        return int(kilobytes) * 1024 / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]], peer: str) -> list[dict[str, Any]]:
+    """A row for each mode: the median of its runs' `rate`, its speed-up over a peer, and the most memory of a run."""
+    medians = {mode: statistics.median(run["rate"] for run in done) for mode, done in runs.items()}
+    return [
+        {
+            "mode": mode,
+            "rate": rate,
+            "speed_up": rate / medians[peer],
+            "peak_memory_gb": max(run["peak_memory_gb"] for run in runs[mode]),
+            "rates": [run["rate"] for run in runs[mode]],
+        }
+        for mode, rate in medians.items()
+    ]
 
 
 def shown(figure: Any) -> str:
@@ -59,32 +64,15 @@ def shown(figure: Any) -> str:
     return f"{figure:,.0f}" if figure >= 1000 else f"{figure:.2f}" if figure >= 0.1 else f"{figure:.4f}"
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], style: str = "plain") -> str:
-    """Rows as a table: words to the left, figures to the right, "-" for what a row lacks.
+def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """Rows as a table of Markdown: words to the left, figures to the right, "-" for what a row lacks.
 
     Args:
         columns: keys of the rows, with their titles.
-        style: a format of tabulate; "pipe" is Markdown.
     """
     cells = [[shown(row.get(key)) for key in columns] for row in rows]
-    if style == "pipe":
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     align = ["left" if all(isinstance(row.get(key), str) for row in rows) else "right" for key in columns]
-    return tabulate(cells, list(columns.values()), style, disable_numparse=True, colalign=align, headersalign=align)
-
-
-def machine(*packages: str) -> dict[str, Any]:
-    """Date, command line, hardware, versions and commit.
-
-    Args:
-        packages: whose versions count besides the usual ones.
-    """
-    import torch  # not above: a peer's process has no torch in its memory
-
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    found = environment(0) | {"processor": processor(), "cores": os.cpu_count(), "gpus": gpus}
-    found["versions"] |= {package: version(package) for package in packages}
-    return found
+    return tabulate(cells, list(columns.values()), "pipe", disable_numparse=True, colalign=align, headersalign=align)
 
 
 def made_up_config(network: str, **fields: Any) -> BartConfig:

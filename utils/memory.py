@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import resource
-import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
+
+from utils.machine import process_memory_gb
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -19,8 +19,7 @@ def peak_memory_gb(device: torch.device) -> float:
     """The most memory ever held, in 1e9 bytes: tensors on a GPU, else all of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    return process_memory_gb()
 
 
 def keep_freed_memory() -> None:
@@ -72,19 +71,10 @@ class FittingSize:
             RuntimeError: memory runs out with a single item, too.
         """
         left = dict.fromkeys(items)
-        too_many = None
         while left:
             size = min(self.size, len(left))
             try:
                 for item in work(list(left), size):
-                    if too_many is not None:
-                        logger.warning(
-                            "out of memory with %d examples at once; %d fit: lower %s to that",
-                            too_many,
-                            size,
-                            self.option,
-                        )
-                        too_many = None
                     del left[item]
                 return
             except RuntimeError as error:
@@ -92,7 +82,9 @@ class FittingSize:
                     raise
             # Only here are the error, its traceback and the tensors that they hold gone.
             torch.cuda.empty_cache()
-            too_many, self.size = too_many or size, size // 2
+            self.size = size // 2
+            message = "out of memory with %d examples at once; going on with %d: lower %s to what fits"
+            logger.warning(message, size, self.size, self.option)
 
     def run_in_parts(self, items: Iterable[Item], work: Callable[[list[Item]], None]) -> None:
         """Do some work on all items, part by part; where memory runs out, on smaller parts.

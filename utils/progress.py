@@ -1,4 +1,4 @@
-"""How far something is that takes long."""
+"""How far something is that takes long, and how long its parts take."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import logging
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -78,3 +81,23 @@ class Progress:
             print(f"\r\x1b[K{line}", end=end, file=sys.stderr, flush=True)
         else:
             logger.info("%s", line)
+
+
+class Clock:
+    """Adds up the seconds of named parts of some work.
+
+    Attributes:
+        seconds: of each part. "paused" holds what belongs to no part of the work.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time what is done inside as a part of the work. Work on a GPU must have been waited for."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - start

@@ -17,13 +17,14 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option, parse_dataclass, run_main
 from utils.loading import for_inference, load_for_evaluation
 from utils.machine import PRECISIONS, check_gpus
-from utils.windows import SHORTEST_WINDOW, SplitText, split_text
+from utils.windows import SHORTEST_WINDOW, split_text
 
 logger = logging.getLogger(__name__)
 
 LongDocuments = Literal["refuse", "cut", "join", "resummarize"]
 LONG_DOCUMENTS: tuple[str, ...] = get_args(LongDocuments)
 MODEL = "model"  # a section of --help
+RUNS_ON = {"cpu": ("fp32", "bf16", "int8"), "cuda": ("fp32", "tf32", "bf16", "fp16")}
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
 
 
@@ -56,24 +57,14 @@ def summarize(
         The summary of the one document, or a list in the order of the documents.
 
     Raises:
-        InputError: there is no document, a document is blank, an option is bad, a document is too long for "refuse", or
-            "resummarize" does not make a document shorter.
+        InputError: a document is blank, an option is bad, a document is too long for "refuse", or "resummarize" does
+            not make a document shorter.
     """
-    if type(batch_size) is not int or batch_size < 1:
-        raise InputError(f"batch_size is {batch_size!r}; allowed: an integer of at least 1")
-    sequences = options.get("num_return_sequences", 1)
-    if sequences != 1:
-        raise InputError(f"num_return_sequences is {sequences!r}; allowed: 1, because a document gets one summary")
-    rounds = Rounds(
-        [texts] if isinstance(texts, str) else list(texts),
-        tokenizer,
-        model.config.max_position_embeddings,
-        long_documents,
-        max_source_length,
-    )
+    documents = [texts] if isinstance(texts, str) else texts
+    rounds = Rounds(documents, tokenizer, model.config.max_position_embeddings, long_documents, max_source_length)
     while rounds.windows:
         outputs: list[Sequence[int]] = [[]] * len(rounds.windows)
-        # The model's own defaults may ask for more than one sequence.
+        # A document gets one summary, also where the model's own defaults ask for more sequences.
         for article in model.generate_many(rounds.windows, batch_size, **{**options, "num_return_sequences": 1}):
             outputs[article.index] = article.sequences[0].tolist()
         rounds.proceed(outputs)
@@ -88,14 +79,11 @@ class Rounds:
 
     Args:
         documents, long_documents, max_source_length: as in `summarize`.
-        positions: positions of the model.
+        positions: of the model.
 
     Attributes:
         windows: ids of each window that the model reads in this round; empty when all summaries are done.
         summaries: one for each document; blank until it is done.
-
-    Raises:
-        InputError: as in `summarize`, except for options of generation.
     """
 
     def __init__(
@@ -115,11 +103,9 @@ class Rounds:
             raise InputError(
                 f"max_source_length is {self.limit!r}; allowed: {SHORTEST_WINDOW} to {positions}, the model's positions"
             )
-        if not documents:
-            raise InputError("texts is empty; allowed: at least one document")
         for index, text in enumerate(documents):
-            if not isinstance(text, str) or not text.strip():
-                raise InputError(f"texts[{index}] is {repr(text)[:40]}; allowed: a text that is not blank")
+            if not text.strip():
+                raise InputError(f"texts[{index}] is {text[:40]!r}; allowed: a text that is not blank")
         self.summaries = [""] * len(documents)
         self._start({index: text.strip() for index, text in enumerate(documents)}, "documents")
 
@@ -148,10 +134,7 @@ class Rounds:
         self._start(following, "joined summaries")
 
     def _start(self, pending: dict[int, str], kind: str) -> None:
-        """Begin a round that reads these texts, given by the index of their document.
-
-        A warning says how many texts are too long, what was done to them, and what kind of texts they are.
-        """
+        """Begin a round that reads these texts, of some kind, given by the index of their document."""
         texts = list(pending.values())
         encoded = self.tokenizer(texts)["input_ids"] if texts else []
         windows = [[ids] for ids in encoded]
@@ -171,25 +154,15 @@ class Rounds:
                     windows[index] = [[*encoded[index][: self.limit - 1], self.tokenizer.eos_token_id]]
                 done = f"cut there, {sum(lengths.values()) - self.limit * len(lengths)} tokens left out"
             else:
-                split = {index: split_text(texts[index], self.tokenizer, self.limit) for index in lengths}
-                for index, part in split.items():
-                    windows[index] = part.windows
-                done = self._told(list(split.values()))
+                for index in lengths:
+                    windows[index] = split_text(texts[index], self.tokenizer, self.limit)
+                done = f"split into {sum(len(windows[index]) for index in lengths)} windows, whose summaries are joined"
+                if self.long_documents == "resummarize":
+                    done += " and summarised again"
             logger.warning("%s; %s", found, done)
         self.windows = list(chain.from_iterable(windows))
         # For each document: the tokens of its text, and the number of its windows.
         self._parts = {index: (len(ids), len(own)) for index, ids, own in zip(pending, encoded, windows, strict=True)}
-
-    def _told(self, split: Sequence[SplitText]) -> str:
-        """What was done to texts that were split."""
-        done = f"split into {sum(len(part.windows) for part in split)} windows, whose summaries are joined"
-        if self.long_documents == "resummarize":
-            done += " and summarised again"
-        if sentences := sum(part.split_sentences for part in split):
-            done += f"; sentences longer than a window, split between words: {sentences}"
-        if words := sum(part.split_words for part in split):
-            done += f"; words longer than a window, split between tokens: {words}"
-        return done
 
 
 @dataclass(frozen=True)
@@ -225,13 +198,11 @@ class SummarizerArguments:
 
     def __post_init__(self) -> None:
         check_gpus(self.gpus or 0)
-        if self.device == "cpu" and self.precision in ("tf32", "fp16"):
+        if self.precision not in RUNS_ON[self.device]:
             raise InputError(
-                f"--precision {self.precision} needs a GPU and this would run on the CPU; allowed there: fp32, bf16, "
-                "int8"
+                f"--precision is {self.precision} and this would run on {self.device}; allowed there: "
+                + ", ".join(RUNS_ON[self.device])
             )
-        if self.device == "cuda" and self.precision == "int8":
-            raise InputError("--precision int8 runs on the CPU; allowed with it: --gpus 0")
 
     @property
     def device(self) -> str:
@@ -239,11 +210,7 @@ class SummarizerArguments:
         return "cuda" if gpus else "cpu"
 
     def load(self) -> tuple[BartForConditionalGeneration, BartTokenizer]:
-        """Load the model, in its copy for inference, and its vocabulary.
-
-        Raises:
-            InputError: the checkpoint, the config or the vocabulary cannot be used.
-        """
+        """Load the model, in its copy for inference, and its vocabulary."""
         model, tokenizer = load_for_evaluation(self.model, self.config_path, self.tokenizer)
         return for_inference(model.to(self.device), self.precision), tokenizer
 
@@ -256,69 +223,44 @@ class SummarizeArguments(SummarizerArguments):
     lines: bool = option(False, help="read one document a line; without it the whole input is one document")
 
 
-def read_documents(data: bytes, lines: bool) -> list[str]:
-    """Take the bytes of standard input as one document, or as one a line; lines end at "\\n" alone.
+def read_documents(lines: bool) -> list[str]:
+    """Read standard input as one document, or as one a line; lines end at "\\n" alone.
 
     Raises:
-        InputError: bytes that are not UTF-8, or a blank document; the message names the line.
+        InputError: bytes that are not UTF-8, a blank document, or a line so long that a terminal has cut it.
     """
+    if typed := sys.stdin.isatty():
+        what = "documents, one a line" if lines else "a document"
+        print(f"Type or paste {what}; Enter and then Ctrl-D end it.", file=sys.stderr)
+    data = sys.stdin.buffer.read()
+    if typed and (longest := max(map(len, data.split(b"\n")))) >= TERMINAL_LINE:
+        raise InputError(
+            f"standard input: a line of {longest} bytes, and a terminal drops what is beyond {TERMINAL_LINE}; allowed: "
+            "shorter lines, or a file (< FILE)"
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"standard input, line {line}: not UTF-8 (byte 0x{data[error.start]:02x})") from None
+        raise InputError(f"standard input: not UTF-8 ({error})") from None
     documents = text.removesuffix("\n").split("\n") if lines else [text]
     for number, document in enumerate(documents, 1):
         if not document.strip():
-            where = f"standard input, line {number}" if lines else "standard input"
-            raise InputError(f"{where}: blank; a document to summarise is expected")
+            raise InputError(f"standard input, document {number}: blank; a text to summarise is expected")
     return documents
 
 
-def _typed(lines: bool) -> bytes:
-    """Read standard input; at a terminal, say what is expected.
-
-    Raises:
-        InputError: a line is so long that the terminal has cut it.
-    """
-    if not sys.stdin.isatty():
-        return sys.stdin.buffer.read()
-    what = "documents, one a line" if lines else "a document"
-    print(f"Type or paste {what}; Enter and then Ctrl-D end it.", file=sys.stderr)
-    data = sys.stdin.buffer.read()
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if len(line) >= TERMINAL_LINE:
-            raise InputError(
-                f"standard input, line {number}: {len(line)} bytes, and a terminal drops what is beyond "
-                f"{TERMINAL_LINE}; allowed: shorter lines, or a file (< FILE)"
-            )
-    return data
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    """Summarise standard input and print one summary a line.
-
-    Raises:
-        InputError: the options, the input or the checkpoint cannot be used.
-    """
     args = parse_dataclass(
         SummarizeArguments,
         argv,
         "Summarise the text on standard input, however long, and print one summary a line.",
         prog="python -m utils.summarize",
     )
-    documents = read_documents(_typed(args.lines), args.lines)
+    documents = read_documents(args.lines)
     model, tokenizer = args.load()
-    summaries = summarize(
-        documents,
-        model,
-        tokenizer,
-        long_documents=args.long_documents,
-        max_source_length=args.max_source_length,
-        batch_size=args.batch_size,
-        **{name: value for name in ("num_beams", "max_length") if (value := getattr(args, name)) is not None},
-    )
-    for summary in summaries:
+    names = ("long_documents", "max_source_length", "batch_size", "num_beams", "max_length")
+    options = {name: value for name in names if (value := getattr(args, name)) is not None}
+    for summary in summarize(documents, model, tokenizer, **options):
         print(" ".join(summary.split("\n")))
 
 

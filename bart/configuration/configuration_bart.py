@@ -15,18 +15,9 @@ from bart.files import read_json, write_json
 
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
 
-# Fields of published BART and mBART configs that do not describe the architecture. They are kept and written back. The
-# list keeps the misspelling check from taking one of them for a misspelt field.
-_BOOKKEEPING = frozenset(
-    "_name_or_path _num_labels add_bias_logits add_cross_attention add_final_layer_norm architectures "
-    "chunk_size_feed_forward classif_dropout classifier_dropout dtype extra_pos_embeddings finetuning_task "
-    "force_bos_token_to_be_generated gradient_checkpointing id2label is_decoder is_encoder_decoder label2id "
-    "model_type normalize_before normalize_embedding num_hidden_layers output_attentions output_hidden_states "
-    "output_past prefix problem_type return_dict save_step sep_token_id static_position_embeddings "
-    "task_specific_params tie_encoder_decoder tie_word_embeddings tokenizer_class torch_dtype torchscript "
-    "transformers_version use_bfloat16 use_cache".split()
-)
-# Values of those fields that mean a network that modeling_bart.py does not implement.
+# Fields of published configs that are like known ones, but no misspellings of them.
+_ALIKE = ("sep_token_id", "static_position_embeddings")
+# Values of fields that mean a network that modeling_bart.py does not implement.
 _UNSUPPORTED = {
     "static_position_embeddings": True,
     "normalize_embedding": False,
@@ -85,7 +76,7 @@ class BartConfig:
         if name in _FIELD_NAMES:
             object.__setattr__(self, name, value)
             return
-        if name not in self.extra and name not in _BOOKKEEPING and name not in _DECODING_NAMES:
+        if name not in self.extra and name not in _ALIKE and name not in _DECODING_NAMES:
             near = get_close_matches(name, [*_FIELD_NAMES, *_DECODING_NAMES], n=1, cutoff=0.8)
             if near:
                 raise InputError(f"config field {name!r} is unknown; did you mean {near[0]!r}?")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.rules import draw
 
 # The score of a hypothesis that must not win. As in transformers it is finite, so that it ranks above -inf.
@@ -90,48 +91,31 @@ class BeamSearch:
     """Beam search over articles, with the choices of transformers 5's ``generate(num_beams=K)``.
 
     Args:
-        articles: B, the articles to begin with.
-        beams: K; or the numbers of this search's beams, where an article also has beams of other searches.
         max_length: T, at least 2.
-        start_token_id: first id of every hypothesis.
-        pad_token_id: fills hypotheses after their end.
-        eos_ids: (n,) ids that end a hypothesis; may be empty. All state is on their device.
-        length_penalty, early_stopping: as in GenerationConfig.
-        sample: draw candidates without replacement instead of taking the best.
+        articles: B, the articles to begin with.
+        device: of all state.
+        first: the number of this search's first beam, where an article also has beams of other searches.
     """
 
     def __init__(
-        self,
-        articles: int,
-        beams: int | Sequence[int],
-        max_length: int,
-        *,
-        start_token_id: int,
-        pad_token_id: int,
-        eos_ids: Tensor,
-        length_penalty: float = 1.0,
-        early_stopping: bool | str = False,
-        sample: bool = False,
+        self, config: GenerationConfig, max_length: int, articles: int, device: torch.device, first: int = 0
     ) -> None:
-        self.beams = torch.arange(beams) if isinstance(beams, int) else torch.tensor(beams)
-        self.beams = self.beams.to(eos_ids.device)
-        self.width = len(self.beams)
+        self.config = config
         self.max_length = max_length
-        self.pad_token_id = pad_token_id
-        self.eos_ids = eos_ids
-        self.length_penalty = length_penalty
-        self.early_stopping = early_stopping
-        self.sample = sample
+        self.width = config.num_beams // config.num_beam_groups
+        self.beams = torch.arange(first, first + self.width, device=device)
+        self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
+        self.pad_token_id = config.fill_token_id or 0  # without EOS ids there is nothing to pad
         shape = (articles, self.width)
-        tokens = eos_ids.new_full((*shape, max_length), pad_token_id)
-        tokens[:, :, 0] = start_token_id
-        parents = eos_ids.new_full((*shape, max_length - 1), -1)
-        hopeless = torch.full(shape, _HOPELESS, dtype=torch.float32, device=eos_ids.device)
-        unfinished = torch.zeros(shape, dtype=torch.bool, device=eos_ids.device)
+        tokens = self.beams.new_full((*shape, max_length), self.pad_token_id)
+        tokens[:, :, 0] = config.start_token_id
+        parents = self.beams.new_full((*shape, max_length - 1), -1)
+        hopeless = torch.full(shape, _HOPELESS, dtype=torch.float32, device=device)
+        unfinished = torch.zeros(shape, dtype=torch.bool, device=device)
         self.finished = Hypotheses(tokens, parents, hopeless, unfinished)
         # All beams start alike. Only the first may be extended, or they would stay alike.
         self.open = Hypotheses(tokens, parents, hopeless.index_fill(1, self.beams.new_zeros(1), 0.0), unfinished)
-        self.lengths = eos_ids.new_ones(articles)  # (B,): t
+        self.lengths = self.beams.new_ones(articles)  # (B,): t
         # (B, 1): whether an article's finished hypotheses may still change.
         self.active = torch.ones_like(unfinished[:, :1])
 
@@ -167,7 +151,7 @@ class BeamSearch:
         self.finished = self._collect(candidates, self._eligible(candidates))
         self.open = self._next_open(candidates)
         self.active &= self._attainable(candidates) > self.finished.scores.amin(dim=1, keepdim=True)
-        if self.early_stopping is True:
+        if self.config.early_stopping is True:
             self.active &= ~self.finished.finished.all(dim=1, keepdim=True)
         parents = self.open.parents.gather(2, self._at(self.lengths - 1))[:, :, 0]
         self.lengths = self.lengths + 1
@@ -180,7 +164,7 @@ class BeamSearch:
         """
         vocab_size = scores.shape[2]
         count = min(max(2, len(self.eos_ids) + 1), vocab_size) * self.width
-        if self.sample:
+        if self.config.do_sample:
             every = (scores + self.open.scores[:, :, None]).flatten(1)
             flat = draw(every, count)
             sums = every.gather(1, flat)
@@ -218,12 +202,12 @@ class BeamSearch:
         return self.open.scores[:, :1] / self._penalty(self._assumed_lengths())
 
     def _assumed_lengths(self) -> Tensor:
-        longer_is_better = self.early_stopping == "never" and self.length_penalty > 0
+        longer_is_better = self.config.early_stopping == "never" and self.config.length_penalty > 0
         return torch.full_like(self.lengths, self.max_length - 1) if longer_is_better else self.lengths
 
     def _penalty(self, lengths: Tensor) -> Tensor:
         """(B,) numbers of ids after the start token -> (B, 1), the divisor of a hypothesis's score."""
-        return (lengths[:, None].double() ** self.length_penalty).float()
+        return (lengths[:, None].double() ** self.config.length_penalty).float()
 
 
 class DiverseBeamGroup(BeamSearch):
@@ -236,7 +220,7 @@ class DiverseBeamGroup(BeamSearch):
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
         eligible = super()._eligible(candidates)
-        if self.early_stopping is True:
+        if self.config.early_stopping is True:
             ended = eligible & self._ended(candidates)
             enough = (self.finished.finished.sum(1) + ended.sum(1) >= self.width)[:, None]
             last = self.lengths[:, None] + 1 == self.max_length

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
@@ -23,6 +24,8 @@ from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
 
+# Gives at most so many sources, or none: a number of the caller's and ids without padding of each.
+Arrivals = Callable[[int], Sequence[tuple[int, Sequence[int]]]]
 # Called with the numbers of articles, their encoder states (B, S, D) and their mask (B, S) bool.
 Encoded = Callable[[list[int], Tensor, Tensor], object]
 
@@ -86,18 +89,12 @@ def generate(
     kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
     with _eval_mode(model):
         states = model.encode(input_ids, mask) if encoder_outputs is None else encoder_outputs
-        articles = [Sources(list(range(len(states))), mask, states, input_ids)]
         # Random draws and kept scores need the rows of the whole batch to the end.
         may_leave = kept is None and not config.do_sample
+        sources = iter([Sources(list(range(len(states))), mask, states, input_ids)])
         parts = list(
             decode(
-                model,
-                config,
-                max_length,
-                len(states),
-                lambda _: articles.pop() if articles else None,
-                may_leave=may_leave,
-                kept=kept,
+                model, config, max_length, len(states), lambda _: next(sources, None), may_leave=may_leave, kept=kept
             )
         )
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
@@ -113,8 +110,7 @@ class GeneratedArticle:
     Attributes:
         index: its place among the sources; for `generate_live` its number.
         sequences: (N, T) ids on the CPU, best first; padded on the right to the longest.
-        seconds: from its joining the batch to its end, and its share of the encoding; for `generate_live` from its
-            arrival.
+        seconds: from its joining the batch to its end, and its share of the encoding.
         encoding_seconds: its share of the encoding: the time of its group over the number of articles in it.
     """
 
@@ -141,10 +137,8 @@ def generate_many(
     Args:
         sources: the ids of each article, without padding.
         batch_size: articles decoded at once.
-        encoded: called for each group of articles, right after they were encoded and before they are decoded, with
-            their indices, their encoder states (B, S, D) and their mask (B, S), true for ids. From the states, the loss
-            of references can be computed without encoding again: ``model(encoder_outputs=states, attention_mask=mask,
-            labels=labels)``. It runs in inference mode, and its time counts in no article's seconds.
+        encoded: called for each group of articles after they were encoded, for example to compute losses of references
+            from their states. It runs in inference mode, and its time counts in no article's seconds.
         options: fields of GenerationConfig; return_dict_in_generate and output_scores have no effect.
 
     Yields:
@@ -155,38 +149,22 @@ def generate_many(
     """
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; allowed: at least 1")
-    config, max_length = _config(model, options)
     for index, source in enumerate(sources):
         _check_source(model, index, source)
     waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-    ready = Sources([], None, torch.empty(0), None)  # encoded together; those that have not joined yet
-    times = _Times(model.device)
 
-    def next_sources(count: int) -> Sources | None:
-        nonlocal ready
-        if not ready.numbers:
-            if not waiting:
-                return None
-            numbers = [waiting.pop() for _ in range(min(batch_size, len(waiting)))]
-            with times.encoding(numbers):
-                ready = _encode(model, config, numbers, [sources[number] for number in numbers])
-            if encoded is not None:
-                with times.stopped():
-                    encoded(numbers, ready.states, ready.mask)
-        longest = len(sources[ready.numbers[0]])
-        first, ready = ready.of(slice(0, count), longest), ready.of(slice(count, None), longest)
-        for number in first.numbers:
-            times.begin(number, ago=times.shares[number])
-        return first
+    def longest(_: int) -> list[tuple[int, Sequence[int]]]:
+        """As many as are in the batch, because encoding them together is quicker."""
+        numbers = [waiting.pop() for _ in range(min(batch_size, len(waiting)))]
+        return [(number, sources[number]) for number in numbers]
 
-    with _eval_mode(model):
-        yield from _articles(decode(model, config, max_length, batch_size, next_sources), times)
+    yield from _articles(model, options, batch_size, longest, encoded)
 
 
 @torch.no_grad()
 def generate_live(
     model: Model,
-    arrivals: Callable[[int], Sequence[tuple[int, Sequence[int]]]],
+    arrivals: Arrivals,
     batch_size: int,
     **options: Any,
 ) -> Iterator[GeneratedArticle]:
@@ -195,10 +173,8 @@ def generate_live(
     In fp32 each article gets the ids that `generate` gives it alone.
 
     Args:
-        arrivals: gives at most so many of the sources that have arrived, each as a number of the caller's and its ids
-            without padding; none where there are none. It is asked once before the first step, and after each step (on
-            accelerators after some steps) until there is no room or it gives none. Generation ends when all articles
-            are done and there are no more.
+        arrivals: asked once before the first step, and after each step (on accelerators after some steps) until there
+            is no room or it gives none. Generation ends when all articles are done and there are no more.
         batch_size: articles decoded at once.
         options: as for `generate_many`.
 
@@ -208,22 +184,58 @@ def generate_live(
     Raises:
         InputError: as `generate` does; for a source when it arrives.
     """
-    config, max_length = _config(model, options)
-    times = _Times(model.device)
 
-    def next_sources(room: int) -> Sources | None:
+    def checked(room: int) -> Sequence[tuple[int, Sequence[int]]]:
         arrived = arrivals(room)
         for number, source in arrived:
             _check_source(model, number, source)
+        return arrived
+
+    yield from _articles(model, options, batch_size, checked, live=True)
+
+
+def _articles(
+    model: Model,
+    options: dict[str, Any],
+    batch_size: int,
+    arrivals: Arrivals,
+    encoded: Encoded | None = None,
+    live: bool = False,
+) -> Iterator[GeneratedArticle]:
+    """What `generate_many` and `generate_live` share; more may arrive at once than there is room for."""
+    config, max_length = _config(model, options)
+    ready = Sources([], torch.empty(0), torch.empty(0), None)  # encoded together; those that have not joined yet
+    times = _Times(model.device)
+
+    def next_sources(room: int) -> Sources | None:
+        nonlocal ready
+        if not ready.numbers:
+            arrived = arrivals(room)
+            if not arrived:
+                return None
+            numbers = [number for number, _ in arrived]
+            rows = [torch.as_tensor(source, dtype=torch.long) for _, source in arrived]
+            ids = pad_sequence(rows, batch_first=True, padding_value=NO_ID).to(model.device)
+            mask = ids != NO_ID
+            with times.encoding(numbers):
+                states = model.encode(ids.where(mask, config.fill_token_id or 0), mask)
+            ready = Sources(numbers, mask, states, ids)
+            if encoded is not None:
+                with times.stopped():
+                    encoded(numbers, ready.states, ready.mask)
+        first, ready = ready.of(slice(0, room)), ready.of(slice(room, None))
+        for number in first.numbers:
             times.begin(number)
-        if not arrived:
-            return None
-        numbers = [number for number, _ in arrived]
-        with times.encoding(numbers):
-            return _encode(model, config, numbers, [source for _, source in arrived])
+        return first
 
     with _eval_mode(model):
-        yield from _articles(decode(model, config, max_length, batch_size, next_sources, live=True), times)
+        for numbers, found in decode(model, config, max_length, batch_size, next_sources, live=live):
+            steps = (found.parents >= 0).sum(dim=2).amax(dim=1).tolist()
+            now = times.now()
+            for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
+                # An ordinary tensor, which may be changed and trained on, and does not keep other articles' ids.
+                sequences = tokens[:, : length + 1].clone()
+                yield GeneratedArticle(number, sequences, now - times.began.pop(number), times.shares.pop(number))
 
 
 class _Times:
@@ -241,8 +253,8 @@ class _Times:
     def now(self) -> float:
         return time.perf_counter() - self.left_out
 
-    def begin(self, number: int, ago: float = 0.0) -> None:
-        self.began[number] = self.now() - ago
+    def begin(self, number: int) -> None:
+        self.began[number] = self.now() - self.shares[number]
 
     @contextmanager
     def encoding(self, numbers: list[int]) -> Iterator[None]:
@@ -266,17 +278,6 @@ class _Times:
             torch.cuda.synchronize(self.device)
 
 
-def _articles(parts: Iterator[tuple[list[int], Hypotheses]], times: _Times) -> Iterator[GeneratedArticle]:
-    """The articles of each part of the results."""
-    for numbers, found in parts:
-        steps = (found.parents >= 0).sum(dim=2).amax(dim=1).tolist()
-        now = times.now()
-        for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
-            # An ordinary tensor, which may be changed and trained on, and does not keep other articles' ids.
-            sequences = tokens[:, : length + 1].clone()
-            yield GeneratedArticle(number, sequences, now - times.began.pop(number), times.shares.pop(number))
-
-
 def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, int]:
     """The options for this call, checked against the model, and the greatest length of a sequence."""
     config = model.generation_config.merged(**options)
@@ -291,16 +292,6 @@ def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
         raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
     if not (min(source) >= 0 and max(source) <= last):
         raise InputError(f"source {number} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
-
-
-def _encode(model: Model, config: GenerationConfig, numbers: list[int], sources: Sequence[Sequence[int]]) -> Sources:
-    """Encode sources together."""
-    lengths = torch.tensor([len(source) for source in sources])
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]
-    ids = torch.full(mask.shape, config.fill_token_id or 0)
-    ids[mask] = torch.cat([torch.as_tensor(source, dtype=torch.long) for source in sources])
-    ids, mask = ids.to(model.device), mask.to(model.device)
-    return Sources(numbers, mask, model.encode(ids, mask), ids.masked_fill(~mask, NO_ID))
 
 
 def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:
@@ -345,18 +336,11 @@ def _checked_mask(
     if input_ids is not None and (input_ids.dim() != 2 or input_ids.dtype not in (torch.int64, torch.int32)):
         got = f"{tuple(input_ids.shape)} of {input_ids.dtype}"
         raise InputError(f"input_ids are {got}; allowed: two dimensions (articles, source length) of int64")
-    width, positions = model.config.d_model, model.config.max_position_embeddings
-    if encoder_outputs is not None and (encoder_outputs.dim() != 3 or encoder_outputs.shape[2] != width):
-        shape = tuple(encoder_outputs.shape)
-        raise InputError(f"encoder_outputs are {shape}; allowed: three dimensions (articles, source length, {width})")
-    shape = tuple(source.shape[:2])
+    shape, positions = tuple(source.shape[:2]), model.config.max_position_embeddings
     if 0 in shape:
         raise InputError(f"the source is {shape}; allowed: at least one article and one id")
     if shape[1] > positions:
         raise InputError(f"the source has {shape[1]} ids; allowed: at most {positions}, the model's positions")
-    if encoder_outputs is not None and encoder_outputs.shape[:2] != shape:
-        got = tuple(encoder_outputs.shape[:2])
-        raise InputError(f"encoder_outputs are of {got}; allowed: {shape}, as input_ids")
     if attention_mask is not None and attention_mask.shape != shape:
         raise InputError(f"attention_mask is {tuple(attention_mask.shape)}; allowed: {shape}, as the source")
     if input_ids is not None:

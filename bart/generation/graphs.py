@@ -4,9 +4,9 @@ An eager step launches some hundred small kernels, and a GPU waits for the host 
 launch. It reads and writes the same memory every time, so the tensors that a step changes, the batch's state, must keep
 their addresses.
 
-Recordings are kept per geometry, the shapes of the state: articles, source length, columns of the cache. When articles
-leave or join, or the cache grows, the state becomes other tensors. If their geometry has a recording, they are copied
-into its tensors. If not, the next steps are eager until the geometry has lasted some steps.
+When articles leave or join, or the cache grows, the state becomes other tensors. Where these have the same shapes, they
+are copied into the recording's own. If not, the next steps are eager until the new shapes have lasted some steps, and
+then one is recorded anew.
 
 Some steps are never recorded: those that draw random numbers (do_sample), whose scores are kept (output_scores), whose
 rules hold the source (encoder_no_repeat_ngram_size), and those under autocast, whose copies of the weights do not last.
@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -29,12 +27,10 @@ from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
 
-# Recording takes as long as some eager steps. A step is recorded after so many eager steps of its geometry, if so many
+# Recording takes as long as some eager steps. A step is recorded after so many eager steps of its shapes, if so many
 # steps are left.
 EAGER_STEPS = 4
 STEPS_WORTH_RECORDING = 8
-# Beyond this, the recording that was not used for longest is dropped.
-MOST_RECORDINGS = 8
 
 # Takes the state in these tensors to the next state, in the same tensors.
 Step = Callable[[Sequence[Tensor]], None]
@@ -52,86 +48,60 @@ class Recordable(Protocol):
         """Take a step that depends on the state and its shapes alone, and does not make the host wait."""
 
 
-@dataclass
-class Recording:
-    """A recorded step, and the tensors from which it reads its state and to which it writes the next."""
-
-    state: list[Tensor]
-    replay: Callable[[], None]
-
-
-def _load(own: Sequence[Tensor], state: Sequence[Tensor]) -> None:
-    """Copy a state into a recording's tensors, apart from those that are in place already."""
-    for place, tensor in zip(own, state, strict=True):
-        if place.data_ptr() != tensor.data_ptr():
-            place.copy_(tensor)
-
-
 class RecordedSteps:
-    """The recordings of a batch's steps.
+    """The recording of a batch's steps, made anew when the shapes of its state have changed.
 
     What steps read besides the state, such as weights, must stay alive and keep its addresses.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.recordings: dict[tuple[torch.Size, ...], Recording] = {}  # by geometry; the last used comes last
-        self.eager_steps: Counter[tuple[torch.Size, ...]] = Counter()
-        self.current: Recording | None = None
-        self.memory: dict[int, Tensor] = {}  # by place in the state, without dimensions
+        self.shapes: list[torch.Size] = []
+        self.eager_steps = 0  # with these shapes
+        self.replay: Callable[[], None] | None = None
+        self.state: list[Tensor] = []  # from which the recording reads the state, and to which it writes the next
 
     def step(self, batch: Recordable, steps_left: int) -> bool:
         """Take a step by a recording; or do nothing and return False, so that the caller takes an eager step.
 
         Args:
             batch: the same in all calls.
-            steps_left: the most steps, this one included, for which the geometry can last.
+            steps_left: the most steps, this one included, for which the shapes can last.
         """
         state = batch.state
-        if self.current is not None and all(a is b for a, b in zip(state, self.current.state, strict=True)):
-            self.current.replay()
+        shapes = [tensor.shape for tensor in state]
+        if shapes != self.shapes:
+            self.shapes, self.eager_steps, self.replay, self.state = shapes, 0, None, []
+        if self.replay is not None:
+            if any(own is not tensor for own, tensor in zip(self.state, state, strict=True)):
+                _load(self.state, state)
+                batch.state = self.state
+            self.replay()
             return True
-        geometry = tuple(tensor.shape for tensor in state)
-        self.current = self.recordings.pop(geometry, None)
-        if self.current is not None:
-            self.recordings[geometry] = self.current
-            _load(self.current.state, state)
-            batch.state = self.current.state
-            self.current.replay()
-            return True
-        self.eager_steps[geometry] += 1
-        if self.eager_steps[geometry] <= EAGER_STEPS or steps_left < STEPS_WORTH_RECORDING:
+        self.eager_steps += 1
+        if self.eager_steps <= EAGER_STEPS or steps_left < STEPS_WORTH_RECORDING:
             return False
-        self.recordings[geometry] = self.current = self._record(batch, state)
-        if len(self.recordings) > MOST_RECORDINGS:
-            del self.recordings[next(iter(self.recordings))]
+        self._record(batch)
         return True
 
-    def _record(self, batch: Recordable, state: Sequence[Tensor]) -> Recording:
+    def _record(self, batch: Recordable) -> None:
         """Record a step, and take it."""
 
         def step(state: Sequence[Tensor]) -> None:
             batch.state = list(state)
             batch.take_step()
-            for old, new in zip(state, batch.state, strict=True):
-                if new is not old:
-                    old.copy_(new)
+            _load(state, batch.state)
             batch.state = list(state)
 
-        own = [self._place(index, tensor) for index, tensor in enumerate(state)]
-        _load(own, state)
-        return Recording(own, self.recorder(step, own))
+        self.state = [tensor.clone() for tensor in batch.state]
+        self.replay = self.recorder(step, self.state)
 
-    def _place(self, index: int, like: Tensor) -> Tensor:
-        """A tensor for one place of the state, in memory that all geometries share.
 
-        When a geometry follows another, tensors of unchanged shape are in place already. The others are new tensors,
-        which do not overlap with this memory.
-        """
-        memory = self.memory.get(index)
-        if memory is None or memory.numel() < like.numel():
-            memory = self.memory[index] = like.new_empty(like.numel())
-        return memory[: like.numel()].view(like.shape)
+def _load(own: Sequence[Tensor], state: Sequence[Tensor]) -> None:
+    """Copy a state into a recording's tensors, apart from those that are in place already."""
+    for place, tensor in zip(own, state, strict=True):
+        if place is not tensor:
+            place.copy_(tensor)
 
 
 @functools.cache
@@ -141,9 +111,8 @@ def _recording_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def cuda_recorder(device: torch.device) -> Recorder:
-    """A recorder of CUDA graphs. They share the memory of intermediate results: only one is replayed at a time."""
+    """A recorder of CUDA graphs."""
     stream = _recording_stream(device)
-    pool = torch.cuda.graph_pool_handle()
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
         with torch.cuda.device(device):
@@ -153,7 +122,7 @@ def cuda_recorder(device: torch.device) -> Recorder:
                 step(state)
             graph = torch.cuda.CUDAGraph()
             # Other threads, such as those of data loaders, may go on allocating.
-            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 step(state)  # this computes nothing
             torch.cuda.current_stream().wait_stream(stream)
         return graph.replay

@@ -19,7 +19,6 @@ class Sizes(Protocol):
     """The fields of a model's configuration that decoding reads."""
 
     vocab_size: int
-    d_model: int
     max_position_embeddings: int
 
 

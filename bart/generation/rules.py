@@ -70,175 +70,143 @@ def draw(scores: Tensor, count: int) -> Tensor:
     return torch.multinomial(probabilities, count)
 
 
-@dataclass(frozen=True)
-class MinLength:
-    """No EOS while a sequence is shorter than ``min_length`` (MinLengthLogitsProcessor)."""
+def min_length(length: int, eos_ids: Tensor) -> Rule:
+    """No EOS, one of eos_ids (n,), while a sequence is shorter than ``length`` (MinLengthLogitsProcessor)."""
 
-    min_length: int
-    eos_ids: Tensor  # (n,)
-
-    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
-        if prefixes.shortest >= self.min_length:
+    def rule(prefixes: Prefixes, scores: Tensor) -> Tensor:
+        if prefixes.shortest >= length:
             return scores
-        too_short = (prefixes.lengths < self.min_length)[:, None]
-        eos_scores = scores[:, self.eos_ids].masked_fill(too_short, _BANNED)
-        return scores.index_copy_(1, self.eos_ids, eos_scores)
+        too_short = (prefixes.lengths < length)[:, None]
+        return scores.index_copy_(1, eos_ids, scores[:, eos_ids].masked_fill(too_short, _BANNED))
+
+    return rule
 
 
-@dataclass(frozen=True)
-class ForcedToken:
-    """Only ``ids`` may follow a sequence of ``length`` ids; each of them scores 0.
+def forced_token(length: int, ids: Tensor) -> Rule:
+    """Only ``ids`` (n,) may follow a sequence of ``length`` ids; each of them scores 0.
 
     With length 1 this is ForcedBOSTokenLogitsProcessor, with max_length - 1 ForcedEOSTokenLogitsProcessor.
     """
 
-    length: int
-    ids: Tensor  # (n,)
-
-    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
-        if not prefixes.shortest <= self.length <= prefixes.longest:
+    def rule(prefixes: Prefixes, scores: Tensor) -> Tensor:
+        if not prefixes.shortest <= length <= prefixes.longest:
             return scores
-        forced = torch.full_like(scores[:1], _BANNED).index_fill_(1, self.ids, 0)
-        return torch.where((prefixes.lengths == self.length)[:, None], forced, scores)
+        forced = torch.full_like(scores[:1], _BANNED).index_fill_(1, ids, 0)
+        return torch.where((prefixes.lengths == length)[:, None], forced, scores)
+
+    return rule
 
 
-@dataclass(frozen=True)
-class RepetitionPenalty:
+def repetition_penalty(penalty: float) -> Rule:
     """Makes each id of the sequence less likely, once however often it occurs (RepetitionPenaltyLogitsProcessor)."""
 
-    penalty: float
-
-    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
+    def rule(prefixes: Prefixes, scores: Tensor) -> Tensor:
         tokens = prefixes.tokens
         if prefixes.shortest < prefixes.longest:
             held = torch.arange(tokens.shape[1], device=tokens.device) < prefixes.lengths[:, None]
             tokens = torch.where(held, tokens, tokens[:, :1])  # repeating a row's first id changes nothing
         seen = scores.gather(1, tokens)
-        return scores.scatter_(1, tokens, torch.where(seen < 0, seen * self.penalty, seen / self.penalty))
+        return scores.scatter_(1, tokens, torch.where(seen < 0, seen * penalty, seen / penalty))
+
+    return rule
 
 
-def _ban_continuations(scores: Tensor, last: Tensor, windows: Tensor, valid: Tensor | None = None) -> Tensor:
+def _ban_continuations(scores: Tensor, last: Tensor, windows: Tensor, valid: Tensor) -> Tensor:
     """Ban in each row the last id of every window whose other ids are the row's last ones.
 
     Args:
         scores: (R, V), written in place.
         last: (R, n - 1), the last ids of each row.
         windows: (G, W, n) n-grams, where G divides R: each of G equal, consecutive groups of rows has its own.
-        valid: bool, broadcasts to (R, W): the windows that count; None for all.
+        valid: bool, broadcasts to (R, W): the windows that count.
     """
     groups, rows = windows.shape[0], scores.shape[0]
     last = last.unflatten(0, (groups, rows // groups))  # (G, R/G, n - 1)
-    matches = (windows[:, None, :, :-1] == last[:, :, None]).all(dim=-1).flatten(0, 1)  # (R, W)
-    if valid is not None:
-        matches &= valid
+    matches = (windows[:, None, :, :-1] == last[:, :, None]).all(dim=-1).flatten(0, 1) & valid  # (R, W)
     banned = windows[:, None, :, -1].expand(-1, rows // groups, -1).flatten(0, 1)  # (R, W)
     # A token may end one window that matches and another that does not. With amin, the ban wins in any order.
     return scores.scatter_reduce_(1, banned, torch.where(matches, _BANNED, torch.inf), "amin")
 
 
-def _long_enough(prefixes: Prefixes, count: int) -> Tensor | None:
-    """(R, 1) bool, the rows with at least so many ids; None for all rows."""
-    return None if prefixes.shortest >= count else (prefixes.lengths >= count)[:, None]
-
-
-@dataclass(frozen=True)
-class NoRepeatNGram:
+def no_repeat_ngram(size: int) -> Rule:
     """No n-gram of ``size`` twice in a row's sequence (NoRepeatNGramLogitsProcessor)."""
 
-    size: int
-
-    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
-        if prefixes.longest < self.size:
+    def rule(prefixes: Prefixes, scores: Tensor) -> Tensor:
+        if prefixes.longest < size:
             return scores
-        windows = prefixes.tokens.unfold(1, self.size, 1)
-        valid = None
-        if prefixes.shortest < prefixes.longest:
-            ends = torch.arange(self.size, prefixes.longest + 1, device=scores.device)
-            valid = ends <= prefixes.lengths[:, None]
-        return _ban_continuations(scores, prefixes.last(self.size - 1), windows, valid)
+        ends = torch.arange(size, prefixes.longest + 1, device=scores.device)
+        windows, valid = prefixes.tokens.unfold(1, size, 1), ends <= prefixes.lengths[:, None]
+        return _ban_continuations(scores, prefixes.last(size - 1), windows, valid)
+
+    return rule
 
 
-class EncoderNoRepeatNGram:
+def encoder_no_repeat_ngram(size: int, source_ids: Tensor) -> Rule:
     """No n-gram of ``size`` from the row's source, its padding included (EncoderNoRepeatNGramLogitsProcessor).
 
     Args:
-        size: n.
         source_ids: (B, S); NO_ID after the end of a shorter source.
     """
+    # A source of fewer than n ids holds no n-gram.
+    windows = source_ids.clamp(min=0).unfold(1, size, 1) if source_ids.shape[1] >= size else None
+    whole = source_ids[:, size - 1 :] != NO_ID  # (B, W), the windows that end within their source
 
-    def __init__(self, size: int, source_ids: Tensor) -> None:
-        self.size = size
-        # A source of fewer than n ids holds no n-gram.
-        self.windows = source_ids.clamp(min=0).unfold(1, size, 1) if source_ids.shape[1] >= size else None
-        self.whole = source_ids[:, size - 1 :] != NO_ID  # (B, W), the windows that end within their source
-
-    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
-        count = self.size - 1
-        if self.windows is None or prefixes.longest < count:
+    def rule(prefixes: Prefixes, scores: Tensor) -> Tensor:
+        if windows is None or prefixes.longest < size - 1:
             return scores
-        valid = self.whole.repeat_interleave(len(scores) // len(self.whole), dim=0)
-        if (long_enough := _long_enough(prefixes, count)) is not None:
-            valid &= long_enough
-        return _ban_continuations(scores, prefixes.last(count), self.windows, valid)
+        valid = whole.repeat_interleave(len(scores) // len(whole), dim=0) & (prefixes.lengths >= size - 1)[:, None]
+        return _ban_continuations(scores, prefixes.last(size - 1), windows, valid)
+
+    return rule
 
 
-class BadWords:
-    """Bans the last id of a word wherever its other ids have just been generated (NoBadWordsLogitsProcessor).
+def bad_words(words: Iterable[list[int]], device: torch.device) -> Rule:
+    """Bans the last id of a word, a sequence of ids, wherever its others have just been generated.
 
-    Args:
-        words: id sequences, none empty.
-        device: where the rule will be applied.
+    This is NoBadWordsLogitsProcessor.
     """
+    by_length: dict[int, list[list[int]]] = {}
+    for word in words:
+        by_length.setdefault(len(word), []).append(word)
+    tables = [torch.tensor(group, device=device) for group in by_length.values()]  # each (N, n)
 
-    def __init__(self, words: Iterable[list[int]], device: torch.device) -> None:
-        by_length: dict[int, list[list[int]]] = {}
-        for word in words:
-            by_length.setdefault(len(word), []).append(word)
-        self.words = [torch.tensor(group, device=device) for group in by_length.values()]  # each (N, n)
-
-    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
-        for words in self.words:
-            count = words.shape[1] - 1
+    def rule(prefixes: Prefixes, scores: Tensor) -> Tensor:
+        for table in tables:
+            count = table.shape[1] - 1
             if count <= prefixes.longest:
-                valid = _long_enough(prefixes, count)
-                scores = _ban_continuations(scores, prefixes.last(count), words[None], valid)
+                valid = (prefixes.lengths >= count)[:, None]
+                scores = _ban_continuations(scores, prefixes.last(count), table[None], valid)
         return scores
 
+    return rule
 
-@dataclass(frozen=True)
-class Temperature:
+
+def temperature(divisor: float) -> Rule:
     """Divides scores (TemperatureLogitsWarper)."""
-
-    temperature: float
-
-    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
-        return scores.div_(self.temperature)
+    return lambda _, scores: scores.div_(divisor)
 
 
-@dataclass(frozen=True)
-class TopK:
-    """Keeps the ``top_k`` best tokens and ties with the last of them (TopKLogitsWarper)."""
+def top_k(count: int) -> Rule:
+    """Keeps the ``count`` best tokens and ties with the last of them (TopKLogitsWarper)."""
 
-    top_k: int
-
-    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
-        worst_kept = scores.topk(min(self.top_k, scores.shape[1])).values[:, -1:]
+    def rule(_: Prefixes, scores: Tensor) -> Tensor:
+        worst_kept = scores.topk(min(count, scores.shape[1])).values[:, -1:]
         return scores.masked_fill_(scores < worst_kept, _BANNED)
 
+    return rule
 
-@dataclass(frozen=True)
-class TopP:
-    """Keeps the best tokens up to a total probability ``top_p``, and at least ``at_least`` (TopPLogitsWarper)."""
 
-    top_p: float
-    at_least: int
+def top_p(share: float, at_least: int) -> Rule:
+    """Keeps the best tokens up to a total probability ``share``, and at least ``at_least`` (TopPLogitsWarper)."""
 
-    def __call__(self, prefixes: Prefixes, scores: Tensor) -> Tensor:
+    def rule(_: Prefixes, scores: Tensor) -> Tensor:
         ascending, order = scores.sort()
         # Summing from the least likely token keeps the token that crosses the threshold.
-        dropped = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - self.top_p
-        dropped[:, -self.at_least :] = False
+        dropped = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - share
+        dropped[:, -at_least:] = False
         return scores.masked_fill_(dropped.scatter(1, order, dropped), _BANNED)
+
+    return rule
 
 
 def diversity_penalties(chosen: Tensor, penalty: float, vocab_size: int) -> Tensor:
@@ -247,7 +215,6 @@ def diversity_penalties(chosen: Tensor, penalty: float, vocab_size: int) -> Tens
     Args:
         chosen: (B, N) ids that the earlier groups of each article chose; N may be 0.
         penalty: of a token, for each time it was chosen.
-        vocab_size: V.
     """
     counts = torch.zeros(chosen.shape[0], vocab_size, dtype=torch.float32, device=chosen.device)
     return counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=counts.dtype)).mul_(penalty)
@@ -257,7 +224,6 @@ def rules_for(config: GenerationConfig, max_length: int, source_ids: Tensor | No
     """The rules that ``config`` asks for, in the order of transformers; where two conflict, the later one wins.
 
     Args:
-        config: the options.
         max_length: greatest length of a sequence.
         source_ids: (B, S), needed by encoder_no_repeat_ngram_size alone.
         device: of the scores.
@@ -268,29 +234,28 @@ def rules_for(config: GenerationConfig, max_length: int, source_ids: Tensor | No
     eos = config.eos_token_ids
     rules: list[Rule] = []
     if config.repetition_penalty != 1:
-        rules.append(RepetitionPenalty(config.repetition_penalty))
+        rules.append(repetition_penalty(config.repetition_penalty))
     if config.no_repeat_ngram_size:
-        rules.append(NoRepeatNGram(config.no_repeat_ngram_size))
-    if config.encoder_no_repeat_ngram_size:
+        rules.append(no_repeat_ngram(config.no_repeat_ngram_size))
+    if size := config.encoder_no_repeat_ngram_size:
         if source_ids is None:
-            size = config.encoder_no_repeat_ngram_size
             raise InputError(f"encoder_no_repeat_ngram_size is {size}; allowed: 0 without input_ids")
-        rules.append(EncoderNoRepeatNGram(config.encoder_no_repeat_ngram_size, source_ids))
+        rules.append(encoder_no_repeat_ngram(size, source_ids))
     if config.bad_words_ids:
-        rules.append(BadWords([word for word in config.bad_words_ids if word not in [[e] for e in eos]], device))
+        rules.append(bad_words([word for word in config.bad_words_ids if word not in [[e] for e in eos]], device))
     if eos and config.shortest > 0:
-        rules.append(MinLength(config.shortest, torch.tensor(eos, device=device)))
+        rules.append(min_length(config.shortest, torch.tensor(eos, device=device)))
     if config.forced_bos_token_id is not None:
-        rules.append(ForcedToken(1, torch.tensor([config.forced_bos_token_id], device=device)))
+        rules.append(forced_token(1, torch.tensor([config.forced_bos_token_id], device=device)))
     if config.forced_eos_token_ids:
-        rules.append(ForcedToken(max_length - 1, torch.tensor(config.forced_eos_token_ids, device=device)))
+        rules.append(forced_token(max_length - 1, torch.tensor(config.forced_eos_token_ids, device=device)))
     if config.do_sample:
         # With beams, enough tokens must stay for every beam to go on even if all EOS ids are drawn.
         at_least = 1 if config.num_beams == 1 else max(2, len(eos) + 1)
         if config.temperature != 1:
-            rules.append(Temperature(config.temperature))
+            rules.append(temperature(config.temperature))
         if config.top_k:
-            rules.append(TopK(max(config.top_k, at_least)))
+            rules.append(top_k(max(config.top_k, at_least)))
         if config.top_p < 1:
-            rules.append(TopP(config.top_p, at_least))
+            rules.append(top_p(config.top_p, at_least))
     return rules

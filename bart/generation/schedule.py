@@ -18,7 +18,7 @@ from bart.generation.cache import DecoderCache, padded
 from bart.generation.graphs import RecordedSteps, recorder_for
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, Rule, rules_for
-from bart.generation.search import Search, search_for
+from bart.generation.search import BeamGroups, Search, TokenSearch
 
 
 @dataclass
@@ -37,10 +37,11 @@ class Sources:
     states: Tensor
     ids: Tensor | None
 
-    def of(self, places: slice, length: int) -> Sources:
-        """Some of these articles, cut to a number of positions."""
-        mask, ids = (None if part is None else part[places, :length] for part in (self.mask, self.ids))
-        return Sources(self.numbers[places], mask, self.states[places, :length], ids)
+    def of(self, places: slice) -> Sources:
+        """Some of these articles, which have masks and ids, cut to the longest of them."""
+        length = int(self.mask[places].any(dim=0).sum())
+        mask, states, ids = (part[places, :length] for part in (self.mask, self.states, self.ids))
+        return Sources(self.numbers[places], mask, states, ids)
 
 
 class Batch:
@@ -115,7 +116,8 @@ class Batch:
         beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
         # The last id of a sequence is never read.
         cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
-        return cache, search_for(config, self.max_length, len(new.numbers), self.model.device)
+        search = BeamGroups if config.num_beams > 1 else TokenSearch
+        return cache, search(config, self.max_length, len(new.numbers), self.model.device)
 
     def step(self) -> None:
         """Choose the next id of every hypothesis. The host waits for nothing."""

@@ -1,4 +1,4 @@
-"""Ways to choose the next ids of the articles in a batch, behind one interface.
+"""The two ways to choose the next ids of the articles in a batch, `TokenSearch` and `BeamGroups`.
 
 A search holds K hypotheses of each article; articles may have begun at different times. The loop of `schedule` asks it
 for the ids to read next, and gives it the scores of the ids that may follow. Articles leave and join as rows of its
@@ -11,7 +11,6 @@ length, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,65 +20,15 @@ from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, Hypotheses
 from bart.generation.rules import Prefixes, Rule, diversity_penalties, draw
 
 
-class Search(Protocol):
-    """What decoding needs of a search."""
-
-    @property
-    def last_ids(self) -> Tensor:
-        """(B, K) the ids that the decoder reads next."""
-
-    @property
-    def active(self) -> Tensor:
-        """(B,) bool: the articles whose result may still change."""
-
-    @property
-    def state(self) -> list[Tensor]:
-        """The tensors (B, …) that steps change, and nothing else does; setting it replaces them."""
-
-    @state.setter
-    def state(self, tensors: Sequence[Tensor]) -> None: ...
-
-    def step(
-        self, scores: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
-    ) -> Tensor | None:
-        """Choose the next id of every hypothesis.
-
-        Args:
-            scores: (R, V) fp32, log-probabilities with beams, logits without; they may be overwritten.
-            shortest, longest: bounds on the lengths of the articles' hypotheses. Tight bounds save computation.
-            kept: a list to which the scores (R, V) after all rules are appended, or None.
-
-        Returns:
-            (B, K) for each hypothesis, the one of its article that it continues; None where each continues itself.
-        """
-
-    def results(self) -> Hypotheses:
-        """The sequences to return for each article, (B, N, …)."""
-
-
-def search_for(config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> Search:
-    """The search that the options ask for."""
-    return (BeamGroups if config.num_beams > 1 else TokenSearch)(config, max_length, articles, device)
-
-
-def _eos_ids(config: GenerationConfig, device: torch.device) -> Tensor:
-    return torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
-
-
-def _fill_id(config: GenerationConfig) -> int:
-    # Without EOS ids there may be no padding id; then there is nothing to pad.
-    return 0 if config.fill_token_id is None else config.fill_token_id
-
-
 class TokenSearch:
     """Greedy search, or sampling: K independent sequences of each article."""
 
     def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:
         self.config = config
         self.max_length = max_length
-        self.eos_ids = _eos_ids(config, device)
+        self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
         count = config.num_return_sequences
-        self.tokens = self.eos_ids.new_full((articles, count, max_length), _fill_id(config))
+        self.tokens = self.eos_ids.new_full((articles, count, max_length), config.fill_token_id or 0)
         self.tokens[:, :, 0] = config.start_token_id
         self.lengths = self.eos_ids.new_ones(articles)
         self.unfinished = torch.ones(articles, count, dtype=torch.bool, device=device)
@@ -87,15 +36,24 @@ class TokenSearch:
 
     @property
     def last_ids(self) -> Tensor:
+        """(B, K) the ids that the decoder reads next."""
         return self.tokens.gather(2, self._at(self.lengths - 1))[:, :, 0]
 
     @property
     def active(self) -> Tensor:
+        """(B,) bool: the articles whose result may still change."""
         return self.unfinished.any(dim=1)
 
     def step(
         self, scores: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
     ) -> None:
+        """Choose the next id of every hypothesis.
+
+        Args:
+            scores: (R, V) fp32, log-probabilities with beams, logits without; they may be overwritten.
+            shortest, longest: bounds on the lengths of the articles' hypotheses. Tight bounds save computation.
+            kept: a list to which the scores (R, V) after all rules are appended, or None.
+        """
         count = self.tokens.shape[1]
         tokens = self.tokens[:, :, :longest].flatten(0, 1)
         prefixes = Prefixes(tokens, self.lengths.repeat_interleave(count), shortest, longest)
@@ -113,6 +71,7 @@ class TokenSearch:
         self.unfinished &= ~is_among(chosen, self.eos_ids) & (self.lengths < self.max_length)[:, None]
 
     def results(self) -> Hypotheses:
+        """The sequences to return for each article, (B, N, …)."""
         steps = torch.arange(1, self.max_length, device=self.tokens.device)
         own = torch.arange(self.tokens.shape[1], device=self.tokens.device)[:, None]
         parents = torch.where(steps < self.ends[:, :, None], own, -1)
@@ -120,6 +79,7 @@ class TokenSearch:
 
     @property
     def state(self) -> list[Tensor]:
+        """The tensors (B, …) that steps change, and nothing else does; setting it replaces them."""
         return [self.tokens, self.lengths, self.unfinished, self.ends]
 
     @state.setter
@@ -133,6 +93,8 @@ class TokenSearch:
 class BeamGroups:
     """Beam search, taking or sampling candidates; with several groups, diverse beam search.
 
+    Properties and methods are those of `TokenSearch`.
+
     An article's beams are those of its first group, then of its second, and so on. In each step the groups choose one
     after the other, because a group is penalised for ids that earlier groups chose.
     """
@@ -140,20 +102,9 @@ class BeamGroups:
     def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:
         self.config = config
         self.width = config.num_beams // config.num_beam_groups
-        self.groups = [
-            (BeamSearch if config.num_beam_groups == 1 else DiverseBeamGroup)(
-                articles,
-                range(first, first + self.width),
-                max_length,
-                start_token_id=config.start_token_id,
-                pad_token_id=_fill_id(config),
-                eos_ids=_eos_ids(config, device),
-                length_penalty=config.length_penalty,
-                early_stopping=config.early_stopping,
-                sample=config.do_sample,
-            )
-            for first in range(0, config.num_beams, self.width)
-        ]
+        group = BeamSearch if config.num_beam_groups == 1 else DiverseBeamGroup
+        firsts = range(0, config.num_beams, self.width)
+        self.groups = [group(config, max_length, articles, device, first) for first in firsts]
 
     @property
     def last_ids(self) -> Tensor:
@@ -166,6 +117,7 @@ class BeamGroups:
     def step(
         self, scores: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
     ) -> Tensor:
+        """As `TokenSearch.step`; returns (B, K) for each hypothesis, the one of its article that it continues."""
         log_probs = scores.unflatten(0, (-1, len(self.groups), self.width))
         lengths = self.groups[0].lengths.repeat_interleave(self.width)
         after_rules, parents = [], []
@@ -198,3 +150,6 @@ class BeamGroups:
         count = len(tensors) // len(self.groups)
         for index, group in enumerate(self.groups):
             group.state = tensors[index * count : (index + 1) * count]
+
+
+Search = TokenSearch | BeamGroups

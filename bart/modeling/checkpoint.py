@@ -7,7 +7,6 @@ weights besides the mapped file.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import re
@@ -61,13 +60,6 @@ _COPIES = (  # names under which files hold the same embeddings again
 _ANCHOR = re.compile(r"(?:^|(?<=\.))(shared|encoder\.embed_(tokens|positions))\.weight$")  # follows a network's prefix
 _COUNTERS = re.compile(r"(^|\.)((en|de)coder\.version|_float_tensor)$")  # bookkeeping of fairseq, not weights
 _HEADS = re.compile(r"(^|\.)(classification_heads?|qa_outputs)\.")
-_FAIRSEQ_ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_accurate": "gelu_new",  # in spite of its name, the tanh formula
-    "gelu_fast": "gelu_new",
-    "swish": "silu",
-}
 _NAMES_SHOWN = 3
 
 
@@ -84,8 +76,8 @@ def load_pretrained(
         path_or_name: a Hub-format directory (`model.safetensors` or `pytorch_model.bin`, whole or in shards), one such
             file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, or a Hub name.
         config: the architecture; the weights must fit it and its decoding fields become the generation defaults.
-            None: taken from the checkpoint itself (our `.ckpt`, fairseq's arguments) or from `config.json` beside the
-            weights, with the generation defaults of the same place.
+            None: taken from the checkpoint itself (our `.ckpt`) or from `config.json` beside the weights, with the
+            generation defaults of the same place.
 
     Raises:
         InputError: nothing at that path, a damaged or foreign file, no config to be found, embeddings that are not
@@ -95,7 +87,7 @@ def load_pretrained(
     checkpoint, state = _read(path)
     generation: GenerationConfig | None = None
     if config is None:
-        config, generation = _stored_config(checkpoint, state, path)
+        config, generation = _stored_config(checkpoint, path)
         if config is None:
             raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
     with torch.device("meta"):
@@ -110,8 +102,8 @@ def stored_config(path_or_name: str | os.PathLike[str]) -> BartConfig | None:
     """The config in a checkpoint or beside its weights, if any; sources and errors are those of `load_pretrained`."""
     path = _find_weights(path_or_name)
     # Files of weights alone need not be read.
-    checkpoint, state = ({}, {}) if path.suffix in (".safetensors", ".json") else _read(path)
-    return _stored_config(checkpoint, state, path)[0]
+    checkpoint = {} if path.suffix in (".safetensors", ".json") else read_file(path)
+    return _stored_config(checkpoint, path)[0]
 
 
 def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:
@@ -228,26 +220,17 @@ def _tied_copies(model: nn.Module) -> set[str]:
     return {name for name, parameter in named if parameter is shared and name != _SHARED}
 
 
-def _stored_config(
-    checkpoint: dict[str, Any], state: dict[str, Tensor], path: Path
-) -> tuple[BartConfig | None, GenerationConfig | None]:
+def _stored_config(checkpoint: dict[str, Any], path: Path) -> tuple[BartConfig | None, GenerationConfig | None]:
     """The config in the checkpoint or beside it, and the generation defaults of the same place; None where missing."""
-    if isinstance(checkpoint.get("config"), dict):
-        defaults = checkpoint.get("generation_config")
-        config = _made(_bart_config, checkpoint["config"], path)
-        return config, _made(GenerationConfig.from_dict, defaults, path) if isinstance(defaults, dict) else None
-    beside, defaults_file = path.with_name(CONFIG_FILE), path.with_name(GENERATION_FILE)
-    if beside.is_file():
-        config = _made(_bart_config, read_json(beside), beside)
-        if not defaults_file.is_file():
-            return config, None
-        return config, _made(GenerationConfig.from_dict, read_json(defaults_file), defaults_file)
-    arguments = checkpoint.get("args")
-    if arguments is None and isinstance(checkpoint.get("cfg"), dict):
-        arguments = checkpoint["cfg"].get("model")
-    if isinstance(arguments, argparse.Namespace):
-        return _made(_bart_config, _fairseq_fields(vars(arguments), state, path), path), None
-    return None, None
+    fields, defaults = checkpoint.get("config"), checkpoint.get("generation_config")
+    config_file = defaults_file = path
+    if not isinstance(fields, dict):
+        config_file, defaults_file = path.with_name(CONFIG_FILE), path.with_name(GENERATION_FILE)
+        fields, defaults = (read_json(file) if file.is_file() else None for file in (config_file, defaults_file))
+    if fields is None:
+        return None, None
+    config = _made(_bart_config, fields, config_file)
+    return config, None if defaults is None else _made(GenerationConfig.from_dict, defaults, defaults_file)
 
 
 def _made(make: Callable[[Mapping[str, Any]], Config], fields: Mapping[str, Any], path: Path) -> Config:
@@ -263,39 +246,6 @@ def _bart_config(fields: Mapping[str, Any]) -> BartConfig:
     if model_type not in ("bart", "mbart"):
         raise InputError(f"model_type {model_type!r}; allowed are 'bart' and 'mbart'")
     return BartConfig(**fields)
-
-
-def _fairseq_fields(given: Mapping[str, Any], state: dict[str, Tensor], path: Path) -> dict[str, Any]:
-    """Fields of BartConfig for fairseq's training arguments, and for the number of ids and positions in the tables."""
-    sizes = {"ffn_dim": "ffn_embed_dim", "layers": "layers", "attention_heads": "attention_heads"}
-    sides = {f"{side}_{ours}": f"{side}_{theirs}" for side in ("encoder", "decoder") for ours, theirs in sizes.items()}
-    tables = {"vocab_size": _SHARED, "max_position_embeddings": "model.encoder.embed_positions.weight"}
-    lacking = [name for name in (*sides.values(), "encoder_embed_dim") if name not in given]
-    lacking += [name for name in tables.values() if name not in state]
-    if lacking:
-        raise InputError(f"{path}: no config can be made for it, it lacks {_shorten(lacking)}; pass a config")
-    pre_ln = bool(given.get("encoder_normalize_before", False))
-    activation = given.get("activation_fn", "relu")
-    for name, value, allowed in (
-        ("decoder_embed_dim", given.get("decoder_embed_dim"), [given["encoder_embed_dim"]]),
-        ("decoder_normalize_before", bool(given.get("decoder_normalize_before", False)), [pre_ln]),
-        ("activation_fn", activation, list(_FAIRSEQ_ACTIVATIONS)),
-    ):
-        if value not in allowed:
-            raise InputError(f"{path}: fairseq argument {name} is {value!r}; allowed here: {allowed}")
-    same = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
-    return {
-        "vocab_size": len(state[tables["vocab_size"]]),
-        # Positions are counted from behind the padding id, 1.
-        "max_position_embeddings": len(state[tables["max_position_embeddings"]]) - 2,
-        "d_model": given["encoder_embed_dim"],
-        "activation_function": _FAIRSEQ_ACTIVATIONS[activation],
-        "activation_dropout": given.get("activation_dropout") or given.get("relu_dropout") or 0.0,
-        "scale_embedding": not given.get("no_scale_embedding", False),
-        "pre_ln": pre_ln,
-        **{name: given[name] for name in same if name in given},
-        **{ours: given[theirs] for ours, theirs in sides.items()},
-    }
 
 
 def _shorten(names: Iterable[str]) -> str:

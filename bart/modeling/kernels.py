@@ -19,13 +19,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -41,18 +41,7 @@ WIDTH = 64  # the head width of `attend_many`
 MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
 SCALE_BYTES = 4  # behind the codes of a key or value
 MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a thread keeps some rows on its stack
-_TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
-
-
-class _Symbol(ctypes.Structure):
-    """Dl_info of dladdr(3)."""
-
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
+_TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64}
 
 
 class PackedCodes:
@@ -101,10 +90,6 @@ class Kernels:
             if hasattr(self._library, name):
                 function = getattr(self._library, name)
                 function.argtypes, function.errcheck = types, _raise_if_failed
-
-    def __reduce__(self) -> tuple[Callable[[], Kernels | None], tuple[()]]:
-        """A copy, or a pickle that is read elsewhere, has the kernels of the machine at hand, or None."""
-        return load, ()
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention of queries (B, H, K, Dh) to keys and values (B, H, L, Dh) -> context (B, K, D), as the query.
@@ -193,17 +178,6 @@ class Kernels:
             _address(weight.offset, (torch.int32,), panels * PANEL),
             _address(weight.bias, (torch.float32,), panels * PANEL),
             *(with_gelu, out.data_ptr(), KINDS[dtype], count, inputs, weight.outputs, torch.get_num_threads()),
-        )
-        return out
-
-    def add_and_norm(self, hidden: Tensor, update: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """norm(hidden + update), for states (…, O) in fp32."""
-        count, width = hidden.numel(), hidden.shape[-1]
-        out = torch.empty_like(hidden, memory_format=torch.contiguous_format)
-        self._library.add_and_norm(
-            *(_address(states, (torch.float32,), count) for states in (hidden, update)),
-            *(_address(parameter, (torch.float32,), width) for parameter in (norm.weight, norm.bias)),
-            *(norm.eps, out.data_ptr(), count // width, width, torch.get_num_threads()),
         )
         return out
 
@@ -305,17 +279,6 @@ def _mask(mask: Tensor | None, articles: int, queries: int, length: int) -> tupl
     return mask.data_ptr(), KINDS[mask.dtype], mask.stride(0) if mask_articles > 1 else 0, mask.stride(2), rows
 
 
-def _openmp_of_torch() -> str:
-    """Path of the OpenMP library whose threads torch uses. Threads of another one would compete for the cores."""
-    symbols = ctypes.CDLL(torch._C.__file__)
-    found = _Symbol()
-    # GCC's code calls GOMP_parallel. GCC's own library has it, and some others.
-    if not hasattr(symbols, "GOMP_parallel"):
-        raise OSError("torch has no OpenMP library that GCC can use")
-    ctypes.CDLL(None).dladdr(ctypes.cast(symbols.GOMP_parallel, ctypes.c_void_p), ctypes.byref(found))
-    return os.fsdecode(found.file)
-
-
 def _is_private(path: Path) -> bool:
     """Whether this user owns a file or folder and nobody else may write to it."""
     status = path.stat()
@@ -331,13 +294,16 @@ def compile_kernels(*options: str) -> Kernels:
     """
     if sys.platform != "linux":
         raise OSError(f"they are not made for {sys.platform}")
-    openmp = _openmp_of_torch()
+    # GCC's code calls GOMP_parallel of the OpenMP library that torch has loaded for all to see. Threads of another one
+    # would compete for the cores.
+    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
+        raise OSError("torch has no OpenMP library that GCC can use")
     compiler = shlex.split(os.environ.get("CC", "cc"))
     flags = [*FLAGS.split(), *options]
     run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=COMPILE_SECONDS)
     # What the compiler says of itself and, because of -march=native, of this processor.
     macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
-    origin = [SOURCE.read_bytes(), macros, repr((compiler, flags, openmp, torch.__version__)).encode()]
+    origin = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"
     library = cache / f"{hashlib.sha256(b''.join(origin)).hexdigest()[:32]}.so"
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -349,8 +315,7 @@ def compile_kernels(*options: str) -> Kernels:
             unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
             run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
             # Without -fopenmp, which would link the compiler's own library.
-            rpath = f"-Wl,-rpath,{os.path.dirname(openmp)}"
-            run([*compiler, "-shared", unlinked, openmp, rpath, "-Wl,-z,defs", "-lm", "-o", linked])
+            run([*compiler, "-shared", unlinked, "-lm", "-o", linked])
             linked.chmod(0o700)
             linked.replace(library)
     return Kernels(library)

@@ -1,7 +1,7 @@
 """The parts of BART's network: attention, layers, and the encoder and decoder stacks.
 
 Parameter names and shapes are those of Hugging Face's `BartForConditionalGeneration`. A copy for inference
-(`bart.modeling.packed`) replaces attention, linear layers and norms by modules with the same methods.
+(`bart.modeling.packed`) replaces attention and linear layers by modules with the same methods.
 
 Shapes: B batch, S source length, T target length, L keys, K beams, D model width, H heads, Dh = D / H head width.
 """
@@ -114,14 +114,6 @@ class ActivatedLinear(nn.Linear):
         return ACTIVATIONS[self.activation](super().forward(states))
 
 
-class ResidualNorm(nn.LayerNorm):
-    """A layer norm that can add a branch's output to the residual stream first."""
-
-    def add(self, hidden: Tensor, update: Tensor) -> Tensor:
-        """The norm of hidden + update, (…, D) each."""
-        return self(hidden + update)
-
-
 class _Layer(nn.Module):
     """What encoder and decoder layers share: residual branches and the feed-forward block."""
 
@@ -132,12 +124,12 @@ class _Layer(nn.Module):
         self.activation_dropout = config.activation_dropout
         self.fc1 = ActivatedLinear(config.d_model, ffn_dim, config.activation_function)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
-        self.final_layer_norm = ResidualNorm(config.d_model)
+        self.final_layer_norm = nn.LayerNorm(config.d_model)
 
-    def _branch(self, hidden: Tensor, norm: ResidualNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def _branch(self, hidden: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
         update = _dropout(branch(norm(hidden) if self.pre_ln else hidden), self.dropout, self.training)
-        return hidden + update if self.pre_ln else norm.add(hidden, update)
+        return hidden + update if self.pre_ln else norm(hidden + update)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         return self.fc2(_dropout(self.fc1(hidden), self.activation_dropout, self.training))
@@ -147,7 +139,7 @@ class BartEncoderLayer(_Layer):
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config, config.encoder_ffn_dim)
         self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
-        self.self_attn_layer_norm = ResidualNorm(config.d_model)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """hidden (B, S, D), mask (B, 1, 1, S) or None -> (B, S, D)."""
@@ -168,9 +160,9 @@ class BartDecoderLayer(_Layer):
         super().__init__(config, config.decoder_ffn_dim)
         heads, dropout = config.decoder_attention_heads, config.attention_dropout
         self.self_attn = BartAttention(config.d_model, heads, dropout)
-        self.self_attn_layer_norm = ResidualNorm(config.d_model)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
         self.encoder_attn = BartAttention(config.d_model, heads, dropout)
-        self.encoder_attn_layer_norm = ResidualNorm(config.d_model)
+        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(
         self,
@@ -185,7 +177,7 @@ class BartDecoderLayer(_Layer):
 
         Args:
             hidden: (B, T, D); with a cache (B, K, D), where beams take the place of positions.
-            self_mask: broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None means causal.
+            self_mask: with a cache, broadcasts to (B, H, K, its columns); None means causal.
             cross_mask: (B, 1, 1, S), or None.
             encoder_states: (B, S, D); not needed with a cache, which holds their keys and values.
             columns: the columns of the cache for the keys and values of these tokens.
@@ -268,25 +260,12 @@ class BartDecoder(_Stack):
         layers = [BartDecoderLayer(config) for _ in range(config.decoder_layers)]
         super().__init__(config, embed_tokens, layers, config.decoder_layerdrop)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        encoder_states: Tensor,
-        encoder_attention_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) -> states (B, T, D).
-
-        attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
-        """
-        length = input_ids.shape[1]
-        self_mask = _readable(attention_mask)
-        if self_mask is not None:
-            self_mask = self_mask & self_mask.new_ones(length, length).tril()
-        cross_mask = _readable(encoder_attention_mask)
+    def forward(self, input_ids: Tensor, encoder_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) and their mask (B, S) -> states (B, T, D)."""
+        cross_mask = _readable(attention_mask)
         hidden = self._embed(input_ids)
         for layer in self.layers:
-            hidden = self._run(layer, hidden, self_mask, cross_mask, encoder_states)
+            hidden = self._run(layer, hidden, None, cross_mask, encoder_states)
         return self.layer_norm(hidden)
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:

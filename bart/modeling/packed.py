@@ -23,9 +23,9 @@ from bart.modeling.layers import (
     BartAttention,
     BartDecoderLayer,
     BartEncoderLayer,
-    ResidualNorm,
     attend,
 )
+from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +64,13 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor, rows: int, activation: str | None = None) -> None:
         """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call."""
         super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+        self.weight = pack(weight, rows)
         self.bias = bias
         self.activation = activation
 
     def forward(self, states: Tensor) -> Tensor:
         """(…, I) -> (…, O)."""
-        product = torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
-        return _activated(product, self.activation)
+        return _activated(packed_linear(states, self.weight, self.bias), self.activation)
 
 
 class Int8Linear(nn.Module):
@@ -107,7 +106,7 @@ class Int8Linear(nn.Module):
         scale = peak / (greatest * 127)  # of a product of two codes, apart from the row's own
         self.packed = PackedCodes(codes, scale, bias) if multiplies else None
         if self.packed is None:
-            self.weight, self.bias = torch.ops.onednn.qlinear_prepack(codes, [rows, weight.shape[1]]), bias
+            self.weight, self.bias = pack_codes(codes, rows), bias
             self.scale, self.zero_point = scale, torch.zeros(len(scale), dtype=torch.int64)
 
     def forward(self, states: Tensor) -> Tensor:
@@ -135,18 +134,6 @@ def _activated(states: Tensor, activation: str | None) -> Tensor:
     return states if activation is None else ACTIVATIONS[activation](states)
 
 
-def multiply_codes(codes: Tensor, weight: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """Unsigned codes (N, I), of which 128 stands for 0, times a prepacked weight of signed ones -> (N, O) in fp32.
-
-    Args:
-        scale: (O,), what the products of codes are multiplied by.
-        zero_point: (O,) zeros.
-    """
-    return torch.ops.onednn.qlinear_pointwise(
-        codes, 1.0, 128, weight, scale, zero_point, None, 1.0, 0, torch.float32, "none", [], ""
-    )
-
-
 @functools.cache
 def greatest_weight_code() -> int:
     """The greatest weight code with which oneDNN's sums are exact.
@@ -154,7 +141,7 @@ def greatest_weight_code() -> int:
     Without VNNI, oneDNN adds pairs of products in 16 bits (vpmaddubsw), where 2 · 255 · 127 is cut off at 2^15 - 1.
     Weights then get 7 bits: 2 · 255 · 64 < 2^15.
     """
-    weight = torch.ops.onednn.qlinear_prepack(torch.full((64, 64), 127, dtype=torch.int8), [16, 64])
+    weight = pack_codes(torch.full((64, 64), 127, dtype=torch.int8), 16)
     codes = torch.full((16, 64), 255, dtype=torch.uint8)
     products = multiply_codes(codes, weight, torch.ones(64), torch.zeros(64, dtype=torch.int64))
     if (products == 64 * 127 * 127).all():
@@ -163,85 +150,45 @@ def greatest_weight_code() -> int:
     return 64
 
 
-class _FusedAttention(nn.Module):
-    """Attention whose projections of the same states are one product.
+class FusedAttention(nn.Module):
+    """Attention with one product for all projections of the same states: in cross-attention, for keys and values."""
 
-    Its subclasses' arguments: `linear` makes one module of several linear layers, dtype is that of queries, keys and
-    values, and in_int8 asks for 8 bits where there are kernels for them.
-    """
+    def __init__(
+        self,
+        attention: BartAttention,
+        linear: Callable[..., nn.Module],
+        dtype: torch.dtype,
+        kernels: Kernels | None,
+        *,
+        is_cross: bool = False,
+        in_int8: bool = False,
+    ) -> None:
+        """linear makes one module of several linear layers; dtype is that of queries, keys and values.
 
-    def __init__(self, attention: BartAttention, linear: Callable[..., nn.Module], kernels: Kernels | None) -> None:
+        With in_int8 and kernels for it, cross-attention keeps keys and values in 8 bits, and self-attention of all
+        positions to all is computed in 8 bits.
+        """
         super().__init__()
         self.heads = attention.heads
         self.kernels = kernels
         self.out_proj = linear([attention.out_proj])
+        query, keys_values = [attention.q_proj], [attention.k_proj, attention.v_proj]
+        if is_cross:
+            self.q_proj, self.kv_proj = linear(query, dtype=dtype), linear(keys_values, dtype=dtype)
+        else:
+            self.qkv_proj = linear(query + keys_values, dtype=dtype)
+        in_int8 = in_int8 and kernels is not None
+        self.keeps_codes = in_int8 and is_cross
+        width = attention.q_proj.out_features // attention.heads
+        self.attends_in_int8 = in_int8 and not is_cross and kernels.multiplies and width == WIDTH
 
     def _split(self, projected: Tensor, parts: int) -> Tensor:
         """(B, L, parts·D) -> (parts, B, H, L, Dh)."""
         return projected.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
-    def forward(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
-    ) -> Tensor:
-        """As `BartAttention.forward`; keys and values may also be those of `Kernels.code_heads`."""
-        if self.kernels is None or is_causal:
-            return self.out_proj(attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2))
-        if mask is not None and mask.dtype == torch.bool:
-            mask = additive(mask, torch.float32)
-        return self.out_proj(self._context(query, keys, values, mask))
-
-    def _context(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """The heads' contexts, joined: (B, T, D)."""
-        has_code = self.kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
-        if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
-            return self.kernels.attend(query, keys, values, mask)
-        return attend(query, keys, values, mask).transpose(1, 2).flatten(2)
-
-
-class FusedSelfAttention(_FusedAttention):
-    """Self-attention with one product for queries, keys and values."""
-
-    def __init__(
-        self,
-        attention: BartAttention,
-        linear: Callable[..., nn.Module],
-        dtype: torch.dtype,
-        kernels: Kernels | None,
-        in_int8: bool,
-    ) -> None:
-        """in_int8: attention of all positions to all is computed in 8 bits."""
-        super().__init__(attention, linear, kernels)
-        self.qkv_proj = linear([attention.q_proj, attention.k_proj, attention.v_proj], dtype=dtype)
-        width = attention.q_proj.out_features // attention.heads
-        self.in_int8 = in_int8 and kernels is not None and kernels.multiplies and width == WIDTH
-
     def queries_keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values, each (B, H, L, Dh), of the same states (B, L, D)."""
         return self._split(self.qkv_proj(states), 3).unbind(0)
-
-    def _context(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        # At all lengths, so that a row's result does not depend on how far it is padded.
-        if self.in_int8 and query.shape[2] <= MOST_KEYS:
-            return self.kernels.attend_many(query, keys, values, mask)
-        return super()._context(query, keys, values, mask)
-
-
-class FusedCrossAttention(_FusedAttention):
-    """Cross-attention with one product for keys and values."""
-
-    def __init__(
-        self,
-        attention: BartAttention,
-        linear: Callable[..., nn.Module],
-        dtype: torch.dtype,
-        kernels: Kernels | None,
-        in_int8: bool,
-    ) -> None:
-        """in_int8: keys and values are kept in 8 bits."""
-        super().__init__(attention, linear, kernels)
-        self.q_proj = linear([attention.q_proj], dtype=dtype)
-        self.kv_proj = linear([attention.k_proj, attention.v_proj], dtype=dtype)
-        self.in_int8 = in_int8 and kernels is not None
 
     def queries(self, states: Tensor) -> Tensor:
         """Queries (B, H, T, Dh) of states (B, T, D)."""
@@ -249,22 +196,25 @@ class FusedCrossAttention(_FusedAttention):
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values, each (B, H, L, Dh), or (B, H, L, Dh + 4) in int8, of states (B, L, D)."""
-        if self.in_int8:
+        if self.keeps_codes:
             return self.kernels.code_heads(self.kv_proj(states), 2, self.heads).unbind(0)
         # Each head's rows lie together in memory, because every step reads them so.
         return self._split(self.kv_proj(states), 2).contiguous().unbind(0)
 
-
-class CompiledNorm(ResidualNorm):
-    """A layer norm over fp32 states whose sum with a branch's output is computed by the kernels."""
-
-    def __init__(self, norm: ResidualNorm, kernels: Kernels) -> None:
-        super().__init__(norm.normalized_shape, norm.eps, device="meta")
-        self.weight, self.bias = norm.weight, norm.bias
-        self.kernels = kernels
-
-    def add(self, hidden: Tensor, update: Tensor) -> Tensor:
-        return self.kernels.add_and_norm(hidden, update, self)
+    def forward(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """As `BartAttention.forward`; keys and values may also be those of `Kernels.code_heads`."""
+        if self.kernels is not None and not is_causal:
+            if mask is not None and mask.dtype == torch.bool:
+                mask = additive(mask, torch.float32)
+            # At all lengths, so that a row's result does not depend on how far it is padded.
+            if self.attends_in_int8 and query.shape[2] <= MOST_KEYS:
+                return self.out_proj(self.kernels.attend_many(query, keys, values, mask))
+            has_code = self.kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
+            if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
+                return self.out_proj(self.kernels.attend(query, keys, values, mask))
+        return self.out_proj(attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2))
 
 
 class Packer:
@@ -281,23 +231,23 @@ class Packer:
         """Raises InputError for an unknown precision, and for int8 where it cannot be computed."""
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
-        on_cpu, has_onednn = device.type == "cpu", torch.backends.mkldnn.is_available()
+        on_cpu = device.type == "cpu"
         self.is_int8 = precision == "int8"
         if self.is_int8 and not on_cpu:
             raise InputError(f"precision is 'int8' and the model is on {device}; int8 runs on the CPU")
-        if self.is_int8 and not has_onednn:
-            raise InputError("precision is 'int8'; this build of torch lacks oneDNN, which computes it")
-        self.packs = on_cpu and has_onednn and precision != "fp16"
+        if self.is_int8 and (reason := why_not_packed(torch.float32)) is not None:
+            raise InputError(f"precision is 'int8', which oneDNN computes; {reason}")
         self.dtype = PRECISIONS[precision]
-        if self.packs and precision == "bf16" and (reason := why_not_packed(torch.bfloat16)) is not None:
+        if on_cpu and precision == "bf16" and (reason := why_not_packed(torch.bfloat16)) is not None:
             logger.warning("bf16 cannot be computed here (%s); inference is in fp32 instead", reason)
             self.dtype = torch.float32
+        self.packs = on_cpu and precision != "fp16" and why_not_packed(self.dtype) is None
         self.kernels = load() if on_cpu and precision != "fp16" else None
         # Of queries, keys and values; and of what a feed-forward block has inside, which is rounded to 8 bits next.
         self.encoder_dtype = self.decoder_dtype = self.inner_dtype = self.dtype
         if self.is_int8:
             self.inner_dtype = torch.bfloat16
-            if torch.cpu._is_avx512_bf16_supported():
+            if torch.cpu.get_capabilities().get("avx512_bf16", False):
                 self.encoder_dtype = self.decoder_dtype = torch.bfloat16
             elif self.kernels is not None:
                 self.decoder_dtype = torch.bfloat16
@@ -307,18 +257,12 @@ class Packer:
         is_encoder = isinstance(own, BartEncoderLayer)
         rows, dtype = (ROWS_OF_ENCODER, self.encoder_dtype) if is_encoder else (ROWS_OF_DECODER, self.decoder_dtype)
         linear = functools.partial(self.linear, rows=rows)
-        own.self_attn = FusedSelfAttention(
-            original.self_attn, linear, dtype, self.kernels, in_int8=self.is_int8 and is_encoder
-        )
+        fused = functools.partial(FusedAttention, linear=linear, dtype=dtype, kernels=self.kernels)
+        own.self_attn = fused(original.self_attn, in_int8=self.is_int8 and is_encoder)
         if not is_encoder:
-            own.encoder_attn = FusedCrossAttention(
-                original.encoder_attn, linear, dtype, self.kernels, in_int8=self.is_int8
-            )
+            own.encoder_attn = fused(original.encoder_attn, is_cross=True, in_int8=self.is_int8)
         own.fc1 = linear([original.fc1], activation=original.fc1.activation, dtype=self.inner_dtype)
         own.fc2 = linear([original.fc2])
-        for name, module in list(own.named_children()):
-            if isinstance(module, ResidualNorm) and self.is_int8 and self.kernels is not None:
-                setattr(own, name, CompiledNorm(module, self.kernels))
 
     def linear(
         self,
@@ -339,13 +283,3 @@ class Packer:
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0].detach() if len(tensors) == 1 else torch.cat([tensor.detach() for tensor in tensors])
-
-
-@functools.cache
-def why_not_packed(dtype: torch.dtype) -> str | None:
-    """Why oneDNN has no linear layers in this type, for example on processors without instructions for it; or None."""
-    try:
-        PackedLinear(torch.ones(16, 16, dtype=dtype), torch.ones(16, dtype=dtype), 16)(torch.ones(16, 16, dtype=dtype))
-    except RuntimeError as error:
-        return str(error).split("\n")[0]
-    return None

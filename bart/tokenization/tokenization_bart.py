@@ -17,7 +17,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from bart.errors import InputError
-from bart.files import read_json
+from bart.files import read_json, write_json
 from bart.hub import resolve
 from bart.tensor_files import read_file
 
@@ -28,12 +28,6 @@ _BYTES = 256
 _WORD_END = re.compile(r"(?<=\w) (?=[^\W\d_])")
 _CHARACTERS_PER_TOKEN = 4.6  # in English; results do not depend on it
 _FILES = ["tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"]
-_CLEAN_UP = (
-    *((f" {mark}", mark) for mark in ".?!,"),
-    (" ' ", "'"),
-    *((f" {ending}", ending) for ending in ("n't", "'m", "'s", "'ve", "'re")),
-)
-
 Ids = Sequence[int] | torch.Tensor
 
 
@@ -177,9 +171,6 @@ class BartTokenizer:
             InputError: the folder cannot be written.
         """
         folder = Path(directory)
-        vocabulary = sorted(self._backend.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
-        text = self.to_json()
-        merges = "".join(f"{left} {right}\n" for left, right in json.loads(text)["model"]["merges"])
         settings = {
             "tokenizer_class": "BartTokenizer",
             "model_max_length": self.model_max_length,
@@ -196,16 +187,11 @@ class BartTokenizer:
             "mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False}
             | {"normalized": False, "single_word": False, "special": True},
         }
-        contents = {
-            "tokenizer.json": text,
-            "vocab.json": json.dumps(dict(vocabulary), ensure_ascii=False),
-            "merges.txt": "#version: 0.2\n" + merges,
-            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
-        }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, content in contents.items():
-                (folder / name).write_text(content, encoding="utf-8", newline="\n")
+            (folder / _FILES[0]).write_text(self.to_json(), encoding="utf-8")
+            write_json(folder / _FILES[3], settings)
+            self._backend.model.save(str(folder))  # vocab.json and merges.txt
         except OSError as error:
             raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error
 
@@ -249,7 +235,6 @@ class BartTokenizer:
         max_length: int | None = None,
         truncation: bool | None = None,
         padding: bool | str = False,
-        pad_to_multiple_of: int | None = None,
         return_tensors: str | None = None,
         add_prefix_space: bool | None = None,
     ) -> Encoded:
@@ -263,7 +248,6 @@ class BartTokenizer:
                 is no padding.
             padding: on the right: False for none, True or "longest" to the longest text of the call, "max_length" to
                 `max_length`.
-            pad_to_multiple_of: pad up to a multiple of this, also beyond `max_length`. Needs padding.
             return_tensors: "pt" for int64 tensors (B, S), B = 1 for a single text. Default: lists, flat for one text.
             add_prefix_space: for this call, in place of the tokenizer's own setting.
 
@@ -271,22 +255,19 @@ class BartTokenizer:
             InputError: texts that are no strings, hold unpaired surrogates (no Unicode text), or none at all; options
                 out of range or without effect; tensors asked for texts of different lengths without padding.
         """
-        if padding not in (False, True, "longest", "max_length"):
-            raise InputError(f"padding={padding!r}: give False, True, 'longest' or 'max_length'")
-        if return_tensors not in (None, "pt"):
-            raise InputError(f"return_tensors={return_tensors!r}: give None or 'pt'")
-        if truncation not in (None, False, True):
-            raise InputError(f"truncation={truncation!r}: give True or False")
+        for name, value, allowed in (
+            ("padding", padding, (False, True, "longest", "max_length")),
+            ("return_tensors", return_tensors, (None, "pt")),
+            ("truncation", truncation, (None, False, True)),
+        ):
+            if value not in allowed:
+                raise InputError(f"{name}={value!r}: give one of {allowed}")
         if truncation is None:
             truncation = max_length is not None and not padding
         if max_length is not None:
             _check_integer("max_length", max_length, 3)
             if not truncation and padding != "max_length":
                 raise InputError(f"max_length={max_length} needs truncation=True or padding='max_length'")
-        if pad_to_multiple_of is not None:
-            _check_integer("pad_to_multiple_of", pad_to_multiple_of, 1)
-            if not padding:
-                raise InputError(f"pad_to_multiple_of={pad_to_multiple_of} needs padding=True")
         limit = self.model_max_length if max_length is None else max_length
 
         rows = self._encode([texts] if isinstance(texts, str) else texts, add_prefix_space)
@@ -294,8 +275,6 @@ class BartTokenizer:
         width = 0
         if padding:
             width = limit if padding == "max_length" else max(map(len, rows))
-            multiple = pad_to_multiple_of or 1
-            width = -(-width // multiple) * multiple
         mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
         rows = [row + [self.pad_token_id] * (width - len(row)) for row in rows]
         if return_tensors == "pt":
@@ -351,15 +330,14 @@ class BartTokenizer:
         Args:
             ids: ids from 0. Those beyond the vocabulary, which a padded output table may generate, give no text.
             skip_special_tokens: leave out `<s>`, `</s>` and the other special tokens.
-            clean_up_tokenization_spaces: remove the spaces before English punctuation and contractions (`"do n't ."` to
-                `"don't."`). Default: no. BART's text does not need it, and recent transformers ignore it for BPE.
+            clean_up_tokenization_spaces: without effect, as in recent transformers: BART's text does not need it.
 
         Raises:
             InputError: ids that are negative (-100 marks ignored labels), not integers, or several sequences.
         """
         if isinstance(ids, int) or (torch.is_tensor(ids) and ids.dim() == 0):
             ids = [int(ids)]
-        return self.batch_decode([ids], skip_special_tokens, clean_up_tokenization_spaces)[0]
+        return self.batch_decode([ids], skip_special_tokens)[0]
 
     def batch_decode(
         self,
@@ -370,15 +348,11 @@ class BartTokenizer:
         """The texts of several sequences of ids: lists or 1-D tensors, or one tensor (B, S). Options as in `decode`."""
         rows = [row if isinstance(row, list) else _as_list(row) for row in _as_list(sequences)]
         try:
-            texts = self._backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
+            return self._backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
         except (TypeError, OverflowError) as error:
             raise InputError(
                 f"cannot decode: expected integer ids from 0, one list or 1-D tensor per sequence ({error})"
             ) from error
-        if clean_up_tokenization_spaces:
-            for spaced, closed in _CLEAN_UP:
-                texts = [text.replace(spaced, closed) for text in texts]
-        return texts
 
     def _encode(self, texts: Sequence[str], add_prefix_space: bool | None) -> list[list[int]]:
         if not isinstance(texts, Sequence) or isinstance(texts, bytes):

@@ -11,19 +11,19 @@ from transformers.generation import logits_process as hf
 
 from bart.generation import GenerationConfig
 from bart.generation.rules import (
-    BadWords,
-    EncoderNoRepeatNGram,
-    ForcedToken,
-    MinLength,
-    NoRepeatNGram,
     Prefixes,
-    RepetitionPenalty,
     Rule,
-    Temperature,
-    TopK,
-    TopP,
+    bad_words,
     diversity_penalties,
+    encoder_no_repeat_ngram,
+    forced_token,
+    min_length,
+    no_repeat_ngram,
+    repetition_penalty,
     rules_for,
+    temperature,
+    top_k,
+    top_p,
 )
 
 ARTICLES, BEAMS, VOCAB, SOURCE = 3, 4, 13, 9
@@ -44,24 +44,24 @@ def rows_of_one_length(tokens: Tensor) -> Prefixes:
 
 PAIRS: dict[str, tuple[Rule, Callable[[Tensor, Tensor], Tensor]]] = (
     {
-        "min length": (MinLength(5, torch.tensor([2])), hf.MinLengthLogitsProcessor(5, 2)),
-        "min length, two EOS": (MinLength(5, torch.tensor([2, 6])), hf.MinLengthLogitsProcessor(5, [2, 6])),
-        "forced BOS": (ForcedToken(1, torch.tensor([3])), hf.ForcedBOSTokenLogitsProcessor(3)),
-        "forced EOS": (ForcedToken(7, torch.tensor([2])), hf.ForcedEOSTokenLogitsProcessor(8, 2)),
-        "forced EOS, two": (ForcedToken(7, torch.tensor([2, 4])), hf.ForcedEOSTokenLogitsProcessor(8, [2, 4])),
-        "repetition up": (RepetitionPenalty(1.7), hf.RepetitionPenaltyLogitsProcessor(1.7)),
-        "repetition down": (RepetitionPenalty(0.6), hf.RepetitionPenaltyLogitsProcessor(0.6)),
-        "bad words": (BadWords(WORDS, CPU), hf.NoBadWordsLogitsProcessor(WORDS)),
-        "temperature": (Temperature(0.7), hf.TemperatureLogitsWarper(0.7)),
-        "top k": (TopK(5), hf.TopKLogitsWarper(5)),
-        "top k above V": (TopK(50), hf.TopKLogitsWarper(50)),
-        "top p": (TopP(0.6, 1), hf.TopPLogitsWarper(0.6)),
-        "top p, at least": (TopP(0.01, 4), hf.TopPLogitsWarper(0.01, min_tokens_to_keep=4)),
+        "min length": (min_length(5, torch.tensor([2])), hf.MinLengthLogitsProcessor(5, 2)),
+        "min length, two EOS": (min_length(5, torch.tensor([2, 6])), hf.MinLengthLogitsProcessor(5, [2, 6])),
+        "forced BOS": (forced_token(1, torch.tensor([3])), hf.ForcedBOSTokenLogitsProcessor(3)),
+        "forced EOS": (forced_token(7, torch.tensor([2])), hf.ForcedEOSTokenLogitsProcessor(8, 2)),
+        "forced EOS, two": (forced_token(7, torch.tensor([2, 4])), hf.ForcedEOSTokenLogitsProcessor(8, [2, 4])),
+        "repetition up": (repetition_penalty(1.7), hf.RepetitionPenaltyLogitsProcessor(1.7)),
+        "repetition down": (repetition_penalty(0.6), hf.RepetitionPenaltyLogitsProcessor(0.6)),
+        "bad words": (bad_words(WORDS, CPU), hf.NoBadWordsLogitsProcessor(WORDS)),
+        "temperature": (temperature(0.7), hf.TemperatureLogitsWarper(0.7)),
+        "top k": (top_k(5), hf.TopKLogitsWarper(5)),
+        "top k above V": (top_k(50), hf.TopKLogitsWarper(50)),
+        "top p": (top_p(0.6, 1), hf.TopPLogitsWarper(0.6)),
+        "top p, at least": (top_p(0.01, 4), hf.TopPLogitsWarper(0.01, min_tokens_to_keep=4)),
     }
-    | {f"{n}-gram": (NoRepeatNGram(n), hf.NoRepeatNGramLogitsProcessor(n)) for n in (1, 2, 3, 5)}
+    | {f"{n}-gram": (no_repeat_ngram(n), hf.NoRepeatNGramLogitsProcessor(n)) for n in (1, 2, 3, 5)}
     | {
         f"encoder {n}-gram": (
-            EncoderNoRepeatNGram(n, random_source()),
+            encoder_no_repeat_ngram(n, random_source()),
             hf.EncoderNoRepeatNGramLogitsProcessor(n, random_source()),
         )
         for n in (1, 2, 3, SOURCE, SOURCE + 1)
@@ -102,7 +102,7 @@ def test_bad_words_may_hold_a_single_eos_which_is_ignored():
 
 def test_a_bad_word_may_begin_with_the_very_first_id():
     """As transformers 5.23 has it; 5.17 wanted one id more in front."""
-    scores = BadWords([[2, 4], [9, 2, 4]], CPU)(rows_of_one_length(torch.tensor([[2]])), torch.zeros(1, VOCAB))
+    scores = bad_words([[2, 4], [9, 2, 4]], CPU)(rows_of_one_length(torch.tensor([[2]])), torch.zeros(1, VOCAB))
     assert scores.isinf().nonzero().tolist() == [[0, 4]]
 
 

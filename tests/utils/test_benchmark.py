@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,15 +34,6 @@ def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A machine with so many GPUs of a compute capability."""
-    machine = SimpleNamespace(count=0, capability=(9, 0))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: machine.count)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: machine.capability)
-    return machine
-
-
 def names(kind: str) -> list[str]:
     return [row.name for row in configurations(parse([kind])[0])]
 
@@ -54,20 +44,22 @@ def names(kind: str) -> list[str]:
 def test_values_have_defaults_and_options_go_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse(["training"]) == (TrainingArguments(), [])
     assert parse(["inference"]) == (InferenceArguments(), [])
-    assert parse(["training", "8", "512", "--lr", "1", "--help"]) == (
-        TrainingArguments(8, 512),
-        ["--lr", "1", "--help"],
-    )
-    values = ["2", "3", "40", "12", "model", "data", "config.json"]
-    assert parse(["inference", *values])[0] == InferenceArguments(2, 3, 40, 12, "model", "data", "config.json")
-    for name, value in {"CONFIG_PATH": "c.json", "STEPS": "7", "BATCHES": "3", "PRECISIONS": "fp16,fp32"}.items():
+    given = TrainingArguments(batch_size=8, max_source_length=512)
+    assert parse(["training", "8", "512", "--lr", "1", "--help"]) == (given, ["--lr", "1", "--help"])
+    values = [2, 3, 40, 12, "model", "data", "config.json"]
+    names = "batch_size eval_beams max_source_length max_target_length model data_dir config_path".split()
+    expected = InferenceArguments(**dict(zip(names, values, strict=True)))
+    assert parse(["inference", *map(str, values)])[0] == expected
+    for name, value in {"CONFIG_PATH": "c.json", "STEPS": "7", "BATCHES": "3", "PRECISIONS": "fp16 fp32"}.items():
         monkeypatch.setenv(name, value)
     for name, value in {"GPU_COUNTS": "1 0", "TIME_LIMIT": "2.5", "RESULTS_DIR": "a b"}.items():
         monkeypatch.setenv(name, value)
     training, inference = parse(["training"])[0], parse(["inference"])[0]
     assert (training.config_path, training.steps, inference.batches) == ("c.json", 7, 3)
     assert inference.config_path == "configs/config_xsum.json"  # which has its place
-    assert training.choice == benchmark.Choice((1, 0), ("fp16", "fp32"), 2.5, "a b") == inference.choice
+    for args in (training, inference):
+        shared = (args.gpu_counts, args.precisions, args.time_limit, args.results_dir)
+        assert shared == ((1, 0), ("fp16", "fp32"), 2.5, "a b")
 
 
 @pytest.mark.parametrize(
@@ -97,35 +89,17 @@ def test_a_mistake_in_the_arguments_is_one_line(
     assert message in printed
 
 
-def test_rows_are_all_that_the_machine_has(gpus: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_all_that_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert names("training") == ["cpu_fp32", "cpu_bf16"]
     assert names("inference") == ["cpu_fp32", "cpu_bf16", "cpu_int8"]
-    gpus.count = 6
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
     assert names("training")[2:] == [
         f"{n}gpu_{kind}" for n in (1, 2, 4, 6) for kind in ("fp32", "tf32", "bf16", "fp16")
     ]
-    gpus.count, gpus.capability = 1, (7, 0)
-    assert names("training")[2:] == ["1gpu_fp32", "1gpu_fp16"]
-    monkeypatch.setenv("GPU_COUNTS", "1 0 1")
+    monkeypatch.setenv("GPU_COUNTS", "1 0")
     monkeypatch.setenv("PRECISIONS", "fp16 fp32")
-    assert names("training") == ["1gpu_fp32", "1gpu_fp16", "cpu_fp32"]
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"GPU_COUNTS": "0 3"}, "GPU_COUNTS is 0 3; allowed: numbers from 0, the CPU, to 2, the GPUs of this machine"),
-        ({"PRECISIONS": "fp16", "GPU_COUNTS": "0"}, "PRECISIONS is fp16, none of which GPU_COUNTS 0 has here"),
-    ],
-)
-def test_rows_that_the_machine_lacks_are_refused(
-    gpus: SimpleNamespace, variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpus.count = 2
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match=message):
-        names("training")
+    assert names("training") == ["1gpu_fp16", "1gpu_fp32", "cpu_fp16", "cpu_fp32"]
 
 
 # ---- Figures
@@ -133,7 +107,7 @@ def test_rows_that_the_machine_lacks_are_refused(
 
 def test_speed_up_is_over_fp32_of_the_same_device_and_scaling_over_the_fewest_gpus() -> None:
     rates = {(0, "fp32"): 1.0, (1, "fp32"): 10.0, (1, "fp16"): 40.0, (2, "fp16"): 72.0, (2, "fp32"): None}
-    rows = [Row(*of, 8, {} if rate is None else {"throughput": rate}) for of, rate in rates.items()]
+    rows = [Row(*of, {} if rate is None else {"throughput": rate}) for of, rate in rates.items()]
     compare(rows)
     found = [(row.figures.get("speed_up"), row.figures.get("weak_scaling")) for row in rows]
     assert found == [(1.0, None), (1.0, 1.0), (4.0, 1.0), (None, 1.8), (None, None)]
@@ -194,23 +168,17 @@ def witness(tmp_path: Path) -> Witness:
 LIKE_TORCHRUN = "signal.signal(signal.SIGTERM, lambda *_: (witness.kill(), sys.exit(1))); witness.wait()"
 
 
-@pytest.fixture
-def time_is_up_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
-    """Lets a time limit pass as soon as something is the case, however fast this machine is."""
-
-    def arrange(case: Callable[[], bool]) -> None:
-        clock = SimpleNamespace(monotonic=lambda: 1e9 if case() else 0.0, sleep=time.sleep)
-        monkeypatch.setattr(benchmark, "time", clock)
-
-    return arrange
-
-
 @pytest.mark.parametrize("as_torchrun", [False, True])
 def test_a_row_over_the_time_limit_ends_with_all_its_processes(
-    as_torchrun: bool, witness: Witness, tmp_path: Path, time_is_up_once: Callable[[Callable[[], bool]], None]
+    as_torchrun: bool, witness: Witness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = tmp_path / "output.txt"
-    time_is_up_once(lambda: output.exists() and "begun" in output.read_text())
+    def wait(process: subprocess.Popen[bytes], time_limit: float) -> None:
+        """Time is up as soon as the row has begun, however fast this machine is."""
+        while "begun" not in (tmp_path / "output.txt").read_text():
+            time.sleep(0.05)
+        raise subprocess.TimeoutExpired(process.args, time_limit)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
     command = witness.starter(LIKE_TORCHRUN) if as_torchrun else ["bash", "-c", '"$@" & wait', "bash", *witness.command]
     assert benchmark.run(command, tmp_path, 1000) is None
     assert not witness.survived()
@@ -232,13 +200,12 @@ benchmark.TrainingArguments.command = lambda *_: {witness.starter(LIKE_TORCHRUN)
 benchmark.main(["training"])
 """
     environment = {**os.environ, "RESULTS_DIR": str(tmp_path / "out")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
-    )
-    assert any("begun" in line for line in process.stderr)
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
+    output = tmp_path / "out" / "cpu_fp32" / "output.txt"
+    while not (output.exists() and "begun" in output.read_text()):
+        time.sleep(0.05)
     process.terminate()
     assert process.wait() == 128 + signal.SIGTERM
-    process.stderr.close()
     assert not witness.survived()
 
 
@@ -260,9 +227,10 @@ def test_the_reason_of_a_failure_is_the_error_not_what_a_launcher_says_after_it(
 
 
 @pytest.fixture
-def rows_run(gpus: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+def rows_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
     """Runs the benchmark of training on the CPU, with a shell script in the place of each row."""
     monkeypatch.setenv("RESULTS_DIR", str(tmp_path / "out"))
+    monkeypatch.setenv("GPU_COUNTS", "0")
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process goes on
 
     def run(script: str) -> None:
@@ -277,37 +245,30 @@ def test_other_rows_follow_a_failed_one(
 ) -> None:
     folder = tmp_path / "out"
     with pytest.raises(RunError, match=f"no configuration could be measured; {folder} has their output"):
-        rows_run("[[ $RESULTS_DIR == *fp32 ]] || { echo 'RuntimeError: out | of memory'; echo goodbye; exit 1; }")
+        rows_run("[[ $RESULTS_DIR == *fp32 ]] || { echo 'RuntimeError: out of memory'; echo goodbye; exit 1; }")
     printed = capsys.readouterr().out
     assert (folder / "training_benchmark.log").read_text() in printed
-    lines = [line.split() for line in printed.splitlines()]
-    assert ["NUM_GPU", "precision", "batch", "throughput", "tokens/s"] in [line[:5] for line in lines]
-    [fp32], [bf16] = ([line for line in lines if line[:3] == ["CPU", precision, "4"]] for precision in ("fp32", "bf16"))
-    assert fp32[3:15] == ["-"] * 6 + "failed: it left no figures (FileNotFoundError:".split()
-    assert bf16[3:] == ["-"] * 6 + "failed: RuntimeError: out | of memory".split()
-    assert r"failed: RuntimeError: out \| of memory" in (folder / "training_benchmark.md").read_text()
+    rows = [line.replace("|", "").split() for line in printed.splitlines()]
+    assert ["NUM_GPU", "precision", "batch", "throughput", "tokens/s"] in [row[:5] for row in rows]
+    assert [row[3:] for row in rows if row[:1] == ["CPU"]] == [["-"] * 6] * 2
+    assert "cpu_fp32 failed: it left no figures (FileNotFoundError:" in printed
+    assert "cpu_bf16 failed: RuntimeError: out of memory\n" in printed
     with pytest.raises(InputError, match="RESULTS_DIR is .*out, which is there already"):
         rows_run("true")
-
-
-def test_input_that_all_rows_would_refuse_ends_the_benchmark(rows_run: Callable[[str], None], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="^finetune.py: error: unknown argument --lr$"):
-        rows_run("echo finetune.py: error: unknown argument $0; exit 2")
-    assert not (tmp_path / "out").exists()
 
 
 # ---- Whole runs of the scripts
 
 
-def run_script(name: str, *values: object, **environment: object) -> tuple[dict[str, Any], str]:
-    """The JSON report of a benchmark that succeeds, and what it printed on stderr."""
+def run_script(name: str, *values: object, **environment: object) -> dict[str, Any]:
+    """The JSON report of a benchmark that succeeds."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", f"scripts/run_{name}_benchmark.sh", *map(str, values)], cwd=ROOT, capture_output=True, text=True,
         env={**os.environ, "PATH": path, **{name: str(value) for name, value in environment.items()}},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return json.loads((Path(str(environment["RESULTS_DIR"])) / f"{name}_benchmark.json").read_text()), done.stderr
+    return json.loads((Path(str(environment["RESULTS_DIR"])) / f"{name}_benchmark.json").read_text())
 
 
 def test_training_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
@@ -315,14 +276,14 @@ def test_training_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     out = tmp_path / "out"
     chosen = {"PRECISIONS": "fp32", "STEPS": 6, "CONFIG_PATH": tmp_path / "config.json", "RESULTS_DIR": out}
     options = ["--model_name_or_path", "scratch", "--tokenizer", tmp_path / "tokenizer", "--num_workers", 0]
-    report, printed = run_script("training", 4, 40, 12, tmp_path / "data", *options, **chosen)
+    report = run_script("training", 4, 40, 12, tmp_path / "data", *options, **chosen)
     [measured] = report["rows"]
-    assert (measured["gpus"], measured["precision"], measured["batch_size"]) == (0, "fp32", 4)
+    assert (measured["gpus"], measured["precision"], report["arguments"]["batch_size"]) == (0, "fp32", 4)
     assert measured["figures"]["throughput"] > 0 and measured["figures"]["tokens_per_second"] > 0
     assert report["machine"]["cores"] and report["options"][0] == "--model_name_or_path"
-    assert "step 15/15" in printed  # an interval to warm up, and two that hold 6 steps
+    # An interval to warm up, and two that hold 6 steps.
+    assert "step 15/15" in (out / "cpu_fp32" / "output.txt").read_text()
     assert not list(out.rglob("*.ckpt")) and not (out / "cpu_fp32" / "export").exists()
-    assert "training_benchmark.md" in {path.name for path in out.iterdir()}
 
 
 def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
@@ -332,9 +293,9 @@ def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     BartForConditionalGeneration(config).save_pretrained(tmp_path / "model", tokenizer)
     values = [2, 3, 40, 12, tmp_path / "model", tmp_path / "data", tmp_path / "config.json"]
     chosen = {"PRECISIONS": "int8", "GPU_COUNTS": 0, "BATCHES": 3, "RESULTS_DIR": tmp_path / "out"}
-    report, _ = run_script("inference", *values, "--length_penalty", 0.5, **chosen)
+    report = run_script("inference", *values, "--length_penalty", 0.5, **chosen)
     [measured] = report["rows"]
-    assert (measured["gpus"], measured["precision"], measured["batch_size"]) == (0, "int8", 2)
+    assert (measured["gpus"], measured["precision"], report["arguments"]["batch_size"]) == (0, "int8", 2)
     speed, scores = (
         json.loads((tmp_path / "out" / "cpu_int8" / f"test_{name}.json").read_text()) for name in ("speed", "scores")
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.charts import COLOURS, MOST_POINTS, Chart, Series, draw, histograms, thinned
+from utils.charts import COLOURS, Chart, Series, draw, histograms
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -38,7 +38,7 @@ def spans(svg: str, colour: str) -> tuple[float, float]:
 def test_charts_are_drawn_as_png_and_svg(tmp_path: Path, kind: str, several: bool) -> None:
     names = ("one", "two") if several else ("one",)
     series = [Series(name, [1, 2, 3][: 3 if kind == "histogram" else 2], [4, 5]) for name in names]
-    chart = Chart("name", "Title", "x", "y", series, kind, True, [("p50", 1.5)])
+    chart = Chart("name", "Title", "x", "y", series, True, [("p50", 1.5)])
     svg = draw(tmp_path / "name.png", chart)
     [picture] = tmp_path.iterdir()
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
@@ -75,12 +75,11 @@ def test_lines_of_very_different_length_and_height_are_all_readable(tmp_path: Pa
     assert 0.4 < width < 0.6 and 0.15 < height < 0.35
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")
 def test_names_become_text_whatever_they_hold(tmp_path: Path) -> None:
-    names = ["</text><script>", "$x^2$", "_hidden", "turned \u202e round\n", "\ud800"]
+    names = ["</text><script>", "$x^2$", "_hidden"]
     svg = draw(tmp_path / "x.png", Chart("x", "T", "x", "y", [Series(name, [1, 2], [1, 2]) for name in names]))
     texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
-    assert texts[-5:] == [*names[:3], "turned � round�", "�"]
+    assert texts[-3:] == names
 
 
 def test_a_line_at_zero_is_drawn(tmp_path: Path) -> None:
@@ -88,20 +87,10 @@ def test_a_line_at_zero_is_drawn(tmp_path: Path) -> None:
     ET.fromstring(draw(tmp_path / "x.png", flat))
 
 
-def test_descriptions_tell_ends_and_extremes() -> None:
-    chart = Chart("x", "T", "step", "y", [Series("Training", [10, 20, 40], [3.5, 0.5, 1.125])])
-    assert chart.description == "Training: 3.5 at step 10, 1.125 at step 40, between 0.5 and 3.5."
-    bars = Chart("x", "T", "ms", "y", [Series("Articles", [0, 50, 100], [1, 2])], "histogram")
-    assert bars.description == "Articles: from 0 to 100 ms, most often 50 to 100."
-
-
-def test_thinning_keeps_ends_and_extremes() -> None:
-    x, y = list(range(50_000)), [0.0] * 50_000
-    y[12_345], y[40_001] = 9.0, -9.0
-    thin_x, thin_y = thinned(x, y)
-    assert len(thin_x) <= MOST_POINTS
-    assert thin_x == sorted(thin_x) and (thin_x[0], thin_x[-1]) == (0, 49_999)
-    assert {(12_345, 9.0), (40_001, -9.0)} <= set(zip(thin_x, thin_y, strict=True))
+def test_a_line_of_many_points_is_drawn_in_few(tmp_path: Path) -> None:
+    x = list(range(50_000))
+    chart = Chart("x", "T", "x", "y", [Series("a", x, [n * 7919 % 1000 for n in x])])
+    assert len(draw(tmp_path / "x.png", chart)) < 400_000
 
 
 def test_histograms_share_edges_and_count_everything() -> None:

@@ -17,9 +17,9 @@ def test_git_state(tmp_path: Path) -> None:
     for command in (["init"], ["add", "file"], ["commit", "-m", "first"]):
         subprocess.run([*git, *command], check=True, capture_output=True)
     commit = subprocess.run([*git, "log", "--format=%H"], check=True, capture_output=True, text=True).stdout.strip()
-    assert git_state(tmp_path) == {"commit": commit, "dirty": False}
+    assert git_state(tmp_path) == commit
     (tmp_path / "file").write_text("two")
-    assert git_state(tmp_path) == {"commit": commit, "dirty": True}
+    assert git_state(tmp_path) == f"{commit}-dirty"
 
 
 def test_no_git_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from utils.measuring import in_turns, made_up_config, process_memory_gb, table
-from utils.processes import in_new_process
+from utils.machine import process_memory_gb
+from utils.measuring import compared, in_new_process, in_turns, made_up_config, table
 
 
 def who(mode: str, number: int) -> dict[str, object]:
@@ -34,14 +34,19 @@ def test_the_memory_of_a_process_is_its_own() -> None:
     assert 0 < in_new_process(process_memory_gb) < held.nbytes / 1e9
 
 
+def test_medians_are_compared_with_a_peer() -> None:
+    rates = {"ours": [8.0, 1.0, 6.0], "theirs": [3.0, 2.0, 4.0]}
+    runs = {mode: [{"rate": rate, "peak_memory_gb": rate} for rate in found] for mode, found in rates.items()}
+    ours, theirs = compared(runs, "theirs")
+    assert ours == {"mode": "ours", "rate": 6, "speed_up": 2, "peak_memory_gb": 8, "rates": rates["ours"]}
+    assert theirs["speed_up"] == 1
+
+
 def test_tables_have_a_place_for_what_is_not_known() -> None:
-    rows = [{"name": "a", "rate": 1234.5, "count": 3}, {"name": "b | c", "rate": 0.01234}]
-    columns = {"name": "name", "rate": "per second", "count": "count"}
-    plain = [line.split() for line in table(rows, columns).splitlines()]
-    assert plain[1:] == [["a", "1,234", "3"], ["b", "|", "c", "0.0123", "-"]]
-    head, _, *rest = table(rows, columns, "pipe").splitlines()
-    assert head.split("|")[1].strip() == "name"
-    assert r"b \| c" in rest[1]
+    rows = [{"name": "a", "rate": 1234.5, "count": 3}, {"name": "b", "rate": 0.01234}]
+    head, _, *rest = table(rows, {"name": "name", "rate": "per second", "count": "count"}).splitlines()
+    assert head.split() == ["|", "name", "|", "per", "second", "|", "count", "|"]
+    assert [line.replace("|", "").split() for line in rest] == [["a", "1,234", "3"], ["b", "0.0123", "-"]]
 
 
 def test_a_made_up_network_is_as_large_as_its_name_says() -> None:

@@ -62,15 +62,14 @@ def test_default_joins_the_summaries_of_windows_in_order_and_says_so(caplog: pyt
     split = [split_text(text, tokenizer(), 40) for text in documents]
     model = EchoModel(64, keep=4)
     found = summarize(documents, model, tokenizer(), max_source_length=40, batch_size=4)
-    assert found == [" ".join(tokenizer().decode(ids[1:-1][:4]).strip() for ids in part.windows) for part in split]
-    assert model.windows == [ids for part in split for ids in part.windows]
+    assert found == [" ".join(tokenizer().decode(ids[1:-1][:4]).strip() for ids in part) for part in split]
+    assert model.windows == [ids for part in split for ids in part]
     assert [batch_size for batch_size, _ in model.calls] == [4]
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
         f"longer than 40 tokens: 2 of 3 documents, the longest with {max(map(tokens, documents))}; split into "
-        f"{len(split[1].windows) + len(split[2].windows)} windows, whose summaries are joined; sentences longer than a "
-        "window, split between words: 1; words longer than a window, split between tokens: 1"
+        f"{len(split[1]) + len(split[2])} windows, whose summaries are joined"
     )
 
 
@@ -104,7 +103,7 @@ def test_resummarize_goes_on_until_it_fits(caplog: pytest.LogCaptureFixture) -> 
 
     def expected(text: str) -> list[str]:
         """The text in every round, and its summary."""
-        windows = split_text(text, tokenizer(), 30).windows
+        windows = split_text(text, tokenizer(), 30)
         echoed = " ".join(tokenizer().decode(ids[1:-1][:8]).strip() for ids in windows)
         return [text, *([echoed] if len(windows) == 1 else expected(echoed))]
 
@@ -112,7 +111,7 @@ def test_resummarize_goes_on_until_it_fits(caplog: pytest.LogCaptureFixture) -> 
     assert [len(texts) for texts in rounds] == [6, 2, 4]
     found = summarize(documents, model, tokenizer(), long_documents="resummarize")
     assert found == [texts[-1] for texts in rounds]
-    windows = [split_text(text, tokenizer(), 30).windows for texts in rounds for text in texts[:-1]]
+    windows = [split_text(text, tokenizer(), 30) for texts in rounds for text in texts[:-1]]
     assert sorted(model.windows) == sorted(ids for part in windows for ids in part)
     messages = [record.getMessage() for record in caplog.records]
     assert [re.match(r"longer than 30 tokens: (\d of \d [a-z ]+)", message)[1] for message in messages] == [
@@ -142,14 +141,10 @@ def test_windows_without_a_summary(choice: Any) -> None:
     [
         ("", {}, r"texts\[0\] is ''; allowed: a text that is not blank"),
         (["a", " \n"], {}, r"texts\[1\] is ' \\n'"),
-        (["a", 3], {}, r"texts\[1\] is 3"),
         (["a", "b\ud800"], {}, r"texts\[1\]: unpaired surrogate"),
-        ([], {}, "texts is empty"),
         ("a", {"long_documents": "split"}, "long_documents is 'split'; allowed: refuse, cut, join, resummarize"),
         ("a", {"max_source_length": 65}, "max_source_length is 65; allowed: 8 to 64, the model's positions"),
         ("a", {"max_source_length": 7}, "max_source_length is 7; allowed: 8 to 64"),
-        ("a", {"batch_size": 0}, "batch_size is 0; allowed: an integer of at least 1"),
-        ("a", {"num_return_sequences": 2}, "num_return_sequences is 2; allowed: 1"),
     ],
 )
 def test_bad_input(texts: Any, options: dict[str, Any], message: str) -> None:
@@ -182,7 +177,7 @@ def one_by_one(folder: Path, texts: list[str], **options: Any) -> list[str]:
     return [
         " ".join(
             tokenizer().decode(model.generate(torch.tensor([ids]), **options)[0], skip_special_tokens=True).strip()
-            for ids in split_text(text, tokenizer(), 64).windows
+            for ids in split_text(text, tokenizer(), 64)
         )
         for text in texts
     ]
@@ -286,17 +281,19 @@ def test_a_summary_is_one_line(export: Path, run: Any, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("data", "argv", "message"),
     [
-        (b" \n", [], "standard input: blank"),
-        (b"", ["--lines"], "standard input, line 1: blank"),
-        (b"a\n\nb\n", ["--lines"], "standard input, line 2: blank"),
-        (b"a\n\xff\n", [], r"standard input, line 2: not UTF-8 (byte 0xff)"),
+        (b" \n", [], "standard input, document 1: blank"),
+        (b"a\n\nb\n", ["--lines"], "standard input, document 2: blank"),
+        (b"a\n\xff\n", [], r"standard input: not UTF-8 ('utf-8' codec can't decode byte 0xff in position 2"),
         (b"a", ["--max_source_length", "65"], "max_source_length is 65; allowed: 8 to 64"),
         (b"a", ["--max_length", "66"], "max_length is 66; allowed: at most 65"),
         (b"a", ["--long_documents", "split"], "'split' is not allowed: it takes one of refuse, cut, join, resummarize"),
         (b"a", ["--line"], "unknown argument --line; did you mean --lines?"),
         (b"a", ["--tokenizer", "./absent"], "./absent: no such file or folder"),
-        (b"a", ["--precision", "fp16"], "--precision fp16 needs a GPU and this would run on the CPU; allowed there: "),
-        (b"a", ["--precision", "tf32"], "--precision tf32 needs a GPU and this would run on the CPU"),
+        (
+            b"a",
+            ["--precision", "fp16"],
+            "--precision is fp16 and this would run on cpu; allowed there: fp32, bf16, int8",
+        ),
         (b"a", ["--precision", "fp8"], "'fp8' is not allowed: it takes one of fp32, tf32, bf16, fp16, int8"),
     ],
 )
@@ -334,7 +331,7 @@ def test_at_a_terminal_it_says_what_to_type(
 
     assert typed(b"A dog ran.") == one_by_one(export, ["A dog ran."])[0] + "\n"
     if sys.platform == "linux":  # where a terminal drops the rest of a line
-        with pytest.raises(InputError, match="line 2: 4095 bytes, and a terminal drops what is beyond 4095; allowed"):
+        with pytest.raises(InputError, match="a line of 4095 bytes, and a terminal drops what is beyond 4095; allowed"):
             typed(b"A dog ran.\n" + b"dog " * 2000)
 
 

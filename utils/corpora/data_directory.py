@@ -1,121 +1,113 @@
-"""Data directories as commands make them: the six line files, where they come from, and what was left out."""
+"""Data directories as commands make them: six line files, how they were made, and what was left out."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
 
 from bart.errors import InputError
 from utils.data.line_files import SIDES, SPLITS
+from utils.data.tables import Row
+from utils.errors import unwritable
 from utils.files import write_json, write_whole
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
-DATA_FILES = (*PAIR_FILES, DROPPED)
 
 
-def sha256_of(path: Path) -> str:
-    """A file's SHA-256 as hexadecimal digits.
+class DataWriter:
+    """Writes the examples of a data directory, and lists the rows that are none. `making` gives one.
 
-    Raises:
-        InputError: it cannot be read.
+    Attributes:
+        written: split -> examples so far.
+        dropped: {"split", "example" (the row's name), "reason"} of each row that was left out.
+        facts: goes into provenance.json.
     """
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    return digest.hexdigest()
 
+    def __init__(self, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
+        self.written = dict.fromkeys(SPLITS, 0)
+        self.dropped: list[dict[str, str | None]] = []
+        self.facts = dict(facts)
+        self._files = files
 
-def size_and_digest(path: Path) -> dict[str, Any]:
-    """A file's {"bytes", "sha256"}."""
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    def add(self, split: str | None, row: Row) -> None:
+        """Write a row or, if it is no example, list it."""
+        fault = row.fault
+        if fault is None:
+            try:
+                lines = [f"{text}\n".encode() for text in (row.source, row.target)]
+            except UnicodeEncodeError:
+                fault = "unpaired surrogate"
+        if fault is not None:
+            self.dropped.append({"split": split, "example": row.name, "reason": fault})
+            return
+        assert split is not None
+        for side, line in zip(SIDES, lines, strict=True):
+            self._files[f"{split}.{side}"].write(line)
+        self.written[split] += 1
 
-
-def write_dropped(folder: Path, entries: Iterable[Mapping[str, str | None]]) -> None:
-    """List what was left out, one JSON object a line."""
-    lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-    write_whole(folder / DROPPED, "".join(lines))
-
-
-def write_provenance(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write down where the data files of a folder come from, with their SHA-256; returns all that is written."""
-    files = {name: size_and_digest(folder / name) for name in DATA_FILES if (folder / name).exists()}
-    provenance = {**facts, "files": files}
-    write_json(folder / PROVENANCE, provenance)
-    return provenance
-
-
-def read_provenance(folder: Path, name: str) -> dict[str, Any] | None:
-    """What is written down about the set `name` in a folder; None where the folder holds no data.
-
-    Raises:
-        InputError: data are there that were not made as this set, or that were changed since.
-    """
-    path = folder / PROVENANCE
-    found = [file for file in DATA_FILES if (folder / file).exists()]
-    if not (found or path.exists()):
-        return None
-    try:
-        provenance = json.loads(path.read_text(encoding="utf-8"))
-        digests = {file: record["sha256"] for file, record in provenance["files"].items()}
-        ours = provenance["request"]["set"] == name
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        ours = False
-    if not ours:
-        raise InputError(
-            f"{folder} holds {', '.join(found or [PROVENANCE])} from elsewhere: move them away, or name another folder"
-        )
-    for file in found:
-        if sha256_of(folder / file) != digests.get(file):
-            raise InputError(
-                f"{folder / file} was changed since it was written: move it away, or delete it to build it anew"
-            )
-    return provenance
+    def reasons(self) -> dict[str, int]:
+        """Why rows were left out, the most frequent reason first, and how many."""
+        return dict(Counter(entry["reason"] for entry in self.dropped).most_common())
 
 
 @contextmanager
-def building_in(folder: Path) -> Iterator[Path]:
-    """Yields an empty folder for a set that is being built: inside the set's folder, or beside it where there is none.
+def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
+    """Yield a writer of a data directory, which is in its place when it is whole, and not before.
 
-    So both are on one disk. It is removed in the end, and what a run that was killed left in it is removed first.
-    """
-    building = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.building"
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    try:
-        yield building
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-
-
-def put_in_place(building: Path, folder: Path) -> None:
-    """Move a set that is whole, with its provenance, to its folder. What else lies there stays.
-
-    Where there is no such folder yet, that is one step. Otherwise the old files are deleted before the new ones come,
-    and every file that is there is one that the provenance lists: a run that is killed leaves a set that lacks files,
-    never a mixture of two.
+    Args:
+        facts: says how it is made, for provenance.json.
 
     Raises:
-        InputError: a folder is in the way.
-        OSError: files cannot be moved there.
+        InputError: something is in the folder already, a split has no examples, or the folder cannot be written.
+        RunError: the disk is full.
     """
-    if not folder.exists():
-        building.rename(folder)
-        return
-    for name in (PROVENANCE, *DATA_FILES):
-        if (folder / name).is_dir():
-            raise InputError(f"{folder / name}: a folder is in the way of the file of this name")
-    for name in DATA_FILES:
-        (folder / name).unlink(missing_ok=True)
-    for name in (PROVENANCE, *DATA_FILES):
-        if (building / name).exists():
-            (building / name).replace(folder / name)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(
+            f"{folder} is there already and was not made by this command with these options: move it away, or name "
+            "another folder"
+        )
+    place = folder.absolute()
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as temporary:
+            building = Path(temporary, "data")  # the temporary folder itself is closed to other users
+            building.mkdir()
+            with ExitStack() as stack:
+                data = DataWriter(
+                    {name: stack.enter_context((building / name).open("wb")) for name in PAIR_FILES}, facts
+                )
+                yield data
+            reasons = data.reasons()
+            if empty := [split for split, count in data.written.items() if not count]:
+                told = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
+                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{told}")
+            write_json(building / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
+            lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in data.dropped)
+            write_whole(building / DROPPED, "".join(lines))
+            building.rename(place)
+    except OSError as error:
+        raise unwritable(str(folder), error) from None
+    print(f"{folder}: {', '.join(f'{count:,} {split}' for split, count in data.written.items())} examples")
+    if reasons:
+        print(f"  {len(data.dropped):,} rows dropped, listed in {folder / DROPPED}")
+        for reason, count in reasons.items():
+            print(f"  {count:>10,}  {reason}")
+
+
+def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether the folder is a whole data directory that was made as these facts say; if so, a line says it."""
+    try:
+        found = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+        made = all(found[name] == value for name, value in facts.items())
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    made = made and all((folder / name).is_file() for name in PAIR_FILES)
+    if made:
+        print(f"{folder}: is there already")
+    return made

@@ -1,36 +1,49 @@
-"""Published summarisation sets as line files: `python -m utils.corpora.get_data [folder] [cnn_dm] [xsum] [sample]`.
-
-Each set is built in a folder of its own, and moves into its place when all of it is right. A `provenance.json` beside
-the files lists their SHA-256, so that another run can tell whether the set is whole and as it was written.
-"""
+"""Published summarisation sets as line files: `python -m utils.corpora.get_data [folder] [cnn_dm] [xsum] [sample]`."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-import shutil
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
-from utils.corpora.data_directory import building_in, put_in_place, read_provenance, write_dropped, write_provenance
-from utils.corpora.published import ARCHIVES, BUILDERS, SETS, URL_LISTS, Job, url_list
-from utils.corpora.sample_corpus import request_of
-from utils.data.line_files import SPLITS, writing_pairs
-from utils.errors import RunError, unwritable
-from utils.progress import start_log
+from utils.corpora.data_directory import is_made, making
+from utils.corpora.sample_corpus import write_sample_corpus
+from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
+from utils.data.line_files import SIDES, SPLITS
+from utils.data.tables import Reader, Row, load_from_hub, open_dataset, opening
+from utils.progress import Progress, start_log
 
 logger = logging.getLogger("utils.corpora.get_data")
-SOURCES = ("hub", "stories")
+
+# Examples of train, val and test, as published; and where the set is on the Hub: the first place that has it counts.
+# At refs/convert/parquet the Hub keeps Parquet files that it makes of sets in other formats.
+PUBLISHED_SIZES = {"cnn_dm": (287_113, 13_368, 11_490), "xsum": (204_045, 11_332, 11_334)}
+ON_HUB = {
+    "cnn_dm": ("abisee/cnn_dailymail:3.0.0",),
+    "xsum": ("EdinburghNLP/xsum", "EdinburghNLP/xsum@refs/convert/parquet"),
+}
+SETS = (*PUBLISHED_SIZES, "sample")
+# The last commit of the Hub's repository that had the archives of stories, and the commit of the lists of URLs.
+ARCHIVES = "hf://datasets/abisee/cnn_dailymail@11343c3752184397d56efc19a8a7cceb68089318/data"
+URL_LISTS = "https://raw.githubusercontent.com/abisee/cnn-dailymail/b15ad0a2db0d407a84b8ca9b5731e1f1c4bd24b9/url_lists"
+# SHA-256, from the Hub's metadata of cnn_dailymail.
+PUBLISHED = {
+    "cnn_stories.tgz": "e8fbc0027e54e0a916abd9c969eb35f708ed1467d7ef4e3b17a56739d65cb200",
+    "dailymail_stories.tgz": "ad69010002210b7c406718248ee66e65868b9f6820f163aa966369878d14147e",
+    "all_train.txt": "a5cee49f3a6c862c26ce29308236d2a99625ab6c86a43be22d5206b2790d8029",
+    "all_val.txt": "81887e982b045083409c6ee838aede8ff4b97291605bcfb21bffc456a16991db",
+    "all_test.txt": "c4f5efb5ec2126430a5c156efbd13d0e9c4cb490169e552c38b4a51981a009bd",
+}
 
 
 @dataclass(frozen=True)
@@ -41,14 +54,11 @@ class Options:
         (), positional=True, help="a folder (default: data), and any of cnn_dm, xsum, sample (default: cnn_dm and xsum)"
     )
     sources: str = option(
-        ",".join(SOURCES),
-        help="where to look for a set, in this order: hub (its Parquet files), stories (CNN-DM's archives of stories)",
+        "hub", choices=("hub", "stories"), help="what CNN-DM is made of: its files on the Hub, or archives of stories"
     )
-    cnn_stories: str | None = option(
-        None, metavar="FILE_OR_URL", help="cnn_stories.tgz (default: the one that the Hub keeps)"
-    )
-    dailymail_stories: str | None = option(
-        None, metavar="FILE_OR_URL", help="dailymail_stories.tgz (default: the one that the Hub keeps)"
+    cnn_stories: str = option(f"{ARCHIVES}/cnn_stories.tgz", metavar="FILE_OR_URL", help="archive of CNN's stories")
+    dailymail_stories: str = option(
+        f"{ARCHIVES}/dailymail_stories.tgz", metavar="FILE_OR_URL", help="archive of the Daily Mail's stories"
     )
     url_lists: str = option(
         URL_LISTS, metavar="FOLDER_OR_URL", help="where all_train.txt, all_val.txt and all_test.txt are"
@@ -59,29 +69,16 @@ class Options:
     allow_other_sizes: bool = option(
         False, help="take a set whose sizes, archives or URL lists are not the published ones"
     )
-    keep_downloads: bool = option(False, help="keep FOLDER/downloads/SET when the set is written")
 
     def __post_init__(self) -> None:
-        """Refuse options that do not fit each other."""
-        for name in self.sets:
-            if not {"sample", *self.ordered_sources} & set(SETS[name].sources):
-                raise InputError(f"--sources {self.sources}: {name} comes from {' or '.join(SETS[name].sources)} only")
-        if "cnn_dm" not in self.sets and self.datelines != "keep":
-            raise InputError(f"--datelines {self.datelines}: only cnn_dm has datelines, not {', '.join(self.sets)}")
-        for name in (*ARCHIVES, "url_lists"):
-            place = getattr(self, name)
-            if place in (None, URL_LISTS):
-                continue
-            if "stories" not in self.ordered_sources or "cnn_dm" not in self.sets:
-                raise InputError(f"--{name} {place}: is of use for cnn_dm with --sources stories only")
-            files = [url_list(split) for split in SPLITS] if name == "url_lists" else [""]
-            for path in [] if "://" in place else [Path(place).expanduser() / file for file in files]:
-                if not path.is_file():
-                    raise InputError(f"--{name}: {path}: no such file")
+        """Refuse places of stories where none are read."""
+        for name in ("cnn_stories", "dailymail_stories", "url_lists"):
+            if self.sources != "stories" and getattr(self, name) != getattr(Options, name):
+                raise InputError(f"--{name} {getattr(self, name)}: is of use with --sources stories only")
 
     @cached_property
     def folder(self) -> Path:
-        """Where sets and downloads lie."""
+        """Where sets lie."""
         folders = [word for word in self.folder_and_sets if word not in SETS]
         for word in folders:
             near = get_close_matches(word.lower().replace("-", "_"), SETS, n=1)
@@ -93,103 +90,135 @@ class Options:
             raise InputError(
                 f"two folders, {folders[0]!r} and {folders[1]!r}: one is allowed; sets are {', '.join(SETS)}"
             )
-        folder = Path(*folders or ["data"]).expanduser()
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder}: is no folder; the sets are written into one")
-        return folder
+        return Path(*folders or ["data"]).expanduser()
 
     @cached_property
     def sets(self) -> list[str]:
         """The sets to get."""
         named = [word for word in self.folder_and_sets if word in SETS]
-        return list(dict.fromkeys(named)) or ["cnn_dm", "xsum"]
-
-    @cached_property
-    def ordered_sources(self) -> list[str]:
-        """--sources, one by one."""
-        sources = [word.strip() for word in self.sources.split(",")]
-        if not set(sources) <= set(SOURCES) or len(set(sources)) < len(sources):
-            raise InputError(
-                f"--sources is {self.sources!r}; it takes {' and '.join(SOURCES)}, one or both, with a comma between"
-            )
-        return sources
+        return list(dict.fromkeys(named)) or list(PUBLISHED_SIZES)
 
 
 def get_set(name: str, options: Options) -> None:
-    """Build a set, unless it is there as the options want it.
+    """Make a set, unless it is there as the options want it.
 
     Raises:
-        InputError: no source can give it, or files are in the way that this program did not write.
-        RunError: a source may give it at another time.
+        InputError: its source cannot be had or holds something else, or another thing is in the way.
     """
-    folder, downloads = options.folder / name, options.folder / "downloads" / name
-    sources = [source for source in options.ordered_sources if source in SETS[name].sources]
-    request: dict[str, Any] = {"set": name, "sources": sources, "allow_other_sizes": options.allow_other_sizes}
-    if name == "cnn_dm":
-        request |= {option: getattr(options, option) for option in ("datelines", *ARCHIVES, "url_lists")}
+    folder = options.folder / name
     if name == "sample":
-        sources, request = ["sample"], request_of(SETS[name].sizes)
-    provenance = read_provenance(folder, name)
-    missing = [file for file in provenance["files"] if not (folder / file).exists()] if provenance else []
-    if provenance and not missing and provenance["request"] == request:
-        logger.info("%s: is there already, from %s; nothing to do", folder, provenance["source"])
-    else:
-        if provenance:
-            why = f"{', '.join(missing)} missing" if missing else "was made with other options"
-            logger.info("%s: %s; building it anew", folder, why)
-        with building_in(folder) as building:
-            provenance = _build(name, sources, request, building, downloads, options)
-            put_in_place(building, folder)
-    if not options.keep_downloads:
-        shutil.rmtree(downloads, ignore_errors=True)
-        if downloads.parent.is_dir() and not any(downloads.parent.iterdir()):
-            downloads.parent.rmdir()
-    counts = " + ".join(str(provenance["counts"][split]["written"]) for split in SPLITS)
-    print(f"{folder}: {counts} examples from {provenance['source']}")
+        write_sample_corpus(folder)
+        return
+    names = ["allow_other_sizes"]
+    if name == "cnn_dm":
+        names += ["sources", "cnn_stories", "dailymail_stories", "url_lists", "datelines"]
+    facts = {"set": name, "options": {option: getattr(options, option) for option in names}}
+    if is_made(folder, facts):
+        return
+    of_stories = name == "cnn_dm" and options.sources == "stories"
+    strips = name == "cnn_dm" and options.datelines == "strip"
+    with making(folder, facts) as data:
+        if of_stories:
+            rows = _stories(options)
+        else:
+            splits, data.facts["from"] = _load_from_hub(name)
+            rows = _rows_on_hub(name, splits, options)
+        for split, row in rows:
+            data.add(split, replace(row, source=strip_dateline(row.source)) if strips else row)
+        for split, count in data.written.items() if of_stories else ():
+            # The lists also name stories without article or highlights, which were never counted as examples.
+            _check_size(name, split, count, "stories with article and highlights", options)
 
 
-def _build(
-    name: str, sources: Sequence[str], request: Mapping[str, Any], building: Path, downloads: Path, options: Options
-) -> dict[str, Any]:
-    """Write a set's files into `building`, from the first source that gives it; returns the provenance."""
-    places = {option: getattr(options, option) for option in (*ARCHIVES, "url_lists")}
-    strip = options.datelines == "strip"
-    failures: dict[str, InputError | RunError] = {}
-    for source in sources:
-        if failures:
-            logger.warning("%s: %s fails: %s; trying %s", name, *list(failures.items())[-1], source)
-        downloads.mkdir(parents=True, exist_ok=True)
-        logger.info("%s: from %s", name, source)
-        try:
-            facts = _write(source, Job(name, building, downloads, places, strip, options.allow_other_sizes))
-            return write_provenance(building, {"source": source, **facts, "request": request})
-        except (InputError, RunError) as error:
-            failures[source] = error
-    if len(failures) == 1:
-        raise next(iter(failures.values()))
-    kind = RunError if any(isinstance(error, RunError) for error in failures.values()) else InputError
-    raise kind("; ".join([f"{name}: no source gives it", *(f"{key}: {error}" for key, error in failures.items())]))
+def _check_size(name: str, split: str, found: int, what: str, options: Options) -> None:
+    expected = PUBLISHED_SIZES[name][SPLITS.index(split)]
+    if found != expected and not options.allow_other_sizes:
+        raise InputError(
+            f"{name} {split}: {found} {what}, {expected} are published; --allow_other_sizes takes it as it is"
+        )
 
 
-def _write(source: str, job: Job) -> dict[str, Any]:
-    with ExitStack() as files:
-        writers = {split: files.enter_context(writing_pairs(job.building, split)) for split in SPLITS}
-        details = BUILDERS[source](job, writers)
-    dropped = {split: writer.dropped for split, writer in writers.items()} | {"none": job.dropped}
-    counts = {
-        split: {
-            "written": writers[split].count if split in writers else 0,
-            "dropped": dict(Counter(entry["reason"] for entry in entries).most_common()),
-        }
-        for split, entries in dropped.items()
-    }
-    for split, count in counts.items():
-        for reason, number in count["dropped"].items():
-            logger.info("%s %s: dropped %d: %s", job.name, split, number, reason)
-        if split in writers and not count["written"]:
-            raise InputError(f"{job.name} {split}: {source} gives no example that could be written")
-    write_dropped(job.building, chain.from_iterable(dropped.values()))
-    return {**details, "downloads": job.records, "counts": counts}
+def _load_from_hub(name: str) -> tuple[Mapping[str, Any], str]:
+    *others, last = ON_HUB[name]
+    for place in others:
+        with suppress(InputError), opening(place):
+            return load_from_hub(place, streaming=False)
+    with opening(f"{last} on the Hub"):
+        return load_from_hub(last, streaming=False)
+
+
+def _rows_on_hub(name: str, splits: Mapping[str, Any], options: Options) -> Iterator[tuple[str, Row]]:
+    for split in SPLITS:
+        if split not in splits:
+            raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
+        _check_size(name, split, len(splits[split]), "rows on the Hub", options)
+    for split in SPLITS:
+        progress = Progress(f"{name} {split}", len(splits[split]), "rows")
+        for row in Reader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows():
+            yield split, row
+            progress.advance()
+
+
+def _published_file(name: str, option: str, place: str, options: Options) -> Path:
+    """A file here, or one that is downloaded unless it was before.
+
+    Raises:
+        InputError: it is missing; or it is not the published one, and --allow_other_sizes is not given.
+    """
+    from datasets import DownloadManager
+
+    with opening(f"--{option}: {place}"):
+        path = Path(DownloadManager().download(os.path.expanduser(place)))
+    if options.allow_other_sizes:
+        return path
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    if digest.hexdigest() != PUBLISHED[name]:
+        raise InputError(
+            f"--{option}: {path} has SHA-256 {digest.hexdigest()}, the published {name} has {PUBLISHED[name]}; "
+            "--allow_other_sizes takes it as it is"
+        )
+    return path
+
+
+def _stories(options: Options) -> Iterator[tuple[str, Row]]:
+    """The stories of the archives, in the order of the URL lists.
+
+    They go to a nameless file on the disk first. Memory holds only where in it each story lies.
+    """
+    urls, places = {}, {}
+    for split in SPLITS:
+        name = f"all_{split}.txt"
+        place = f"{options.url_lists.rstrip('/')}/{name}"
+        urls[split] = read_url_list(_published_file(name, "url_lists", place, options))
+    wanted = {story_name(url) for split in SPLITS for url in urls[split]}
+    with tempfile.TemporaryFile(dir=options.folder) as spool:
+        for option in ("cnn_stories", "dailymail_stories"):
+            path = _published_file(f"{option}.tgz", option, getattr(options, option), options)
+            logger.info("reading %s", path)
+            for name, content in read_archive(path):
+                if name in wanted:
+                    places[name] = spool.tell(), len(content)
+                    spool.write(content)
+        for split in SPLITS:
+            progress = Progress(f"cnn_dm {split}", len(urls[split]), "stories")
+            for url in urls[split]:
+                row = Row(url, fault="no story in the archives")
+                if place := places.get(story_name(url)):
+                    spool.seek(place[0])
+                    row = _story_row(url, spool.read(place[1]))
+                yield split, row
+                progress.advance()
+
+
+def _story_row(url: str, content: bytes) -> Row:
+    try:
+        texts = parse_story(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return Row(url, fault="not UTF-8")
+    return Row.of(url, dict(zip(SIDES, texts, strict=True)), SIDES)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -201,15 +230,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "get_data.sh",
     )
     start_log()
-    try:
-        options.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(options.folder / ".get_data.lock", timeout=0):
-            for name in options.sets:
-                get_set(name, options)
-    except Timeout:
-        raise RunError(f"{options.folder}: another get_data is at work there") from None
-    except OSError as error:
-        raise unwritable(str(error.filename or options.folder), error) from None
+    for name in options.sets:
+        get_set(name, options)
 
 
 if __name__ == "__main__":

@@ -8,32 +8,19 @@ old one. The sizes of the splits are near the ratios, not exactly theirs.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
 from pathlib import Path
-from typing import Any
 
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
-from utils.corpora.data_directory import (
-    DATA_FILES,
-    DROPPED,
-    PROVENANCE,
-    building_in,
-    put_in_place,
-    size_and_digest,
-    write_dropped,
-    write_provenance,
-)
-from utils.corpora.records import Input, inputs_of
-from utils.corpora.repeats import Repeats
-from utils.data.line_files import SPLITS, writing_pairs
-from utils.errors import unwritable
-from utils.progress import Progress, start_log
+from utils.corpora.data_directory import making
+from utils.corpora.records import inputs_of
+from utils.data.line_files import SPLITS
+from utils.progress import start_log
 
+logger = logging.getLogger("utils.corpora.prepare")
 DEFAULT_RATIO = "0.9,0.05,0.05"
 
 
@@ -44,9 +31,9 @@ class Options:
     input: tuple[str, ...] = option(
         metavar="FILE",
         help=".jsonl, .csv, .tsv or .parquet files, pairs of text files (a.source b.target), all but Parquet also as "
-        ".gz; or a Hub dataset, name[:configuration][@revision], or a folder that is a copy of one",
+        ".gz; or a Hub dataset, name[:configuration][@revision]",
     )
-    output: Path = option(metavar="FOLDER", help="folder, made if need be")
+    output: Path = option(metavar="FOLDER", help="folder that is new or empty")
     source_field: str | None = option(None, metavar="NAME", help="column of the documents (default: as published sets)")
     target_field: str | None = option(None, metavar="NAME", help="column of the summaries (default: as published sets)")
     split_ratio: str | None = option(
@@ -56,8 +43,6 @@ class Options:
         "own train, validation and test splits stay)",
     )
     seed: int = option(42, help="seed of the split")
-    limit: int | None = option(None, least=1, metavar="N", help="take the first N rows only, of each split that stays")
-    overwrite: bool = option(False, help="replace the data that the folder holds")
 
 
 def ratios_of(text: str) -> list[float]:
@@ -90,102 +75,25 @@ def split_of(source: str, shares: Sequence[float], seed: int) -> str:
     return SPLITS[-1]
 
 
-def prepare(options: Options) -> dict[str, Any]:
+def prepare(options: Options) -> None:
     """Make a data directory.
 
-    Returns:
-        The counts of provenance.json.
-
     Raises:
-        InputError: an input is missing or malformed, a split would be empty, or the folder holds data that may not be
-            overwritten. The files in the folder stay as they were.
+        InputError: an input is missing or malformed, a split would be empty, or something is in the way.
     """
-    output = options.output
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
-    there = [name for name in (*DATA_FILES, PROVENANCE) if (output / name).exists()]
-    if there and not options.overwrite:
-        raise InputError(f"--output {output}: it holds {there[0]} already; give --overwrite to replace its data")
-    inputs = inputs_of(options.input, (options.source_field, options.target_field), options.split_ratio is None)
-    origins = [
-        origin | size_and_digest(Path(origin["file"])) if "file" in origin else origin
-        for each in inputs
-        for origin in each.origin
-    ]
-    kept = all(each.split for each in inputs)
-    split = "as published" if kept else {"ratio": dict(zip(SPLITS, shares, strict=True)), "seed": options.seed}
-    try:
-        with building_in(output) as building:
-            counts = _write_splits(building, inputs, shares, options)
-            facts = {"inputs": origins, "split": split, "limit": options.limit, "counts": counts}
-            write_provenance(building, facts)
-            put_in_place(building, output)
-    except OSError as error:
-        raise unwritable(f"--output {output}", error) from None
-    return counts
-
-
-def _write_splits(folder: Path, inputs: Sequence[Input], shares: Sequence[float], options: Options) -> dict[str, Any]:
-    """Write the line files and the list of what was dropped; returns the counts of provenance.json."""
-    repeats = Repeats("source", "pair")
-    dropped: list[dict[str, str | None]] = []
-    rows = 0
-    progress = Progress("reading", sum(each.size for each in inputs), inputs[0].unit)
-    with ExitStack() as stack:
-        writers = {split: stack.enter_context(writing_pairs(folder, split)) for split in SPLITS}
-        # The limit is one for each split that stays, and one for all that is yet to be split.
-        left: dict[str | None, int | None] = {each.split: options.limit for each in inputs}
-        before = 0
+    fields = options.source_field, options.target_field
+    inputs = inputs_of(options.input, fields, keep_splits=options.split_ratio is None)
+    facts = {"inputs": [each.name for each in inputs], "fields": fields, "seed": options.seed}
+    split_ratio = None if inputs[0].split else dict(zip(SPLITS, shares, strict=True))
+    with making(options.output, facts | {"split_ratio": split_ratio}) as data:
         for each in inputs:
-            for row, read in islice(each.rows(), left[each.split]):
-                rows += 1
-                if (room := left[each.split]) is not None:
-                    left[each.split] = room - 1
-                if row.fault is not None:
-                    dropped.append({"split": each.split, "example": row.name, "reason": row.fault})
-                else:
-                    split = each.split or split_of(row.source, shares, options.seed)
-                    if writers[split].add(row.source, row.target, row.name):
-                        repeats.add(split, row.source, row.target)
-                progress.reach(before + read)
-            before += each.size
-        progress.reach(progress.total)
-    dropped += [entry for writer in writers.values() for entry in writer.dropped]
-    reasons = Counter(entry["reason"] for entry in dropped)
-    if empty := [split for split in SPLITS if not writers[split].count]:
-        told = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.most_common())
-        raise InputError(f"--input has too few examples: none for {' and '.join(empty)} ({rows:,} rows{told})")
-    write_dropped(folder, dropped)
-    return {
-        "rows": rows,
-        "examples": {split: writers[split].count for split in SPLITS},
-        "dropped": dict(reasons.most_common()),
-        "repeated": {
-            split: {"sources": repeats.within(split, "source"), "pairs": repeats.within(split, "pair")}
-            for split in SPLITS
-        },
-        "sources_in_two_splits": {
-            f"{one} and {other}": repeats.shared(other, one, "source") for one, other in combinations(SPLITS, 2)
-        },
-    }
-
-
-def summary_of(folder: Path, counts: Mapping[str, Any]) -> str:
-    """The counts, for people."""
-    number = sum(counts["dropped"].values())
-    repeated = [
-        f"{split} {count['sources']:,}" + f" ({count['pairs']:,} with their target)" * (count["sources"] > 0)
-        for split, count in counts["repeated"].items()
-    ]
-    shared = [f"{splits} {count:,}" for splits, count in counts["sources_in_two_splits"].items()]
-    lines = [
-        f"{folder}: {', '.join(f'{count:,} {split}' for split, count in counts['examples'].items())} examples of "
-        f"{counts['rows']:,} rows",
-        f"  dropped                 {number:,}" + f", listed in {folder / DROPPED}" * (number > 0),
-        *(f"    {count:>10,}  {reason}" for reason, count in counts["dropped"].items()),
-        f"  repeated in a split     {', '.join(repeated)}",
-        f"  in more than one split  {', '.join(shared)}",
-    ]
-    return "\n".join(lines)
+            logger.info("reading %s", each.name)
+            for row in each.rows():
+                split = each.split
+                if split is None and row.fault is None:
+                    split = split_of(row.source, shares, options.seed)
+                data.add(split, row)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -197,8 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "python -m utils.corpora.prepare",
     )
     start_log()
-    counts = prepare(options)
-    print(summary_of(options.output, counts))
+    prepare(options)
 
 
 if __name__ == "__main__":

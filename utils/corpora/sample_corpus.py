@@ -9,7 +9,6 @@ test set copies names that it has never seen. The same arguments give the same b
 
 from __future__ import annotations
 
-import os
 import random
 import string
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +20,9 @@ from typing import Any
 import yaml
 
 from utils.cli import option, parse_dataclass, run_main
-from utils.corpora.data_directory import building_in, put_in_place, read_provenance, write_provenance
-from utils.data.line_files import SPLITS, writing_pairs
-from utils.errors import unwritable
+from utils.corpora.data_directory import is_made, making
+from utils.data.line_files import SPLITS
+from utils.data.tables import Row
 
 SIZES = {"train": 8000, "val": 200, "test": 200}
 # Names of a split are drawn from its own share of the name pool.
@@ -107,23 +106,22 @@ def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[tuple[str
         yield article, f"{summary[0].upper()}{summary[1:]}."
 
 
-def write_sample_corpus(
-    output_dir: str | os.PathLike[str], n_train: int = 8000, n_val: int = 200, n_test: int = 200, seed: int = 42
-) -> None:
-    """Write ``{train,val,test}.{source,target}`` into a folder, which is made if need be.
+def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: int = 42) -> None:
+    """Make a data directory of the sample corpus, unless it is there.
+
+    Args:
+        sizes: split -> examples.
 
     Raises:
-        OSError: the folder cannot be made or written.
+        InputError: something else is in the folder, or it cannot be written.
     """
-    for split, count in zip(SPLITS, (n_train, n_val, n_test), strict=True):
-        with writing_pairs(output_dir, split) as writer:
+    facts = {"set": "sample", "sizes": dict(sizes), "seed": seed}
+    if is_made(folder, facts):
+        return
+    with making(folder, facts) as data:
+        for split, count in sizes.items():
             for number, story in enumerate(sample_stories(split, count, seed), 1):
-                writer.add(*story, str(number))
-
-
-def request_of(sizes: Mapping[str, int], seed: int = 42) -> dict[str, Any]:
-    """What the provenance says was asked for."""
-    return {"set": "sample", **sizes, "seed": seed}
+                data.add(split, Row(str(number), *story))
 
 
 @dataclass(frozen=True)
@@ -138,30 +136,15 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the sample corpus, but never over files that were not written as such.
-
-    Raises:
-        InputError: other files are in the way, or the folder cannot be written.
-    """
+    """Write the sample corpus, unless it is there."""
     options = parse_dataclass(
         Options,
         argv,
         "Write the sample corpus: synthetic newswire with summaries.",
         "python -m utils.corpora.sample_corpus",
     )
-    folder, seed = options.output_dir, options.seed
     sizes = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
-    read_provenance(folder, "sample")
-    try:
-        with building_in(folder) as building:
-            write_sample_corpus(building, *sizes.values(), seed)
-            counts = {split: {"written": count, "dropped": {}} for split, count in sizes.items()}
-            facts = {"source": "sample", "counts": counts, "request": request_of(sizes, seed)}
-            write_provenance(building, facts)
-            put_in_place(building, folder)
-    except OSError as error:
-        raise unwritable(f"--output_dir {folder}", error) from None
-    print(f"{folder}: {' + '.join(map(str, sizes.values()))} examples made with seed {seed}")
+    write_sample_corpus(options.output_dir, sizes, options.seed)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
 
 from bart.errors import InputError
-from utils.lines import iter_lines, read_lines
+from utils.lines import iter_lines
 
 SPLITS = ("train", "val", "test")
 SIDES = ("source", "target")
@@ -73,10 +71,9 @@ def read_pairs(data_dir: PathName, split: str, limit: int = -1) -> Pairs:
     Raises:
         InputError: as `iter_pairs` does, for lines behind the limit as well.
     """
-    paths = pair_paths(data_dir, split)
-    sources, targets = map(read_lines, paths)
-    check_counts(paths, len(sources), len(targets))
-    return (sources, targets) if limit < 0 else (sources[:limit], targets[:limit])
+    sources, targets = zip(*iter_pairs(data_dir, split), strict=True)
+    end = None if limit < 0 else limit
+    return list(sources[:end]), list(targets[:end])
 
 
 def one_line(text: str) -> str:
@@ -89,58 +86,3 @@ def one_line(text: str) -> str:
     if "\n" not in text and "\r" not in text:
         return text
     return " ".join(filter(None, map(str.strip, re.split(r"[\n\r]", text))))
-
-
-class PairWriter:
-    """Writes the examples of a split, and lists those that cannot be written. `writing_pairs` makes it.
-
-    Attributes:
-        count: examples written so far.
-        dropped: the others: {"split", "example" (its name), "reason"}.
-    """
-
-    def __init__(self, split: str, source: BinaryIO, target: BinaryIO) -> None:
-        self.split = split
-        self.count = 0
-        self.dropped: list[dict[str, str]] = []
-        self._files = {"source": source, "target": target}
-
-    def add(self, source: str, target: str, name: str) -> bool:
-        """Write a pair, each text as one line, unless one is empty or no valid Unicode.
-
-        Args:
-            name: tells a person where the example comes from.
-
-        Returns:
-            Whether it was written.
-        """
-        lines = {}
-        for side, text in (("source", source), ("target", target)):
-            try:
-                lines[side] = one_line(text).encode()
-            except UnicodeEncodeError:
-                return self.drop(name, f"unpaired surrogate in the {side}")
-            if not lines[side]:
-                return self.drop(name, f"empty {side}")
-        for side, line in lines.items():
-            self._files[side].write(line + b"\n")
-        self.count += 1
-        return True
-
-    def drop(self, name: str, reason: str) -> bool:
-        """List an example that is left out."""
-        self.dropped.append({"split": self.split, "example": name, "reason": reason})
-        return False
-
-
-@contextmanager
-def writing_pairs(folder: PathName, split: str) -> Iterator[PairWriter]:
-    """Open `split.source` and `split.target` for writing, in a folder that is made if need be.
-
-    Raises:
-        OSError: the folder cannot be made or written.
-    """
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    source, target = (Path(folder, f"{split}.{side}") for side in SIDES)
-    with source.open("wb") as sources, target.open("wb") as targets:
-        yield PairWriter(split, sources, targets)

@@ -32,19 +32,9 @@ from utils.errors import RunError, brief
 if TYPE_CHECKING:
     import datasets
 
-    SetOfSplits = datasets.DatasetDict | datasets.IterableDatasetDict
-
 logger = logging.getLogger(__name__)
 Fields = tuple[str | None, str | None]  # --source_field and --target_field
-_NAME = "id"
 _REQUESTS_AT_ONCE = 16
-# What a value that is no text is, in the words of JSON.
-_KINDS = {str: "a text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
-
-
-def kind_of(value: object) -> str:
-    """What a value is, in the words of JSON."""
-    return "null" if value is None else _KINDS.get(type(value), f"of type {type(value).__name__}")
 
 
 @dataclass(frozen=True)
@@ -71,7 +61,7 @@ class Row:
                 return cls(name, fault=f"no field {field}")
             value = values[field]
             if not isinstance(value, str):
-                return cls(name, fault=f"{field} is {kind_of(value)}" + ", not text" * (value is not None))
+                return cls(name, fault=f"{field} is {'null' if value is None else 'no text'}")
             texts.append(one_line(value))
             if not texts[-1]:
                 return cls(name, fault=f"empty {side}")
@@ -87,14 +77,12 @@ class Table:
         fields: the names of its columns of documents and summaries.
         name: where it is; on the Hub with the commit that was found.
         digest: stands for the content of its files; "" where the commit does.
-        size: how many rows it has; None where that is not known beforehand.
     """
 
     dataset: datasets.IterableDataset
     fields: tuple[str, str]
     name: str
     digest: str = ""
-    size: int | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -116,14 +104,13 @@ def open_split(place: str, split: str, source_field: str | None = None, target_f
     Raises:
         InputError: there is no such place or split, or it cannot be reached; a column is missing or holds no texts.
     """
-    where, fields = f"the {split} split of {place}", (source_field, target_field)
-    with opening(where):
+    fields = source_field, target_field
+    with opening(f"the {split} split of {place}"):
         if not place.startswith(HUB):
-            return open_files(_find(place, split), place, where, fields)
-        splits, commit = load_from_hub(place.removeprefix(HUB), streaming=True)
-        for known in SPLIT_NAMES[split]:
-            if known in splits:
-                return open_dataset(splits[known], f"{place.partition('@')[0]}@{commit}", where, fields)
+            return open_files(_find(place, split), place, fields)
+        splits, found = load_from_hub(place.removeprefix(HUB), streaming=True)
+        if split in splits:
+            return open_dataset(splits[split], f"{HUB}{found}", fields)
     raise InputError(f"{place}: no {split} split; there are {', '.join(splits)}")
 
 
@@ -139,8 +126,17 @@ def opening(what: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def load_from_hub(name: str, streaming: bool) -> tuple[SetOfSplits, str]:
-    """All splits of `NAME[:CONFIG][@REVISION]` on the Hub, streamed or downloaded, and the commit they are of."""
+def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
+    """Find a set on the Hub.
+
+    Args:
+        name: `NAME[:CONFIG][@REVISION]`.
+        streaming: whether rows are read from the Hub when they are needed; otherwise all files are downloaded, unless
+            they were before.
+
+    Returns:
+        Its splits, under our names where we have one, and `NAME[:CONFIG]@COMMIT`.
+    """
     from datasets import disable_progress_bars, load_dataset
     from huggingface_hub import HfApi
 
@@ -151,17 +147,18 @@ def load_from_hub(name: str, streaming: bool) -> tuple[SetOfSplits, str]:
     commit = HfApi().dataset_info(named["name"], revision=named["revision"]).sha
     # A bare name could also be that of a folder here.
     path = f"hf://datasets/{named['name']}"
-    return load_dataset(path, named["config"], revision=commit, streaming=streaming), commit
+    splits = load_dataset(path, named["config"], revision=commit, streaming=streaming)
+    ours = {known: split for split, names in SPLIT_NAMES.items() for known in names}
+    return {ours.get(known, known): rows for known, rows in splits.items()}, f"{name.partition('@')[0]}@{commit}"
 
 
 def open_dataset(
-    dataset: datasets.IterableDataset, name: str, where: str, fields: Fields, digest: str = "", size: int | None = None
+    dataset: datasets.IterableDataset, name: str, fields: Fields = (None, None), digest: str = ""
 ) -> Table:
     """Find the columns of a dataset.
 
     Args:
-        name, digest, size: see `Table`.
-        where: what has the columns, for errors.
+        name, digest: see `Table`.
 
     Raises:
         InputError: a column is missing or holds no texts.
@@ -169,9 +166,8 @@ def open_dataset(
     from datasets import Value
 
     features = dataset.features or {column: Value("string") for column in next(iter(dataset), {})}
-    found = _text_fields(features, fields, where)
-    columns = [*found, *({_NAME} & set(features) - set(found))]
-    return Table(dataset.select_columns(columns), found, name, digest, size)
+    found = _text_fields(features, fields, name)
+    return Table(dataset.select_columns(list(found)), found, name, digest)
 
 
 def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tuple[str, str]:
@@ -198,12 +194,8 @@ def _find(place: str, split: str) -> list[str]:
     raise InputError(f"{place}: no files of the {split} split can be found or reached; tried {', '.join(tried)}")
 
 
-def open_files(files: Sequence[str], name: str, where: str, fields: Fields = (None, None)) -> Table:
-    """Open Parquet files as one table.
-
-    Args:
-        files: absolute paths, or URLs.
-        where: what has the columns, for errors.
+def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -> Table:
+    """Open Parquet files, named by absolute paths or URLs, as one table.
 
     Raises:
         InputError: a column is missing or holds no texts.
@@ -217,24 +209,20 @@ def open_files(files: Sequence[str], name: str, where: str, fields: Fields = (No
     # The names in a DataFilesList are not taken for patterns.
     listed = files if isinstance(files, DataFilesList) else DataFilesList(list(files), [()] * len(files))
     marks: list[Any] = []
-    size = None
     if any("://" in file for file in files):
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
             marks += pool.map(_mark_of_url, files, listed.origin_metadata)
     else:
-        size = 0
         for file in files:
             footer = read_metadata(file)
             # `datasets` would turn numbers into texts where only the first file holds texts.
-            features = Features.from_arrow_schema(footer.schema.to_arrow_schema())
-            fields = _text_fields(features, fields, file)
+            fields = _text_fields(Features.from_arrow_schema(footer.schema.to_arrow_schema()), fields, file)
             with open(file, "rb") as raw:
                 raw.seek(-8 - footer.serialized_size, os.SEEK_END)
                 marks.append([os.path.getsize(file), xxhash.xxh3_128_hexdigest(raw.read())])
-            size += footer.num_rows
     digest = xxhash.xxh3_128_hexdigest(json.dumps(marks).encode())
     dataset = load_dataset("parquet", data_files={"train": listed}, split="train", streaming=True)
-    return open_dataset(dataset, name, where, fields, digest, size)
+    return open_dataset(dataset, name, fields, digest)
 
 
 def _mark_of_url(url: str, found: tuple[str, ...]) -> list[Any]:
@@ -293,41 +281,28 @@ class Reader:
                     yield row.source, row.target
 
     def rows(self) -> Iterator[Row]:
-        """Read all rows. A row's name is its field `id` where that is a text, else its number from 1.
+        """Read all rows. A row's name is its number in this order, from 1.
 
         Raises:
             RunError: the data cannot be read any further.
         """
-        for file in range(self._file, len(self.order)):
-            self._file = file
-            dataset = self.table.dataset.shard(num_shards=len(self.order), index=self.order[file])
-            if self._state is not None:
-                dataset.load_state_dict(self._state)
-                self._state = None
-            self._dataset = dataset
-            with closing(iter(dataset)) as rows:
-                for values in self._guarded(rows):
-                    name = values.get(_NAME)
-                    if not (name and isinstance(name, str)):
-                        name = str(self.count + self.left_out + 1)
-                    row = Row.of(name, values, self.table.fields)
-                    if row.fault is None:
-                        self.count += 1
-                    else:
-                        self.left_out += 1
-                    yield row
-
-    def _guarded(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        while True:
-            try:
-                row = next(rows, None)
-            except Exception as error:  # whatever the file system, the Hub's client or the format's reader raises
-                raise RunError(
-                    f"{self.table.name}: cannot be read after {self.count + self.left_out} examples ({_reason(error)})"
-                ) from error
-            if row is None:
-                return
-            yield row
+        try:
+            for file in range(self._file, len(self.order)):
+                self._file = file
+                self._dataset = self.table.dataset.shard(num_shards=len(self.order), index=self.order[file])
+                if self._state is not None:
+                    self._dataset.load_state_dict(self._state)
+                    self._state = None
+                with closing(iter(self._dataset)) as rows:
+                    for values in rows:
+                        row = Row.of(str(self.count + self.left_out + 1), values, self.table.fields)
+                        self.count += row.fault is None
+                        self.left_out += row.fault is not None
+                        yield row
+        except Exception as error:  # whatever the file system, the Hub's client or the format's reader raises
+            raise RunError(
+                f"{self.table.name}: cannot be read after {self.count + self.left_out} examples ({_reason(error)})"
+            ) from error
 
 
 def read_split(

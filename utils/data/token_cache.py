@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import numpy as np
 import pyarrow as pa
 import xxhash
 from filelock import FileLock, Timeout
@@ -22,10 +20,10 @@ from bart.errors import InputError
 from bart.files import replacing
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.line_files import check_counts, pair_paths
-from utils.data.tokenized import TokenizedTexts, kind_of_ids, tokenise
+from utils.data.tokenized import TokenizedTexts, tokenise, type_of_ids
 from utils.errors import RunError, unwritable
-from utils.files import file_digest
-from utils.lines import iter_lines
+from utils.files import writable_folder
+from utils.lines import decoded_lines, iter_lines
 
 logger = logging.getLogger(__name__)
 _FORMAT = "2"  # of the files of the cache and of what is in them; another number makes them anew
@@ -75,61 +73,54 @@ class TextFile:
         made_with = (_FORMAT, max_length, tokenizer.add_prefix_space, tokenizer.to_json())
         settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
         path = self.cache / f"{self.path.name}-{self.digest[:16]}-{settings[:16]}.arrow"
-        if (found := self._mapped(path)) is not None:
-            return found
         with _alone(self.cache):
-            if (found := self._mapped(path)) is not None:
-                return found
-            for leftover in self.cache.glob(".*.arrow.*.tmp"):  # of a process that was killed
-                leftover.unlink()
-            schema = pa.schema([("ids", pa.list_(pa.from_numpy_dtype(kind_of_ids(tokenizer))))])
-            try:
-                with replacing(path) as temporary:
-                    with pa.ipc.new_file(str(temporary), schema) as file:
-                        for ids, lengths in tokenise(self._texts(), len(self), tokenizer, max_length):
-                            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-                            file.write(pa.record_batch([pa.ListArray.from_arrays(offsets, ids)], schema=schema))
-                    _check_unchanged(self.path, self.digest)
-            except OSError as error:
-                raise unwritable(str(path), error) from None
-            self._remove_stale()
-        found = self._mapped(path)
-        assert found is not None
+            found = self._mapped(path)
+            if found is None:
+                self._write(path, tokenizer, max_length)
+                found = self._mapped(path)
+                assert found is not None
         return found
+
+    def _write(self, path: Path, tokenizer: BartTokenizer, max_length: int) -> None:
+        for leftover in self.cache.glob(".*.arrow.*.tmp"):  # of a process that was killed
+            leftover.unlink()
+        schema = pa.schema([("ids", pa.list_(type_of_ids(tokenizer)))])
+        try:
+            with replacing(path) as temporary:
+                with pa.ipc.new_file(str(temporary), schema) as file:
+                    for ids in tokenise(self._texts(), len(self), tokenizer, max_length):
+                        file.write(pa.record_batch([ids], schema=schema))
+                if _checked(self.path) != (self.digest, self.lines):
+                    raise RunError(f"{self.path}: it changed while it was read; start again")
+        except OSError as error:
+            raise unwritable(str(path), error) from None
+        self._remove_stale()
 
     def _mapped(self, path: Path) -> TokenizedTexts | None:
         """The first lines of a cache, of which only what is used is read; None if there is none or it has too few."""
         try:
-            file = pa.ipc.open_file(pa.memory_map(str(path)))
-            columns = [file.get_batch(i).column(0) for i in range(file.num_record_batches)]
+            ids = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["ids"]
         except FileNotFoundError:
             return None
         except (pa.ArrowInvalid, OSError) as error:
             logger.warning("%s is damaged (%s): it is made anew", path, str(error).splitlines()[0])
             return None
-        if sum(map(len, columns)) < len(self):
+        if len(ids) < len(self):
             return None
         with suppress(OSError):  # it may be another user's
             os.utime(path)  # tells _remove_stale that it was used
-        chunks = ((column.values.to_numpy(), np.diff(column.offsets.to_numpy())) for column in columns)
-        return TokenizedTexts(chunks, self.limit)
+        return TokenizedTexts(ids.chunks, self.limit)
 
     def _remove_stale(self) -> None:
-        """Remove what is kept about other bytes of this text file, and all but the KEPT caches that were used last.
+        """Remove the caches of other bytes of this text file, and all but the KEPT ones that were used last.
 
         A process that has mapped one of them goes on with it: on Linux and macOS the bytes of a file that was removed
         stay until the last mapping is gone.
         """
-        name = re.compile(rf"{re.escape(self.path.name)}-(?P<digest>[0-9a-f]{{16}})(-[0-9a-f]{{16}}\.arrow|\.lines)")
-        present = []
-        for path in self.cache.iterdir():
-            if (found := name.fullmatch(path.name)) is None:
-                continue
-            if found["digest"] != self.digest[:16]:
-                path.unlink(missing_ok=True)
-            elif path.suffix == ".arrow":
-                present.append(path)
-        for path in sorted(present, key=lambda path: path.stat().st_mtime_ns, reverse=True)[KEPT:]:
+        found = list(self.cache.glob(f"{escape(self.path.name)}-*.arrow"))
+        found.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        of_these_bytes = [path for path in found if path.name.startswith(f"{self.path.name}-{self.digest[:16]}-")]
+        for path in {*found} - {*of_these_bytes[:KEPT]}:
             path.unlink(missing_ok=True)
 
 
@@ -139,7 +130,7 @@ PairFiles = tuple[TextFile, TextFile]  # sources and targets
 def check_pairs(
     data_dir: str | os.PathLike[str], split: str, limit: int = -1, cache_dir: str | None = None
 ) -> PairFiles:
-    """Look for faults in a split's files of sources and targets. Bytes that were looked at before are not read again.
+    """Look for faults in a split's files of sources and targets.
 
     Args:
         limit: how many examples are used, the first ones; all if negative.
@@ -148,11 +139,11 @@ def check_pairs(
 
     Raises:
         InputError: the directory or a file is missing or malformed, the counts differ, or the cache cannot be written.
-        RunError: the disk is full, or a file changed while it was read.
+        RunError: the disk is full.
     """
     paths = pair_paths(data_dir, split)
     cache = _cache_folder(Path(data_dir), cache_dir)
-    source, target = (TextFile(path, *_checked(path, cache), cache, limit) for path in paths)
+    source, target = (TextFile(path, *_checked(path), cache, limit) for path in paths)
     check_counts(paths, source.lines, target.lines)
     return source, target
 
@@ -160,38 +151,32 @@ def check_pairs(
 def _cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
     """A folder for this data directory alone."""
     own = f"{data_dir.resolve().name}-{xxhash.xxh3_64_hexdigest(os.fsencode(data_dir.resolve()))}"
-    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
-    folders = [data_dir / ".cache", users / own] if cache_dir is None else [Path(cache_dir) / own]
-    for folder in folders:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                return folder
-        except OSError as error:
-            reason = error
-    raise unwritable(f"--cache_dir {folders[-1]}", reason)
+    if cache_dir is None:
+        with suppress(InputError):
+            return writable_folder("--cache_dir", data_dir / ".cache")
+        cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
+    return writable_folder("--cache_dir", Path(cache_dir) / own)
 
 
-def _checked(path: Path, cache: Path) -> tuple[str, int]:
-    """The digest of a line file, and how many lines it has."""
+def _checked(path: Path) -> tuple[str, int]:
+    """A digest of a line file, which need not be cryptographic since nobody gains by a collision, and its lines.
+
+    Raises:
+        InputError: the file is malformed or cannot be read.
+    """
+    digest = xxhash.xxh3_128()
+
+    def digested(file: BinaryIO) -> Iterator[bytes]:
+        for line in file:
+            digest.update(line)
+            yield line
+
     try:
-        digest = file_digest(path)
+        with path.open("rb") as file:
+            lines = sum(1 for _ in decoded_lines(digested(file), path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    stamp = cache / f"{path.name}-{digest[:16]}.lines"
-    try:
-        return digest, int(stamp.read_text())
-    except (OSError, ValueError):  # the file was never looked at, or the stamp is damaged
-        lines = sum(1 for _ in iter_lines(path))
-    _check_unchanged(path, digest)  # else the number would stand for bytes that were not counted
-    with replacing(stamp) as temporary:
-        temporary.write_text(f"{lines}\n")
-    return digest, lines
-
-
-def _check_unchanged(path: Path, digest: str) -> None:
-    if file_digest(path) != digest:
-        raise RunError(f"{path}: it changed while it was read; start again")
+    return digest.hexdigest(), lines
 
 
 def _alone(cache: Path) -> FileLock:

@@ -7,21 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.progress import Progress
 
 # Texts that the tokenizer gets at once: enough to keep its threads busy, few enough to bound its memory.
 _AT_ONCE = 512
-_CHUNK = 16 * _AT_ONCE  # texts of a record batch; a mapped file has some pages of each in memory
-Chunk = tuple[np.ndarray, np.ndarray]  # ids of _CHUNK texts (the last chunk has fewer), one after another; lengths
+_CHUNK = 16 * _AT_ONCE  # texts of an array; a mapped file has some pages of each in memory
 
 
 class TokenizedTexts:
     """Token ids of many texts in flat arrays, which take a sixteenth of the memory of lists of Python integers.
 
     Args:
-        chunks: the ids, which may be made while they are taken.
+        chunks: lists of ids, which may be made while they are taken.
         limit: how many texts to take, the first ones; all if negative.
 
     Attributes:
@@ -29,11 +30,10 @@ class TokenizedTexts:
         seconds: how long it took to make them or to find them.
     """
 
-    def __init__(self, chunks: Iterable[Chunk], limit: int = -1) -> None:
+    def __init__(self, chunks: Iterable[pa.ListArray], limit: int = -1) -> None:
         began = time.perf_counter()
-        self._flat, lengths = zip(*chunks, strict=True)
-        self.lengths = np.concatenate(lengths).astype(np.int64)[: None if limit < 0 else limit]
-        self._ends = [np.cumsum(part, dtype=np.int64) for part in lengths]
+        self._texts = pa.chunked_array(chunks).slice(0, None if limit < 0 else limit)
+        self.lengths = pc.list_value_length(self._texts).to_numpy().astype(np.int64)
         self.seconds = time.perf_counter() - began
 
     @classmethod
@@ -46,30 +46,27 @@ class TokenizedTexts:
 
     def __getitem__(self, index: int) -> np.ndarray:
         """(S,) ids of a text, not to be written to."""
-        chunk, place = divmod(index, _CHUNK)
-        end = self._ends[chunk][place]
-        return self._flat[chunk][end - self.lengths[index] : end]
+        return self._texts[index].values.to_numpy()
 
 
-def kind_of_ids(tokenizer: BartTokenizer) -> type[np.integer]:
+def type_of_ids(tokenizer: BartTokenizer) -> pa.DataType:
     """The smallest type of integers that holds a vocabulary."""
-    return np.uint16 if len(tokenizer) <= 1 << 16 else np.int32
+    return pa.uint16() if len(tokenizer) <= 1 << 16 else pa.int32()
 
 
-def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[Chunk]:
-    """Give the ids of `total` texts chunk by chunk, cut to max_length tokens with `</s>` kept last."""
-    kind = kind_of_ids(tokenizer)
+def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[pa.ListArray]:
+    """Give the ids of `total` texts, _CHUNK of them at a time, cut to max_length tokens with `</s>` kept last."""
+    kind = type_of_ids(tokenizer)
     progress = Progress("tokenising", total, "texts", shown=total > _AT_ONCE)
     texts = iter(texts)
-    flat: list[np.ndarray] = []
-    lengths: list[int] = []
-    while some := list(islice(texts, _AT_ONCE)):
-        rows = tokenizer.encode_many(some, max_length)
-        flat.append(np.fromiter(chain.from_iterable(rows), kind))
-        lengths += map(len, rows)
-        if len(lengths) == _CHUNK:
-            yield np.concatenate(flat), np.array(lengths)
-            flat, lengths = [], []
-        progress.advance(len(some))
-    if lengths:
-        yield np.concatenate(flat), np.array(lengths)
+    while True:
+        flat: list[np.ndarray] = []
+        ends = [0]
+        while len(ends) <= _CHUNK and (some := list(islice(texts, _AT_ONCE))):
+            rows = tokenizer.encode_many(some, max_length)
+            flat.append(np.fromiter(chain.from_iterable(rows), kind.to_pandas_dtype()))
+            ends += (ends[-1] + np.cumsum([len(row) for row in rows])).tolist()
+            progress.advance(len(some))
+        if not flat:
+            return
+        yield pa.ListArray.from_arrays(pa.array(ends, pa.int32()), np.concatenate(flat))

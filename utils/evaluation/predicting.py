@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from utils.clock import Clock
 from utils.data.batches import Examples
 from utils.distributed import rank_and_world
 from utils.evaluation.journal import Journal
 from utils.evaluation.speed import ProcessSpeed
 from utils.memory import FittingSize, peak_memory_gb
-from utils.progress import Progress
+from utils.progress import Clock, Progress
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)

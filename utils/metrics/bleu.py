@@ -6,22 +6,13 @@ from collections.abc import Sequence
 
 from sacrebleu.metrics import BLEU
 
-from bart.errors import InputError
-
 
 def bleu(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
     """Corpus BLEU with sacrebleu's defaults: one reference each, mteval-v13a's tokens, mixed case.
 
     Returns:
         `bleu`: 0 to 100. `bleu_signature`: sacrebleu's record of all that the figure depends on.
-
-    Raises:
-        InputError: there are no pairs, or the numbers differ.
     """
-    if len(predictions) != len(references):
-        raise InputError(f"{len(predictions)} predictions but {len(references)} references; they must be equally many")
-    if not predictions:
-        raise InputError("BLEU of no predictions; at least one is needed")
     metric = BLEU()
     score = metric.corpus_score(list(predictions), [list(references)]).score
     return {"bleu": score, "bleu_signature": str(metric.get_signature())}

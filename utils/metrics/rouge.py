@@ -75,33 +75,25 @@ def rouge_per_example(
     references: Sequence[str],
     mode: str = "rouge-score",
     exceptions: Mapping[str, str] | None = None,
-    processes: int | None = None,
 ) -> dict[str, np.ndarray]:
     """F measures in percent of each pair, an array (N,) for each of `ROUGE_TYPES[mode]`.
 
     Lsum, and L in mode rouge-1.5.5, take the union of longest common subsequences over sentences, which
     `split_sentences` finds.
 
+    Small inputs are scored in this process, others in as many as there are cores.
+
     Args:
         mode: one of ROUGE_MODES.
         exceptions: what `wordnet_exceptions` returned, for mode rouge-1.5.5; None calls it.
-        processes: use at most so many; None allows one per core. Small inputs are scored in this process. The scores do
-            not depend on it.
-
-    Raises:
-        InputError: the mode is not known, or predictions and references differ in number.
     """
-    if mode not in ROUGE_MODES:
-        raise InputError(f"ROUGE mode {mode!r} is not one of {', '.join(ROUGE_MODES)}")
-    if len(predictions) != len(references):
-        raise InputError(f"{len(predictions)} predictions but {len(references)} references; they must be equally many")
     if mode == "rouge-score":
         exceptions = {}
     elif exceptions is None:
         exceptions = wordnet_exceptions()
     pairs = list(zip(predictions, references, strict=True))
     chunks = [pairs[start : start + _CHUNK] for start in range(0, len(pairs), _CHUNK)]
-    processes = max(1, min(processes or cpu_count(), len(pairs) // _PAIRS_PER_PROCESS))
+    processes = max(1, min(cpu_count(), len(pairs) // _PAIRS_PER_PROCESS))
     # joblib starts fresh interpreters. Unlike those of multiprocessing they do not import the main program, which may
     # be a training run or have no file. A fork would copy torch's threads and locks in whatever state they are.
     pool = Parallel(
@@ -126,12 +118,7 @@ def rouge(
 
     Args:
         mode, exceptions: as for `rouge_per_example`.
-
-    Raises:
-        InputError: there are no pairs, the numbers differ, or the mode is not known.
     """
-    if not predictions and not references:
-        raise InputError("ROUGE of no predictions; at least one is needed")
     scores = rouge_per_example(predictions, references, mode, exceptions)
     return {name: float(values.mean()) for name, values in scores.items()}
 
@@ -174,20 +161,6 @@ class RougeArguments:
             raise InputError(f"--wordnet_exceptions is of --mode rouge-1.5.5; the mode is {self.mode}")
 
 
-def compared(scores: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """How much higher `scores` are than `others`, (N,) each and of the same articles, and how certain that is."""
-    report = {}
-    for name, values in scores.items():
-        found = compare(values, others[name])
-        report[name] = {
-            "other": float(others[name].mean()),
-            "difference": found.difference,
-            "interval": [found.low, found.high],
-            "p_value": found.p_value,
-        }
-    return report
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
         RougeArguments,
@@ -212,7 +185,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     own = scores[args.predictions]
     report = {**means_and_intervals(own), **facts}
     if args.compare is not None:
-        report["compare"] = compared(own, scores[args.compare])
+        others = scores[args.compare]
+        report["compare"] = {
+            name: {"other": float(others[name].mean()), **compare(values, others[name])} for name, values in own.items()
+        }
     if args.per_article is not None:
         rows = zip(*(values.tolist() for values in own.values()), strict=True)
         lines = [json.dumps({"index": index, **dict(zip(own, row, strict=True))}) for index, row in enumerate(rows)]

@@ -20,11 +20,11 @@ from rouge_score.tokenizers import Tokenizer
 
 from utils.sentences import split_sentences
 
-ROUGE_MODES = ("rouge-score", "rouge-1.5.5")
 ROUGE_TYPES = {
     "rouge-score": ("rouge1", "rouge2", "rougeL", "rougeLsum"),
     "rouge-1.5.5": ("rouge1", "rouge2", "rougeL"),
 }
+ROUGE_MODES = tuple(ROUGE_TYPES)
 
 
 @cache

@@ -29,7 +29,7 @@ class ServeArguments(SummarizerArguments):
         least=1,
         help="different sets of decoding options that may wait at once, because each is decoded in batches of its own",
     )
-    max_clients: int = option(512, section=LIMITS, least=1, help="requests to /summarize that are open at once")
+    max_clients: int = option(512, section=LIMITS, least=1, help="connections that are open at once")
     max_beams: int = option(8, section=LIMITS, least=1, help="num_beams that a request may ask for")
     max_summary_length: int | None = option(
         None, section=LIMITS, least=2, help="max_length that a request may ask for; by default the model's positions"

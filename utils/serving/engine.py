@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,10 +34,16 @@ class DecodingFailed(Exception):
 @dataclass(eq=False)
 class _Article:
     source: Sequence[int]
+    turn: int  # articles with equal options are decoded in the order of their turns
     result: Future[list[int]] = field(default_factory=Future)
 
+    def claim(self) -> bool:
+        """Whether its client still waits, who from now on cannot cancel it."""
+        # One that is running was in a batch for which memory ran out.
+        return self.result.running() or self.result.set_running_or_notify_cancel()
+
     def fail(self) -> None:
-        with suppress(InvalidStateError):  # its client has left in this moment
+        if self.claim():
             self.result.set_exception(DecodingFailed())
 
 
@@ -59,7 +63,10 @@ class Engine:
         max_queue: articles that may wait for a place.
         max_option_sets: different sets of options that may wait, apart from the model's own.
         threads: that torch computes with; None leaves it to torch.
-        on_generated: called in the engine's thread with the number of ids generated for each article.
+        on_generated: called with the number of ids generated for each article.
+
+    Attributes:
+        thread: started by the caller; while it is alive, articles are decoded.
     """
 
     def __init__(
@@ -78,32 +85,26 @@ class Engine:
         self.threads = threads
         self.on_generated = on_generated
         self._changed = threading.Condition()
-        # For each set of options the requests that wait; the first set is the next, or the one that runs.
-        self._queues: OrderedDict[Options, deque[deque[_Article]]] = OrderedDict()
+        # Articles that wait, by options and turn; the first options are the next, or those of the batch that runs.
+        self._queues: dict[Options, list[_Article]] = {}
+        self._turn = 0  # the greatest of all articles that were in a batch
         self._in_work: dict[int, _Article] = {}  # by number
         self._numbers = itertools.count()
         self._ended = False
-        self._thread = threading.Thread(target=self._run, name="decoding", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="decoding", daemon=True)
 
     @property
     def waiting(self) -> int:
-        """Articles that wait for a place in the batch."""
+        """Articles that wait for a place in the batch; those whose clients have left are forgotten here."""
         with self._changed:
-            self._forget_cancelled()
-            return sum(len(request) for requests in self._queues.values() for request in requests)
+            left = {options: [a for a in queue if not a.result.cancelled()] for options, queue in self._queues.items()}
+            self._queues = {options: queue for options, queue in left.items() if queue}
+            return sum(map(len, self._queues.values()))
 
     @property
     def in_work(self) -> int:
         """Articles in the batch."""
         return len(self._in_work)
-
-    @property
-    def alive(self) -> bool:
-        """Whether articles are decoded; if not, the engine was stopped or has failed for good."""
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        self._thread.start()
 
     def submit(
         self, sources: Sequence[Sequence[int]], options: Mapping[str, Any], *, limited: bool = True
@@ -123,16 +124,14 @@ class Engine:
             Busy: the queue has no room.
             DecodingFailed: the engine has ended.
         """
-        articles = [_Article(source) for source in sources]
         key = tuple(sorted(options.items()))
         with self._changed:
             if self._ended:
                 raise DecodingFailed
             waiting = self.waiting
-            if limited and waiting + len(articles) > self.max_queue:
+            if limited and waiting + len(sources) > self.max_queue:
                 raise Busy(
-                    f"{waiting} articles wait and this request has {len(articles)}; allowed: {self.max_queue}; "
-                    "try again"
+                    f"{waiting} articles wait and this request has {len(sources)}; allowed: {self.max_queue}; try again"
                 )
             others = self._queues.keys() - {(), key}
             if limited and key and len(others) >= self.max_option_sets:
@@ -140,7 +139,9 @@ class Engine:
                     f"requests with {len(others)} other sets of decoding options wait; allowed: "
                     f"{self.max_option_sets}; try again, or without options"
                 )
-            self._queues.setdefault(key, deque()).append(deque(articles))
+            # Requests take turns: the first article of this one comes before the second of those that wait already.
+            articles = [_Article(source, turn) for turn, source in enumerate(sources, self._turn + 1)]
+            self._queues[key] = sorted([*self._queues.get(key, ()), *articles], key=lambda article: article.turn)
             self._changed.notify()
         return [article.result for article in articles]
 
@@ -149,10 +150,6 @@ class Engine:
         with self._changed:
             self._ended = True
             self._changed.notify()
-
-    def join(self, timeout: float) -> None:
-        """Wait at most so many seconds for the end of the thread."""
-        self._thread.join(timeout)
 
     def _run(self) -> None:
         if self.threads is not None:
@@ -168,8 +165,7 @@ class Engine:
         finally:
             with self._changed:
                 self._ended = True
-                requests = itertools.chain.from_iterable(self._queues.values())
-                for article in [*itertools.chain.from_iterable(requests), *self._in_work.values()]:
+                for article in itertools.chain(*self._queues.values(), self._in_work.values()):
                     article.fail()
                 self._queues.clear()
                 self._in_work.clear()
@@ -214,40 +210,28 @@ class Engine:
                     len(left),
                     self.batch_size,
                 )
-                self._queues.setdefault(options, deque()).appendleft(deque(left))
-                self._queues.move_to_end(options, last=False)
+                self._queues = {options: [*left, *self._queues.pop(options, ())], **self._queues}
             else:
                 if failed and not left:  # not even the first could begin, so the others would fail as well
-                    left = list(itertools.chain.from_iterable(self._queues.pop(options, ())))
+                    left = self._queues.pop(options, [])
                 for article in left:
                     article.fail()
-                if options in self._queues:
-                    self._queues.move_to_end(options)
+                if options in self._queues:  # others are next
+                    self._queues[options] = self._queues.pop(options)
         if out_of_memory:
             torch.cuda.empty_cache()
 
     def _take(self, options: Options, room: int) -> list[tuple[int, Sequence[int]]]:
-        """Move at most `room` articles from the queue to the batch, from each request in turn. The lock is held."""
+        """Move at most `room` articles from the queue to the batch. The lock is held."""
         taken = []
-        requests = self._queues.get(options, deque())
-        while requests and len(taken) < room:
-            request = requests.popleft()
-            article = request.popleft()
-            if request:
-                requests.append(request)
-            # One that is running was in a batch for which memory ran out.
-            if article.result.running() or article.result.set_running_or_notify_cancel():
+        queue = self._queues.get(options, [])
+        while queue and len(taken) < room:
+            article = queue.pop(0)
+            if article.claim():
+                self._turn = max(self._turn, article.turn)
                 number = next(self._numbers)
                 self._in_work[number] = article
                 taken.append((number, article.source))
-        if not requests:
+        if not queue:
             self._queues.pop(options, None)
         return taken
-
-    def _forget_cancelled(self) -> None:
-        """Take the articles whose clients have left out of the queue. The lock is held."""
-        for options, requests in list(self._queues.items()):
-            left = [deque(a for a in request if not a.result.cancelled()) for request in requests]
-            self._queues[options] = deque(filter(None, left))
-            if not self._queues[options]:
-                del self._queues[options]

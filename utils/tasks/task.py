@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from torch import Tensor, nn
 
-from utils.clock import Clock
 from utils.data.batches import Examples, Inputs
 from utils.data.options import DataOptions
 from utils.data.streaming import StreamedExamples
+from utils.progress import Clock
 
 Options = TypeVar("Options")
 

@@ -17,7 +17,6 @@ from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGenerati
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading
 from utils.cli import option
-from utils.clock import Clock
 from utils.data.batches import Inputs, pad
 from utils.data.line_files import Pairs
 from utils.data.options import DataOptions
@@ -26,6 +25,7 @@ from utils.data.places import check_fields, is_streamed
 from utils.data.tables import Table, open_split, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.loading import ModelOptions, check_lengths
+from utils.progress import Clock
 from utils.tasks.generation_options import GenerationOptions, check_generation
 from utils.tasks.task import Prediction, Task
 

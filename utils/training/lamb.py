@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from bart.torch_internals import foreach
+
 
 class Lamb(Optimizer):
     """LAMB (You et al., 2020, algorithm 2), as NVIDIA's apex computes it.
@@ -67,24 +69,24 @@ class Lamb(Optimizer):
         weights = [p.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
 
         beta1, beta2 = group["betas"]
-        torch._foreach_lerp_(means, gradients, 1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+        foreach.lerp_(means, gradients, 1 - beta1)
+        foreach.mul_(squares, beta2)
+        foreach.addcmul_(squares, gradients, gradients, value=1 - beta2)
 
-        updates = torch._foreach_sqrt(squares)
-        torch._foreach_div_(updates, (1 - beta2 ** group["step"]) ** 0.5)
-        torch._foreach_add_(updates, group["eps"])
-        torch._foreach_reciprocal_(updates)
-        torch._foreach_mul_(updates, means)
-        torch._foreach_div_(updates, 1 - beta1 ** group["step"])
+        updates = foreach.sqrt(squares)
+        foreach.div_(updates, (1 - beta2 ** group["step"]) ** 0.5)
+        foreach.add_(updates, group["eps"])
+        foreach.reciprocal_(updates)
+        foreach.mul_(updates, means)
+        foreach.div_(updates, 1 - beta1 ** group["step"])
         if group["weight_decay"]:
-            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+            foreach.add_(updates, weights, alpha=group["weight_decay"])
         if group["weight_decay"] and self.adapts:
-            norms = torch.stack(torch._foreach_norm(weights))
-            ratios = norms / torch.stack(torch._foreach_norm(updates))
+            norms = torch.stack(foreach.norm(weights))
+            ratios = norms / torch.stack(foreach.norm(updates))
             # A norm of 0 makes the ratio 0, NaN or infinite.
             ratios = torch.where((ratios > 0) & ratios.isfinite(), ratios, 1)
-            torch._foreach_mul_(updates, list(ratios.unbind()))
-        torch._foreach_add_(weights, updates, alpha=-group["lr"])
+            foreach.mul_(updates, list(ratios.unbind()))
+        foreach.add_(weights, updates, alpha=-group["lr"])
         if any(weight is not parameter for weight, parameter in zip(weights, parameters, strict=True)):
-            torch._foreach_copy_(parameters, weights)
+            foreach.copy_(parameters, weights)

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 from transformers.optimization import Adafactor
 
+from bart.torch_internals import leave_unscaling
 from utils.training.lamb import Lamb
 from utils.training.options import SCHEDULES, HardwareOptions, OptimisationOptions
 from utils.training.precision import MasterWeights, is_half_throughout, keep_state_dtypes, keeps_master_weights
@@ -65,9 +66,8 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
         # torch's AdamW would keep the moments in half precision, where the second ones underflow.
         return Lamb(groups, lr=lr, eps=1e-8, adapts=False)
     optimizer = AdamW(groups, lr=lr, fused=True)
-    # It would unscale fp16 gradients itself, after the clip, which Lightning refuses. Without this mark it gets them
-    # unscaled and clipped like any other optimizer.
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    # Otherwise it would unscale fp16 gradients itself, after the clip, which Lightning refuses.
+    leave_unscaling(optimizer)
     return optimizer
 
 

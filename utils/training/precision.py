@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.optim import Optimizer
 
+from bart.torch_internals import foreach
 from utils.training.options import HardwareOptions
 
 
@@ -110,7 +111,7 @@ class MasterWeights(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
         loss = self.inner.step(closure)
-        torch._foreach_copy_(self.halves, self.masters)
+        foreach.copy_(self.halves, self.masters)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,7 +122,7 @@ class MasterWeights(Optimizer):
         masters = state_dict["masters"]
         self.inner.load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
         self._share()
-        torch._foreach_copy_(self.masters, [master.to(self.masters[0].device) for master in masters])
+        foreach.copy_(self.masters, [master.to(self.masters[0].device) for master in masters])
 
 
 def keep_state_dtypes(optimizer: Optimizer) -> None:

@@ -131,7 +131,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
             )
     if hardware.accelerator == "cpu":
         keep_freed_memory()
-        emulated = platform.machine() == "x86_64" and not torch.cpu._is_avx512_bf16_supported()
+        emulated = platform.machine() == "x86_64" and not torch.cpu.get_capabilities().get("avx512_bf16", False)
         if half_dtype(hardware) is torch.bfloat16 and emulated and is_first():
             logger.warning("--bf16: this processor has no bf16 instructions, and fp32 is two or three times as fast")
     precision = trainer_precision(hardware)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bart.generation import GenerationConfig
 from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, _top_sums, best_hypotheses
 from bart.generation.rules import draw
 
@@ -15,9 +16,12 @@ PAD, EOS, START, A, B = range(5)
 VOCAB = 5
 
 
-def machine(kind: type[BeamSearch] = BeamSearch, articles: int = 1, max_length: int = 5, **options) -> BeamSearch:
-    eos_ids = torch.tensor([EOS])
-    return kind(articles, 2, max_length, start_token_id=START, pad_token_id=PAD, eos_ids=eos_ids, **options)
+def machine(
+    kind: type[BeamSearch] = BeamSearch, articles: int = 1, max_length: int = 5, first: int = 0, **options
+) -> BeamSearch:
+    ids = {"decoder_start_token_id": START, "pad_token_id": PAD, "eos_token_id": EOS}
+    config = GenerationConfig(**{"num_beams": 2, **ids, **options})
+    return kind(config, max_length, articles, torch.device("cpu"), first)
 
 
 def table(*rows: dict[int, float]) -> Tensor:
@@ -143,7 +147,7 @@ def test_ties_keep_every_beam_different():
 
 def test_articles_do_not_see_each_other_and_beams_are_the_callers():
     alone = [machine(), machine()]
-    both = BeamSearch(2, [4, 7], 5, start_token_id=START, pad_token_id=PAD, eos_ids=torch.tensor([EOS]))
+    both = machine(articles=2, first=4)
     other_step, other_a, other_b = {B: 0.9, EOS: 0.1}, {A: 0.6, EOS: 0.4}, {A: 0.3, B: 0.7}
     steps = [
         (table(STEP_1, STEP_1), table(other_step, other_step)),
@@ -157,7 +161,7 @@ def test_articles_do_not_see_each_other_and_beams_are_the_callers():
         assert torch.equal(both.open.tokens[article], search.open.tokens[0])
         assert torch.equal(both.finished.tokens[article], search.finished.tokens[0])
         assert torch.equal(both.finished.scores[article], search.finished.scores[0])
-    assert set(parents.flatten().tolist()) <= {4, 7}
+    assert set(parents.flatten().tolist()) <= {4, 5}
 
 
 def test_an_article_that_joins_later_and_one_that_stays_get_what_they_get_alone():
@@ -181,8 +185,7 @@ def test_an_article_that_joins_later_and_one_that_stays_get_what_they_get_alone(
 
 
 def test_no_eos_runs_to_max_length():
-    eos_ids = torch.tensor([], dtype=torch.long)
-    search = BeamSearch(1, 2, 4, start_token_id=START, pad_token_id=PAD, eos_ids=eos_ids)
+    search = machine(max_length=4, eos_token_id=None)
     for _ in range(3):
         search.step(table({A: 0.6, B: 0.4}, {A: 0.6, B: 0.4}))
     torch.testing.assert_close(search.finished.scores, logs(0.6**3, 0.6**2 * 0.4) / 3)

@@ -375,11 +375,6 @@ def test_impossible_demands_still_give_a_result(model, source: Tensor):
         assert ((sequences >= 0) & (sequences < VOCAB)).all()
 
 
-def test_beams_may_outnumber_the_vocabulary(model, source: Tensor):
-    sequences = model.generate(source, max_length=6, num_beams=VOCAB + 9, num_return_sequences=VOCAB + 9)
-    assert len(sequences) == 6 * (VOCAB + 9)
-
-
 def test_min_length_above_max_length_warns(model, source: Tensor):
     with pytest.warns(UserWarning, match="min_length"):
         sequences = model.generate(source, max_length=8, min_length=12, num_beams=2)
@@ -400,8 +395,6 @@ def test_min_length_above_max_length_warns(model, source: Tensor):
         ({"input_ids": torch.full((2, 4), PAD)}, "all padding"),
         ({"input_ids": torch.full((2, 4), 5), "attention_mask": torch.tensor([[1] * 4, [0] * 4])}, "all padding"),
         ({"input_ids": torch.full((2, 4), 5), "attention_mask": torch.ones(2, 5)}, "attention_mask"),
-        ({"input_ids": torch.full((2, 4), 5), "encoder_outputs": torch.ones(2, 5, 16)}, "encoder_outputs"),
-        ({"encoder_outputs": torch.ones(2, 5)}, "three dimensions"),
         ({"input_ids": torch.full((2, 4), 5), "max_length": POSITIONS + 2}, "max_length"),
         ({"input_ids": torch.full((2, 4), 5), "num_beam": 4}, "num_beams"),
         ({"input_ids": torch.full((2, 4), 5), "bad_words_ids": [[VOCAB]]}, "bad_words_ids"),

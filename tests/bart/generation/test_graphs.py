@@ -140,12 +140,13 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder], Counting]:
 
     def use(recorder: Recorder) -> Counting:
         counting = Counting(recorder)
-        load = graphs._load
+        step = graphs.RecordedSteps.step
 
-        def counted_load(*states: Sequence[Tensor]) -> None:
-            counting.loads += 1
-            load(*states)
+        def counted_step(steps: graphs.RecordedSteps, batch: Batch, steps_left: int) -> bool:
+            counting.loads += any(own is not tensor for own, tensor in zip(steps.state, batch.state, strict=False))
+            return step(steps, batch, steps_left)
 
+        monkeypatch.setattr(graphs.RecordedSteps, "step", counted_step)
         modules = {name: importlib.import_module(f"bart.generation.{name}") for name in ("cache", "graphs", "schedule")}
         for module, name, value in (
             ("cache", "has_fixed_shapes", lambda device: True),
@@ -154,7 +155,6 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder], Counting]:
             ("cache", "SOURCE_PIECE", 4),
             ("graphs", "EAGER_STEPS", 1),
             ("graphs", "STEPS_WORTH_RECORDING", 2),
-            ("graphs", "_load", counted_load),
             ("schedule", "steps_between_checks", lambda device: 3),
             ("schedule", "recorder_for", lambda _, *options: counting if can_be_recorded(*options) else None),
         ):
@@ -250,7 +250,7 @@ class Counter:
         return {int(count) for tensor in self.state for count in tensor.flatten()}
 
 
-def test_recordings_last_as_long_as_their_geometry_and_take_up_what_returns_to_it():
+def test_a_recording_lasts_as_long_as_the_shapes_of_the_state():
     counter, counting = Counter(3), Counting(repeat)
     steps = graphs.RecordedSteps(counting)
 
@@ -266,41 +266,17 @@ def test_recordings_last_as_long_as_their_geometry_and_take_up_what_returns_to_i
     assert counter.counts() == {graphs.EAGER_STEPS + 7}
     places = [tensor.data_ptr() for tensor in counter.state]
 
-    counter.begin(2, 50)
-    assert take(graphs.EAGER_STEPS) == 0
-    assert take(2) == 2
-    assert (counting.recordings, counting.replays) == (2, 5)
-    assert counter.counts() == {50 + graphs.EAGER_STEPS + 2}
-    assert [tensor.data_ptr() for tensor in counter.state] == places, "smaller ones should share the memory"
-
-    counter.begin(3, 70)
+    counter.begin(3, 70)  # other tensors of the same shapes
     assert take(3, 1) == 3
-    assert (counting.recordings, counting.replays) == (2, 8)
+    assert (counting.recordings, counting.replays) == (1, 7)
     assert counter.counts() == {73}
     assert [tensor.data_ptr() for tensor in counter.state] == places
 
-
-def test_few_recordings_are_kept_those_used_last():
-    counter, counting = Counter(1), Counting(repeat)
-    steps = graphs.RecordedSteps(counting)
-
-    def visit(size: int) -> None:
-        counter.begin(size)
-        for number in range(graphs.EAGER_STEPS + 3):
-            if not steps.step(counter, 100):
-                counter.take_step()
-            assert counter.counts() == {number + 1}
-
-    for size in range(1, graphs.MOST_RECORDINGS + 1):
-        visit(size)
-    visit(1)
-    assert counting.recordings == graphs.MOST_RECORDINGS
-    visit(graphs.MOST_RECORDINGS + 1)  # in the place of size 2
-    assert len(steps.recordings) == graphs.MOST_RECORDINGS
-    visit(1)
-    assert counting.recordings == graphs.MOST_RECORDINGS + 1
-    visit(2)
-    assert counting.recordings == graphs.MOST_RECORDINGS + 2
+    counter.begin(2, 50)
+    assert take(graphs.EAGER_STEPS) == 0
+    assert take(2) == 2
+    assert (counting.recordings, counting.replays) == (2, 8)
+    assert counter.counts() == {50 + graphs.EAGER_STEPS + 2}
 
 
 class OnTheDevice(TorchDispatchMode):

@@ -117,26 +117,6 @@ def test_articles_of_one_token_and_of_1024_give_what_transformers_gives(
             assert rows == expected
 
 
-@pytest.mark.parametrize("name", ["plain", *PRECISIONS])
-def test_too_many_tokens_and_none_are_errors(models: dict[str, Model], name: str) -> None:
-    model = models[name]
-    with pytest.raises(InputError, match="1025 ids; allowed: at most 1024, the model's positions"):
-        model.generate(torch.full((1, POSITIONS + 1), 5))
-    with pytest.raises(InputError, match="source 1 has 1025 ids; allowed: 1 to 1024"):
-        next(model.generate_many([[5], [5] * (POSITIONS + 1)], 2))
-    with pytest.raises(InputError, match="max_length is 1026; allowed: at most 1025"):
-        model.generate(torch.full((1, 3), 5), max_length=POSITIONS + 2)
-    with pytest.raises(InputError, match=r"\(0, 5\) of torch.float32; allowed: two dimensions"):
-        model.generate(torch.empty(0, 5))
-    with pytest.raises(InputError, match=r"the source is \(0, 5\); allowed: at least one article"):
-        model.generate(encoder_outputs=torch.empty(0, 5, 32))
-    with pytest.raises(InputError, match=r"encoder_outputs are \(1, 5, 31\); allowed: .* 32\)"):
-        model.generate(encoder_outputs=torch.empty(1, 5, 31))
-    with pytest.raises(InputError, match="source 1 has 0 ids"):
-        next(model.generate_many([[3], []], 2))
-    assert list(model.generate_many([], 2)) == []
-
-
 @every_method
 @pytest.mark.parametrize(("vocab_size", "positions"), [(1, 24), (2, 1)])
 def test_a_vocabulary_of_one_id_and_one_position(vocab_size: int, positions: int, options: dict[str, Any]) -> None:

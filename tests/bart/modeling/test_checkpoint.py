@@ -80,28 +80,6 @@ def fairseq_weights(model: BartForConditionalGeneration, fused: bool = False) ->
     return state
 
 
-def fairseq_arguments(**changes: Any) -> argparse.Namespace:
-    fields = {
-        "arch": "bart_large",
-        "activation_fn": "gelu",
-        "encoder_normalize_before": False,
-        "decoder_normalize_before": False,
-        "no_scale_embedding": True,
-        "dropout": 0.3,
-        "attention_dropout": 0.2,
-        "relu_dropout": 0.05,
-        "encoder_layerdrop": 0.15,
-    }
-    for side in ("encoder", "decoder"):
-        fields |= {
-            f"{side}_embed_dim": TINY["d_model"],
-            f"{side}_ffn_embed_dim": TINY[f"{side}_ffn_dim"],
-            f"{side}_layers": TINY[f"{side}_layers"],
-            f"{side}_attention_heads": TINY[f"{side}_attention_heads"],
-        }
-    return argparse.Namespace(**fields | changes)
-
-
 def write_shards(directory: Path, state: dict[str, Tensor], kind: str) -> None:
     names = sorted(state)
     weight_map = {}
@@ -200,66 +178,28 @@ def test_a_str_path_and_an_explicit_config(tmp_path: Path, model: BartForConditi
 
 @pytest.mark.parametrize("fused", [False, True], ids=["q k v", "fused"])
 @pytest.mark.parametrize("bare", [False, True], ids=["zip", "bare pickle"])
-def test_fairseq(tmp_path: Path, model: BartForConditionalGeneration, fused: bool, bare: bool) -> None:
+def test_fairseq(tmp_path: Path, fused: bool, bare: bool) -> None:
+    model = make_model(pre_ln=True)
     content = {
-        "args": fairseq_arguments(),
+        "args": argparse.Namespace(arch="bart_large"),
         "model": fairseq_weights(model, fused),
         "optimizer_history": [{"num_updates": 1}],
         "extra_state": {"epoch": 3},
     }
     torch.save(content, tmp_path / "model.pt", _use_new_zipfile_serialization=not bare)
-    for path in (tmp_path, tmp_path / "model.pt"):
-        loaded = BartForConditionalGeneration.from_pretrained(path)
-        expected = weights(model) | {"final_logits_bias": torch.zeros(1, TINY["vocab_size"])}
-        for name, tensor in expected.items():
-            assert torch.equal(loaded.state_dict()[name], tensor), name
-    config = loaded.config
-    assert {name: getattr(config, name) for name in TINY} == TINY
-    assert (config.activation_function, config.scale_embedding, config.pre_ln) == ("gelu", False, False)
-    assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.3, 0.2, 0.05)
-    assert (config.encoder_layerdrop, config.decoder_layerdrop) == (0.15, 0.0)
-
-
-def test_fairseq_pre_ln_with_newer_arguments(tmp_path: Path) -> None:
-    model = make_model(pre_ln=True, scale_embedding=True, activation_function="gelu_new")
-    arguments = fairseq_arguments(
-        encoder_normalize_before=True,
-        decoder_normalize_before=True,
-        no_scale_embedding=False,
-        activation_fn="gelu_accurate",
-    )
-    content = {"args": None, "cfg": {"model": arguments}, "model": fairseq_weights(model)}
-    torch.save(content, tmp_path / "checkpoint_best.pt")
-    loaded = BartForConditionalGeneration.from_pretrained(tmp_path / "checkpoint_best.pt")
     model.final_logits_bias.zero_()
-    assert_same(loaded, model)
-    ids = torch.tensor([[0, 5, 6, 2]])
-    assert torch.equal(loaded(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
+    for path in (tmp_path, tmp_path / "model.pt"):
+        assert_same(BartForConditionalGeneration.from_pretrained(path, config=model.config), model)
+    fails(tmp_path / "model.pt", "pass a config")
 
 
 def test_a_classification_head_is_left_out_with_a_warning(
     tmp_path: Path, model: BartForConditionalGeneration, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = fairseq_weights(model) | {"classification_heads.mnli.dense.weight": torch.ones(2, 2)}
-    torch.save({"args": fairseq_arguments(), "model": state}, tmp_path / "model.pt")
-    BartForConditionalGeneration.from_pretrained(tmp_path)
+    torch.save({"model": state}, tmp_path / "model.pt")
+    BartForConditionalGeneration.from_pretrained(tmp_path, config=model.config)
     assert "classification_heads.mnli.dense.weight" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"activation_fn": "linear"}, "activation_fn is 'linear'"),
-        ({"decoder_normalize_before": True}, "decoder_normalize_before is True"),
-        ({"decoder_embed_dim": 4}, "decoder_embed_dim is 4"),
-        ({"encoder_layers": 1}, "unexpected"),
-    ],
-)
-def test_fairseq_arguments_that_are_no_bart(
-    tmp_path: Path, model: BartForConditionalGeneration, changes: dict[str, Any], message: str
-) -> None:
-    torch.save({"args": fairseq_arguments(**changes), "model": fairseq_weights(model)}, tmp_path / "model.pt")
-    fails(tmp_path / "model.pt", message)
 
 
 def test_half_weights_are_widened(tmp_path: Path, model: BartForConditionalGeneration) -> None:
@@ -302,12 +242,6 @@ def test_the_config_that_lies_with_the_weights(tmp_path: Path, model: BartForCon
         assert stored_config(path) == model.config
         (directory / "config.json").unlink()
         assert stored_config(path) is None
-    torch.save({"state_dict": {}, "config": model.config.to_dict()}, tmp_path / "last.ckpt")
-    with pytest.raises(InputError, match="no weights in it"):
-        stored_config(tmp_path / "last.ckpt")
-    torch.save({"args": fairseq_arguments(), "model": fairseq_weights(model)}, tmp_path / "model.pt")
-    stored = stored_config(tmp_path / "model.pt")
-    assert stored is not None and stored.vocab_size == model.config.vocab_size
 
 
 def test_decoding_defaults_come_from_the_directory(tmp_path: Path, model: BartForConditionalGeneration) -> None:

@@ -20,7 +20,8 @@ from bart.errors import InputError
 from bart.modeling import packed
 from bart.modeling.kernels import Kernels, compile_kernels
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from bart.modeling.packed import Int8Linear, PackedLinear, PlainLinear, greatest_weight_code, why_not_packed
+from bart.modeling.packed import Int8Linear, PackedLinear, PlainLinear, greatest_weight_code
+from bart.torch_internals import why_not_packed
 from tests.bart.rounding import BF16, FP32, exact, quantisation, rounding
 
 VOCAB = 211
@@ -190,7 +191,7 @@ def test_bad_precisions(model: BartForConditionalGeneration, monkeypatch: pytest
         model.for_inference().for_inference()
     with pytest.raises(InputError, match="the model is on meta; int8 runs on the CPU"):
         a_model().to("meta").for_inference("int8")
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(packed, "why_not_packed", lambda dtype: "this build of torch lacks oneDNN")
     with pytest.raises(InputError, match="oneDNN"):
         model.for_inference("int8")
     assert isinstance(model.for_inference("fp32").lm_head, PlainLinear)

@@ -333,9 +333,7 @@ def test_padding_widths(tokenizer: BartTokenizer) -> None:
     lengths = widths()
     assert lengths[0] < lengths[1] == 5
     assert widths(padding=True) == widths(padding="longest") == [5, 5]
-    assert widths(padding=True, pad_to_multiple_of=8) == [8, 8]
     assert widths(padding="max_length", max_length=10) == [10, 10]
-    assert widths(padding="max_length", max_length=10, pad_to_multiple_of=8) == [16, 16]
     assert widths(padding="max_length", max_length=4, truncation=True) == [4, 4]
     assert widths(padding="max_length", max_length=4) == [4, 5]
 
@@ -351,9 +349,7 @@ def test_padding_widths(tokenizer: BartTokenizer) -> None:
         ("a", {"max_length": 8, "padding": True}, "max_length=8 needs truncation=True or padding='max_length'"),
         ("a", {"truncation": "only_second"}, "truncation='only_second'"),
         ("a", {"padding": "left"}, "padding='left'"),
-        ("a", {"pad_to_multiple_of": 8}, "pad_to_multiple_of=8 needs padding=True"),
-        ("a", {"pad_to_multiple_of": 0, "padding": True}, "pad_to_multiple_of=0: give a whole number from 1"),
-        ("a", {"return_tensors": "np"}, "return_tensors='np': give None or 'pt'"),
+        ("a", {"return_tensors": "np"}, "return_tensors='np': give one of \\(None, 'pt'\\)"),
         (["a", "a b c"], {"return_tensors": "pt"}, "different lengths, so give padding=True"),
         ([], {}, "texts is empty"),
         (None, {}, "texts must be a string or a list of strings, got NoneType"),
@@ -411,12 +407,6 @@ def test_decode_takes_lists_and_tensors(tokenizer: BartTokenizer) -> None:
 
 def test_ids_past_the_vocabulary_give_no_text(tokenizer: BartTokenizer) -> None:
     assert tokenizer.decode([*tokenizer("the cat")["input_ids"], len(tokenizer) + 3], True) == "the cat"
-
-
-def test_clean_up_is_off_unless_asked_for(tokenizer: BartTokenizer) -> None:
-    ids = tokenizer("do n't , he 's here .")["input_ids"]
-    assert tokenizer.decode(ids, True) == tokenizer.decode(ids, True, False) == "do n't , he 's here ."
-    assert tokenizer.decode(ids, True, True) == "don't, he's here."
 
 
 @pytest.mark.parametrize("ids", [[-100], [[1, 2]], [1.5], [2**40], ["<s>"], torch.ones(2, 2, dtype=torch.long)])

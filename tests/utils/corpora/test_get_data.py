@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
-import os
 import random
-import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
-from filelock import FileLock
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server, sha256
-from utils.corpora import get_data, published, sample_corpus
-from utils.corpora.data_directory import DATA_FILES, PAIR_FILES, sha256_of
+from utils.corpora import data_directory, get_data, sample_corpus
+from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.stories import story_name
 from utils.data.line_files import SPLITS, read_pairs
-from utils.errors import RunError
 
 SIZES = {"train": 40, "val": 5, "test": 6}
 HUB_SPLITS = {"train": "train", "val": "validation", "test": "test"}
@@ -41,10 +33,9 @@ def rows_of(split: str, source: str = "The {} article of {}.\nIt goes on.") -> l
     return [(source.format(number, split), f"Summary {number}.\nOf {split}.") for number in range(SIZES[split])]
 
 
-def table(rows: Sequence[Row], names: tuple[str, str], ids: bool = True) -> bytes:
+def table(rows: Sequence[Row], names: tuple[str, str]) -> bytes:
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    if ids:
-        columns["id"] = [f"id{number}" for number in range(len(rows))]
+    columns["id"] = [f"id{number}" for number in range(len(rows))]
     data = io.BytesIO()
     parquet.write_table(pyarrow.table(columns), data)
     return data.getvalue()
@@ -59,7 +50,9 @@ def cnn_dm_on_hub() -> dict[str, bytes]:
     train = rows_of("train")
     files["3.0.0/train-00000-of-00002.parquet"] = table(train[:30], names)
     files["3.0.0/train-00001-of-00002.parquet"] = table(train[30:], names)
-    return files | {"README.md": b"no", "1.0.0/train-00000-of-00001.parquet": b"no", "3.0.0/notes.parquet": b"no"}
+    paths = "".join(f"  - split: {name}\n    path: 3.0.0/{name}-*\n" for name in HUB_SPLITS.values())
+    readme = f"---\nconfigs:\n- config_name: 3.0.0\n  data_files:\n{paths}---\n".encode()
+    return files | {"README.md": readme, "1.0.0/train-00000-of-00001.parquet": b"no", "3.0.0/notes.parquet": b"no"}
 
 
 def xsum_converted() -> dict[str, bytes]:
@@ -101,8 +94,9 @@ def archives() -> dict[str, bytes]:
 
 def serve_everything(server: HubServer) -> None:
     stored = {f"data/{name}": data for name, data in archives().items()}
+    commit = get_data.ARCHIVES.split("@")[1].split("/")[0]
     server.repositories = {
-        CNN_DM: {"main": cnn_dm_on_hub(), published.ARCHIVE_COMMIT: stored},
+        CNN_DM: {"main": cnn_dm_on_hub(), commit: stored},
         XSUM: {"main": {"xsum.py": b"raise SystemExit"}, CONVERTED: xsum_converted()},
     }
     server.files = {f"/lists/{name}": data for name, data in LISTS.items()}
@@ -113,11 +107,9 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
     """A server with all there is, where the small sets are the published ones."""
     with hub_server() as server:
         serve_everything(server)
-        small = {name: dataclasses.replace(of, sizes=SIZES) for name, of in get_data.SETS.items()}
-        for module in (get_data, published):
-            monkeypatch.setattr(module, "SETS", small)
-        known = {name: (len(data), sha256(data)) for name, data in (archives() | LISTS).items()}
-        monkeypatch.setattr(published, "PUBLISHED", known)
+        monkeypatch.setattr(get_data, "PUBLISHED_SIZES", dict.fromkeys(get_data.PUBLISHED_SIZES, tuple(SIZES.values())))
+        monkeypatch.setattr(get_data, "PUBLISHED", {name: sha256(data) for name, data in (archives() | LISTS).items()})
+        monkeypatch.setattr("datasets.config.DOWNLOADED_DATASETS_PATH", str(tmp_path / "home/downloads"))
         ask_only(server, monkeypatch, tmp_path / "home")
         yield server
 
@@ -129,10 +121,6 @@ def here(tmp_path: Path) -> list[str]:
     folder.mkdir()
     for name, data in (archives() | LISTS).items():
         (folder / name).write_bytes(data)
-    return from_folder(folder)
-
-
-def from_folder(folder: Path) -> list[str]:
     options = ["--cnn_stories", f"{folder}/cnn_stories.tgz", "--dailymail-stories", f"{folder}/dailymail_stories.tgz"]
     return ["cnn_dm", "--sources=stories", "--url-lists", str(folder), *options]
 
@@ -143,12 +131,8 @@ def run(folder: Path, *words: str) -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/provenance.json")}
 
 
-def stories(server: HubServer) -> list[str]:
-    return ["cnn_dm", "--sources", "stories", "--url_lists", f"{server.url}/lists"]
-
-
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.glob("*/*.*")) if path.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def dropped(folder: Path) -> list[dict[str, str]]:
@@ -156,226 +140,139 @@ def dropped(folder: Path) -> list[dict[str, str]]:
 
 
 def check_written(folder: Path, provenance: dict[str, Any]) -> None:
-    """Provenance and files fit each other, and nothing else is there."""
-    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "provenance.json"}
-    recorded = {name: (of["bytes"], of["sha256"]) for name, of in provenance["files"].items()}
-    assert recorded == {name: (len(data), sha256(data)) for name, data in files.items()}
-    assert set(files) == set(DATA_FILES)
-    for split in SPLITS:
-        assert provenance["counts"][split]["written"] == files[f"{split}.source"].count(b"\n")
+    """All files are there and nothing else, and the provenance has the counts."""
+    assert {path.name for path in folder.iterdir()} == {*PAIR_FILES, PROVENANCE, DROPPED}
+    counts = {split: (folder / f"{split}.source").read_bytes().count(b"\n") for split in SPLITS}
+    assert provenance["examples"] == counts
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
 
 
 def test_both_sets_from_the_hub(server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "data"
     made = run(folder)
     assert set(made) == {"cnn_dm", "xsum"}
-    for name, revision, files in (("cnn_dm", "main", 4), ("xsum", CONVERTED, 3)):
+    for name, place in (("cnn_dm", f"{CNN_DM}:3.0.0@{commit_of('main')}"), ("xsum", f"{XSUM}@{commit_of(CONVERTED)}")):
         check_written(folder / name, made[name])
-        assert (made[name]["source"], made[name]["revision"]) == ("hub", commit_of(revision))
-        stored = {sha256(data) for data in server.repositories[get_data.SETS[name].repository][revision].values()}
-        assert len(made[name]["downloads"]) == files
-        assert all(
-            record["sha256"] in stored and record["from"].startswith(server.url) for record in made[name]["downloads"]
-        )
+        assert made[name]["from"] == place
         for split in SPLITS:
             assert list(zip(*read_pairs(folder / name, split), strict=True)) == [
                 (source.replace("\n", " "), target.replace("\n", " ")) for source, target in rows_of(split)
             ]
-    assert f"{folder}/xsum: 40 + 5 + 6 examples from hub" in capsys.readouterr().out
-    assert {path.name for path in folder.iterdir()} == {"cnn_dm", "xsum", ".get_data.lock"}
-
+    assert f"{folder}/xsum: 40 train, 5 val, 6 test examples" in capsys.readouterr().out
     before, asked = contents(folder), len(server.requests)
     run(folder)
     assert (contents(folder), len(server.requests)) == (before, asked)
-    assert "40 + 5 + 6 examples" in capsys.readouterr().out
+    assert f"{folder}/xsum: is there already" in capsys.readouterr().out
 
 
 def test_stories_come_from_the_hub_unless_told_otherwise(server: HubServer, tmp_path: Path) -> None:
-    made = run(tmp_path, *stories(server))["cnn_dm"]
-    check_written(tmp_path / "cnn_dm", made)
-    assert made["source"] == "stories"
+    words = ["cnn_dm", "--sources", "stories", "--url_lists", f"{server.url}/lists"]
+    made = run(tmp_path / "data", *words)["cnn_dm"]
+    check_written(tmp_path / "data/cnn_dm", made)
     expected = [
         (f"(CNN) -- Story {number} of train. goes on.", "Its summary. Ends.") for number in range(SIZES["train"])
     ]
-    assert list(zip(*read_pairs(tmp_path / "cnn_dm", "train"), strict=True)) == expected
-    assert {record["sha256"] for record in made["downloads"]} == {digest for _, digest in published.PUBLISHED.values()}
+    assert list(zip(*read_pairs(tmp_path / "data/cnn_dm", "train"), strict=True)) == expected
+    asked = [path for path in server.requests if path.endswith((".tgz", ".txt"))]
+    run(tmp_path / "other", *words)  # what was downloaded before is used again
+    again = [path for path in server.requests if path.endswith((".tgz", ".txt"))][len(asked) :]
+    assert len(again) < len(asked) and contents(tmp_path / "other") == contents(tmp_path / "data")
 
 
 def test_stories_from_files_here_need_no_server(server: HubServer, tmp_path: Path, here: list[str]) -> None:
-    kept = run(tmp_path / "keep", *here)["cnn_dm"]
-    stripped = run(tmp_path / "strip", *here, "--datelines", "strip")["cnn_dm"]
+    run(tmp_path / "keep", *here)
+    run(tmp_path / "strip", *here, "--datelines", "strip")
     assert server.requests == []
-    assert (tmp_path / "keep/cnn_dm/val.source").read_text().startswith("(CNN) -- Story 0 of val. goes on.\n")
-    assert (tmp_path / "strip/cnn_dm/val.source").read_text().startswith("Story 0 of val. goes on.\n")
-    assert kept["files"]["val.target"] == stripped["files"]["val.target"]
+    kept, stripped = contents(tmp_path / "keep/cnn_dm"), contents(tmp_path / "strip/cnn_dm")
+    assert kept["val.source"].startswith(b"(CNN) -- Story 0 of val. goes on.\n")
+    assert stripped["val.source"].startswith(b"Story 0 of val. goes on.\n")
+    assert kept["val.target"] == stripped["val.target"]
     (tmp_path / "here/cnn_stories.tgz").write_bytes(tgz([]))
     with pytest.raises(InputError, match="--cnn_stories: .*cnn_stories.tgz has SHA-256"):
         run(tmp_path / "other", *here)
+    (tmp_path / "here/cnn_stories.tgz").write_bytes(b"?")
+    with pytest.raises(InputError, match="not a whole .tgz"):
+        run(tmp_path / "other", *here, "--allow_other_sizes")
+    assert not (tmp_path / "other/cnn_dm").exists()
 
 
-def test_datelines_of_the_hub_s_articles_go_too(server: HubServer, tmp_path: Path) -> None:
+def test_datelines_of_cnn_dm_on_the_hub_go_too(server: HubServer, tmp_path: Path) -> None:
     rows = rows_of("val", "LONDON, England (CNN) -- Text {} of {}")
     files = server.repositories[CNN_DM]["main"]
     files["3.0.0/validation-00000-of-00001.parquet"] = table(rows, ("article", "highlights"))
-    run(tmp_path, "cnn_dm", "--datelines", "strip")
+    server.repositories[XSUM][CONVERTED]["default/validation/0000.parquet"] = table(rows, ("document", "summary"))
+    run(tmp_path, "--datelines", "strip")
+    assert (tmp_path / "xsum/val.source").read_text().startswith("LONDON, England (CNN) -- Text 0 of val\n")
     assert (tmp_path / "cnn_dm/val.source").read_text().startswith("Text 0 of val\n")
 
 
-def test_what_is_dropped_is_listed(server: HubServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_dropped_is_listed(server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = rows_of("test")
     rows[1], rows[3], rows[4] = ("", "A summary"), ("A text", " \n "), (None, "A summary")
     server.repositories[XSUM][CONVERTED]["default/test/0000.parquet"] = table(rows, ("document", "summary"))
-    caplog.set_level("INFO")
     made = run(tmp_path, "xsum")["xsum"]
-    reasons = {"empty source": 1, "empty target": 1, "document is null": 1}
-    assert made["counts"]["test"] == {"written": 3, "dropped": reasons}
-    assert "xsum test: dropped 1: empty source" in caplog.messages
+    assert made["examples"]["test"] == 3
+    assert made["dropped"] == {"empty source": 1, "empty target": 1, "document is null": 1}
+    assert f"3 rows dropped, listed in {tmp_path}/xsum/dropped.jsonl" in capsys.readouterr().out
     assert dropped(tmp_path / "xsum") == [
-        {"split": "test", "example": "id1", "reason": "empty source"},
-        {"split": "test", "example": "id3", "reason": "empty target"},
-        {"split": "test", "example": "id4", "reason": "document is null"},
+        {"split": "test", "example": "2", "reason": "empty source"},
+        {"split": "test", "example": "4", "reason": "empty target"},
+        {"split": "test", "example": "5", "reason": "document is null"},
     ]
 
 
 def test_a_set_of_another_size_is_an_error_unless_allowed(server: HubServer, tmp_path: Path) -> None:
-    data = table(rows_of("test")[1:], ("document", "summary"), ids=False)
-    server.repositories[XSUM][CONVERTED]["default/test/0000.parquet"] = data
+    server.repositories[XSUM][CONVERTED]["default/test/0000.parquet"] = table(
+        rows_of("test")[1:], ("document", "summary")
+    )
     with pytest.raises(InputError, match="xsum test: 5 rows on the Hub, 6 are published; --allow_other_sizes"):
         run(tmp_path, "xsum")
     assert not (tmp_path / "xsum").exists()
     made = run(tmp_path, "xsum", "--allow-other-sizes")["xsum"]
-    assert made["counts"]["test"]["written"] == 5
-    assert made["request"]["allow_other_sizes"]
+    assert made["examples"]["test"] == 5
+    assert made["options"] == {"allow_other_sizes": True}
 
 
-def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, tmp_path: Path) -> None:
-    lost, extra = story_name(URLS["val"][2]), story_name("http://example.org/extra")
-    files = [(name, data) for name, data in story_files() if lost not in name]
-    files += [(extra, b"x"), ("README", b"x"), files[0]]
+def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, tmp_path: Path, here: list[str]) -> None:
+    lost, odd = story_name(URLS["val"][2]), story_name(URLS["test"][0])
+    files = [(name, data) for name, data in story_files() if lost not in name and odd not in name]
+    files += [(odd, b"Caf\xe9\n@highlight\nb"), (story_name("http://example.org/extra"), b"x"), ("README", b"x")]
     for name, data in (("cnn_stories.tgz", tgz(files)), ("dailymail_stories.tgz", tgz([]))):
-        server.files[f"/{name}"] = data
-        published.PUBLISHED[name] = len(data), sha256(data)
-    words = [*stories(server), "--cnn_stories", f"{server.url}/cnn_stories.tgz"]
-    words += ["--dailymail_stories", f"{server.url}/dailymail_stories.tgz"]
-    with pytest.raises(InputError, match="cnn_dm val: 4 stories with article and highlights among 5 listed, 5 are"):
-        run(tmp_path, *words)
-    run(tmp_path, *words, "--allow_other_sizes")
+        (tmp_path / "here" / name).write_bytes(data)
+        get_data.PUBLISHED[name] = sha256(data)
+    with pytest.raises(InputError, match="cnn_dm val: 4 stories with article and highlights, 5 are"):
+        run(tmp_path, *here)
+    run(tmp_path, *here, "--allow_other_sizes")
     assert dropped(tmp_path / "cnn_dm") == [
         {"split": "val", "example": URLS["val"][2], "reason": "no story in the archives"},
-        {"split": "none", "example": extra, "reason": "in no URL list"},
-        {"split": "none", "example": "README", "reason": "not named by a SHA-1"},
-        {"split": "none", "example": files[0][0].split("/")[-1], "reason": "second file of its name"},
+        {"split": "test", "example": URLS["test"][0], "reason": "not UTF-8"},
     ]
 
 
-def from_local_stories(folder: Path, urls: dict[str, list[str]], files: Sequence[tuple[str, bytes]]) -> dict[str, Any]:
-    folder.mkdir(exist_ok=True)
-    (folder / "cnn_stories.tgz").write_bytes(tgz(files))
-    (folder / "dailymail_stories.tgz").write_bytes(tgz([]))
-    for split, of in urls.items():
-        (folder / f"all_{split}.txt").write_text("\n".join(of), encoding="utf-8")
-    return run(folder / "data", *from_folder(folder), "--allow_other_sizes")["cnn_dm"]
-
-
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20).map(lambda text: text.encode())
-pieces = st.sampled_from([b"@highlight\n", b"\nSummary", b"Text\n", b"\r\n", b"\xe9", b"(CNN) -- "])
-story_bytes = st.lists(texts | pieces, max_size=6).map(b"".join)
-fates = st.sampled_from(["listed", "unlisted", "lost", "twice"])
-
-
-@settings(deadline=None, max_examples=25)
-@given(cases=st.lists(st.tuples(st.sampled_from(SPLITS), story_bytes, fates), max_size=12))
-def test_every_story_is_written_once_or_listed(
-    cases: list[tuple[str, bytes, str]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    urls: dict[str, list[str]] = {split: [f"fine-{split}"] for split in SPLITS}
-    files = [(story_name(f"fine-{split}"), b"A\n@highlight\nB") for split in SPLITS]
-    for number, (split, raw, fate) in enumerate(cases):
-        url = f"url{number}"
-        if fate != "lost":
-            # By its number a story is found, whatever its text.
-            files.append((story_name(url), b"S%dS\n" % number + raw))
-        if fate != "unlisted":
-            urls[split] += [url] * (1 + (fate == "twice"))
-    folder = tmp_path_factory.mktemp("stories")
-    made = from_local_stories(folder, urls, files)
-    check_written(folder / "data/cnn_dm", made)
-    entries = dropped(folder / "data/cnn_dm")
-    sources = {split: read_pairs(folder / "data/cnn_dm", split)[0] for split in SPLITS}
-    for number, (split, _, fate) in enumerate(cases):
-        written = {of: sum(f"S{number}S" in line for line in sources[of]) for of in SPLITS}
-        as_url = [(entry["split"], entry["reason"]) for entry in entries if entry["example"] == f"url{number}"]
-        as_file = [entry["reason"] for entry in entries if entry["example"] == story_name(f"url{number}")]
-        listed_again = [(split, "listed before")] * (fate == "twice")
-        assert as_file == ["in no URL list"] * (fate == "unlisted")
-        if fate == "lost":
-            assert as_url == [(split, "no story in the archives")]
-        elif fate != "unlisted" and written[split]:
-            assert as_url == listed_again
-        elif fate != "unlisted":
-            assert as_url == [(split, "empty target"), *listed_again]
-        assert sum(written.values()) == (fate != "unlisted" and written[split]) <= 1
-
-
-def test_stories_that_are_not_utf_8_are_counted(tmp_path: Path) -> None:
-    contents = {"train": b"Caf\xe9\n@highlight\nOl\xe9", "val": b"v\n@highlight\nv", "test": b"t\n@highlight\nt"}
-    files = [(story_name(split), story) for split, story in contents.items()]
-    made = from_local_stories(tmp_path, {split: [split] for split in SPLITS}, files)
-    assert read_pairs(tmp_path / "data/cnn_dm", "train") == (["Café."], ["Olé."])
-    assert made["stories_read_as_windows_1252"] == 1
-
-
-def test_a_source_that_fails_is_reported_and_the_next_one_is_asked(
-    server: HubServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    del server.repositories[CNN_DM]["main"]
-    lists = ["--url_lists", f"{server.url}/lists"]
-    made = run(tmp_path, "cnn_dm", *lists)["cnn_dm"]
-    assert made["source"] == "stories"
-    assert "cnn_dm: hub fails: abisee/cnn_dailymail on the Hub: no Parquet files" in caplog.text
-    asked = len(server.requests)
-    run(tmp_path, "cnn_dm", *lists)  # what the second source gave is as good
-    assert len(server.requests) == asked
-
-    serve_everything(server)
-    assert run(tmp_path, "cnn_dm", *lists, "--sources", "stories,hub")["cnn_dm"]["source"] == "stories"
-    assert run(tmp_path, "cnn_dm", "--sources", "hub")["cnn_dm"]["source"] == "hub"
-
-
-def test_no_source_gives_it(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.repositories, server.files = {}, {}
-    words = ["cnn_dm", "--url_lists", f"{server.url}/lists"]
-    with pytest.raises(InputError) as caught:
-        run(tmp_path, *words)
-    message = str(caught.value)
-    assert message.startswith("cnn_dm: no source gives it; hub: abisee/cnn_dailymail on the Hub: the Hub has no such")
-    assert f"; stories: {server.url}/lists/all_train.txt: the server answers 404" in message
-    server.status = 503
-    with pytest.raises(RunError, match="; hub: .*the server answers 503.*; stories: .*the server answers 503"):
-        run(tmp_path, *words)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(RunError, match="EdinburghNLP/xsum on the Hub: cannot be reached .ConnectError: .*refused"):
-        run(tmp_path, "xsum")
-    assert {path.name for path in tmp_path.iterdir()} <= {".get_data.lock", "home", "downloads"}
-
-
 @pytest.mark.parametrize(
-    "corrupt", ["3.0.0/train-00001-of-00002.parquet", "data/cnn_stories.tgz", "/lists/all_val.txt"]
+    ("place", "said"),
+    [
+        ("nothing", "xsum@refs/convert/parquet on the Hub cannot be opened .*Repository Not Found"),
+        ("down", "xsum@refs/convert/parquet on the Hub cannot be opened .*503"),
+        ("no Parquet", "xsum@refs/convert/parquet on the Hub cannot be opened"),
+        ("other fields", "xsum train has the fields .*: name those"),
+        ("no texts", "xsum train: the field 'document' holds .*int64"),
+        ("no examples", "xsum: no examples for train and val and test, 51 dropped: empty source"),
+    ],
 )
-def test_wrong_bytes_are_an_error_and_are_downloaded_again(server: HubServer, tmp_path: Path, corrupt: str) -> None:
-    words = stories(server) if "3.0.0" not in corrupt else ["cnn_dm", "--sources", "hub"]
-    server.corrupt = {corrupt}
-    with pytest.raises(
-        RunError, match=rf"{corrupt}: the server sent \d+ bytes with SHA-256 \w+; expected are \d+ with"
-    ):
-        run(tmp_path, *words)
-    assert not (tmp_path / "cnn_dm").exists()
-    server.corrupt = set()
-    asked = len(server.requests)
-    check_written(tmp_path / "cnn_dm", run(tmp_path, *words)["cnn_dm"])
-    assert sum(path.endswith(corrupt) for path in server.requests[asked:]) > 0
-    kept = "all_train.txt" if "lists" in corrupt else None  # came before the wrong file
-    assert kept is None or not any(path.endswith(kept) for path in server.requests[asked:])
+def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path, place: str, said: str) -> None:
+    files = server.repositories[XSUM][CONVERTED]
+    names = ("article", "end") if place == "other fields" else ("document", "summary")
+    pair: Row = (1, 2) if place == "no texts" else ("", "")
+    for size, file in zip(SIZES.values(), files, strict=True):
+        files[file] = b"no Parquet" if place == "no Parquet" else table([pair] * size, names)
+    if place == "nothing":
+        server.repositories = {}
+    server.status = 503 if place == "down" else 0
+    with pytest.raises(InputError, match=said) as caught:
+        run(tmp_path, "xsum")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "xsum").exists()
 
 
 @pytest.mark.parametrize("name", ["xsum", "sample"])
@@ -383,150 +280,41 @@ def test_wrong_bytes_are_an_error_and_are_downloaded_again(server: HubServer, tm
 def test_files_from_elsewhere_are_never_overwritten(server: HubServer, tmp_path: Path, name: str, file: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / file).write_text("{}\n")
-    with pytest.raises(InputError, match=f"{name} holds {file} from elsewhere: move them away, or name another folder"):
+    with pytest.raises(InputError, match=f"{name} is there already and was not made by this command with these opt"):
         run(tmp_path, name)
-    assert [path.name for path in (tmp_path / name).iterdir()] == [file]
-    assert (tmp_path / name / file).read_text() == "{}\n"
+    assert contents(tmp_path / name) == {file: b"{}\n"}
     assert server.requests == []
 
 
-def test_a_changed_file_is_named_and_a_missing_one_is_made_again(server: HubServer, tmp_path: Path) -> None:
-    run(tmp_path, "xsum")
-    before = contents(tmp_path)
-    path = tmp_path / "xsum/val.target"
-    stat = path.stat()
-    path.write_bytes(before["xsum/val.target"].replace(b"Summary 0", b"Summary 1", 1))
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    for words in (["xsum"], ["xsum", "--allow_other_sizes"]):
-        with pytest.raises(InputError, match="val.target was changed since it was written"):
-            run(tmp_path, *words)
-    path.unlink()
-    run(tmp_path, "xsum")
-    assert contents(tmp_path) == before
+def test_a_set_made_with_other_options_or_in_part_stays(server: HubServer, tmp_path: Path, here: list[str]) -> None:
+    run(tmp_path, *here)
+    before = contents(tmp_path / "cnn_dm")
+    with pytest.raises(InputError, match="was not made by this command with these options: move it away"):
+        run(tmp_path, *here, "--datelines", "strip")
+    assert contents(tmp_path / "cnn_dm") == before
+    (tmp_path / "cnn_dm/val.target").unlink()
+    with pytest.raises(InputError, match="was not made by this command with these options: move it away"):
+        run(tmp_path, *here)
 
 
-def test_other_options_build_anew_and_leave_other_files(server: HubServer, tmp_path: Path, here: list[str]) -> None:
-    data = tmp_path / "data"
-    kept = run(data, *here)["cnn_dm"]
-    vocabulary = data / "cnn_dm/tokenizer/vocab.json"
-    vocabulary.parent.mkdir()
-    vocabulary.write_text("mine")
-    stripped = run(data, *here, "--datelines", "strip")["cnn_dm"]
-    assert kept["files"]["test.source"] != stripped["files"]["test.source"]
-    before = contents(data)
-    archive = tmp_path / "here/cnn_stories.tgz"
-    archive.write_bytes(b"rubbish")
-    with pytest.raises(InputError, match="has SHA-256"):
-        run(data, *here)
-    assert contents(data) == before  # a build that fails leaves what was there
-    archive.write_bytes(archives()[archive.name])
-    assert run(data, *here)["cnn_dm"] == kept
-    assert vocabulary.read_text() == "mine"
-
-
-class Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("rebuilt", [False, True])
-def test_a_run_that_is_killed_while_files_move_leaves_no_mixture_and_is_finished_by_the_next(
-    server: HubServer, tmp_path: Path, here: list[str], monkeypatch: pytest.MonkeyPatch, rebuilt: bool
+def test_a_run_that_ends_early_leaves_nothing(
+    server: HubServer, tmp_path: Path, here: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = run(tmp_path / "calm", *here)["cnn_dm"]
-    folder = tmp_path / "killed/cnn_dm"
-    left = 0
-
-    def killable(step: Callable[..., Any]) -> Callable[..., Any]:
-        def maybe_killed(path: Path, *args: Any, **options: Any) -> Any:
-            nonlocal left
-            if moving:
-                left -= 1
-                if left < 0:
-                    raise Killed
-            return step(path, *args, **options)
-
-        return maybe_killed
-
-    def put_in_place(building: Path, folder: Path) -> None:
-        nonlocal moving
-        moving = True
-        move(building, folder)
-
-    move = get_data.put_in_place
-    for steps in range(100):
-        shutil.rmtree(folder, ignore_errors=True)
-        if rebuilt:
-            run(tmp_path / "killed", *here, "--datelines", "strip")
-        left, moving = steps, False
-        with monkeypatch.context() as patch:
-            patch.setattr(get_data, "put_in_place", put_in_place)
-            for name in ("rename", "replace", "unlink"):
-                patch.setattr(Path, name, killable(getattr(Path, name)))
-            patch.setattr(shutil, "rmtree", lambda *args, **options: None)  # a killed process cleans nothing up
-            with suppress(Killed):
-                run(tmp_path / "killed", *here)
-        if folder.exists():
-            digests = json.loads((folder / "provenance.json").read_text())["files"]
-            for name in PAIR_FILES:
-                assert not (folder / name).exists() or sha256_of(folder / name) == digests[name]["sha256"]
-        assert run(tmp_path / "killed", *here)["cnn_dm"] == wanted
-        if (building := folder / ".cnn_dm.building").exists():  # killed when all was in place
-            building.rmdir()
-        check_written(folder, wanted)
-        if left >= 0:
-            break
-    # All files are deleted and moved, and the provenance is moved.
-    assert steps == (2 * len(DATA_FILES) + 1 if rebuilt else 1)
+    for place in ("write_json", "write_whole"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(data_directory, place, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            run(tmp_path / "data", *here)
+        assert list((tmp_path / "data").iterdir()) == []
+    check_written(tmp_path / "data/cnn_dm", run(tmp_path / "data", *here)["cnn_dm"])
 
 
-def test_downloads_are_kept_on_demand(server: HubServer, tmp_path: Path) -> None:
-    run(tmp_path, "xsum", "--keep_downloads")
-    assert len(list((tmp_path / "downloads/xsum").rglob("*.parquet"))) == 3
-    (tmp_path / "xsum/val.source").unlink()
-    asked = len(server.requests)
-    run(tmp_path, "xsum")
-    assert not [path for path in server.requests[asked:] if "/resolve/" in path]
-    assert not (tmp_path / "downloads").exists()
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"no Parquet", "xsum test cannot be opened .ArrowInvalid"),
-        (table(rows_of("test"), ("article", "end")), "0000.parquet has the fields article, end, id: name those"),
-        (table([(1, 2)] * 6, ("document", "summary")), "0000.parquet: the field 'document' holds .*int64"),
-        (table([("", "")] * 6, ("document", "summary")), "xsum test: hub gives no example"),
-    ],
-)
-def test_a_hub_with_other_tables(server: HubServer, tmp_path: Path, data: bytes, said: str) -> None:
-    server.repositories[XSUM][CONVERTED]["default/test/0000.parquet"] = data
-    with pytest.raises(InputError, match=said):
-        run(tmp_path, "xsum")
-    assert not (tmp_path / "xsum").exists()
-
-
-def test_an_archive_that_is_unsafe_or_damaged_writes_nothing(
-    server: HubServer, tmp_path: Path, here: list[str]
-) -> None:
-    for data, said in ((tgz([("../../evil", b"x")]), "refused: its member '../../evil'"), (b"?", "not a whole .tgz")):
-        (tmp_path / "here/cnn_stories.tgz").write_bytes(data)
-        with pytest.raises(InputError, match=said):
-            run(tmp_path / "data", *here, "--allow_other_sizes")
-        assert not list(tmp_path.rglob("evil")) and not (tmp_path / "data/cnn_dm").exists()
-
-
-def test_the_sample_corpus(server: HubServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = run(tmp_path, "sample")["sample"]
-    check_written(tmp_path / "sample", made)
-    sizes = [word for split, size in SIZES.items() for word in (f"--n_{split}", str(size))]
-    sample_corpus.main(["--output_dir", str(tmp_path / "other/sample"), *sizes])
-    for name in PAIR_FILES:
-        assert (tmp_path / "sample" / name).read_bytes() == (tmp_path / "other/sample" / name).read_bytes()
-    caplog.set_level("INFO")
-    run(tmp_path / "other", "sample")  # the folder that the other command wrote is whole
-    assert "nothing to do" in caplog.text
-    sample_corpus.main(["--output_dir", str(tmp_path / "other/sample"), *sizes, "--seed", "1"])
-    assert run(tmp_path / "other", "sample")["sample"]["files"] == made["files"]
+def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_written(tmp_path / "sample", run(tmp_path, "sample")["sample"])
+    sample_corpus.main(["--output_dir", str(tmp_path / "other/sample")])
+    assert contents(tmp_path / "sample") == contents(tmp_path / "other/sample")
+    capsys.readouterr()
+    run(tmp_path / "other", "sample")  # the folder that the other command wrote
+    assert "is there already" in capsys.readouterr().out
     assert server.requests == []
 
 
@@ -535,20 +323,10 @@ def test_the_sample_corpus(server: HubServer, tmp_path: Path, caplog: pytest.Log
     [
         (["xsumm"], "'xsumm' is no set (did you mean xsum?); write ./xsumm for a folder of that name"),
         (["cnn-dm"], "'cnn-dm' is no set (did you mean cnn_dm?)"),
-        (["XSum"], "'XSum' is no set (did you mean xsum?)"),
         (["one", "xsum", "two"], "two folders, 'one' and 'two': one is allowed; sets are cnn_dm, xsum, sample"),
-        (["file"], "file: is no folder"),
-        (["file/below"], "cannot be written"),
-        (["--sources", "hub,web"], "--sources is 'hub,web'; it takes hub and stories, one or both"),
-        (["--sources", "hub,hub"], "--sources is 'hub,hub'"),
-        (["--sources", ""], "--sources is ''"),
-        (["--sources", "stories"], "--sources stories: xsum comes from hub only"),
-        (["xsum", "--datelines", "strip"], "--datelines strip: only cnn_dm has datelines, not xsum"),
-        (["--cnn_stories", "missing.tgz"], "--cnn_stories: missing.tgz: no such file"),
-        (["--dailymail_stories", "."], "--dailymail_stories: .: no such file"),
-        (["--url_lists", "missing"], "--url_lists: missing/all_train.txt: no such file"),
-        (["--sources", "hub", "--cnn_stories", "x"], "--cnn_stories x: is of use for cnn_dm with --sources stories"),
-        (["xsum", "--cnn_stories", "x"], "--cnn_stories x: is of use for cnn_dm"),
+        (["file", "sample"], "file/sample: cannot be written"),
+        (["--sources", "stories", "--url_lists", "missing"], "--url_lists: missing/all_train.txt cannot be opened"),
+        (["--cnn_stories", "x"], "--cnn_stories x: is of use with --sources stories only"),
     ],
 )
 def test_bad_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
@@ -566,7 +344,7 @@ def test_bad_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word
         (["elsewhere"], "elsewhere", ["cnn_dm", "xsum"]),
         (["xsum"], "data", ["xsum"]),
         (["xsum", "./xsum", "cnn_dm", "xsum"], "xsum", ["xsum", "cnn_dm"]),
-        (["--datelines", "keep", "a/b/", "--keep-downloads", "sample"], "a/b", ["sample"]),
+        (["--datelines", "keep", "a/b/", "--allow-other-sizes", "sample"], "a/b", ["sample"]),
         (["sample", "--sources=hub", "a", "xsum"], "a", ["sample", "xsum"]),
     ],
 )
@@ -578,8 +356,3 @@ def test_folder_and_sets_stand_anywhere(
     monkeypatch.setattr(get_data, "get_set", lambda name, options: found.append((str(options.folder), name)))
     get_data.main(words)
     assert found == [(folder, name) for name in sets]
-
-
-def test_one_run_at_a_time(tmp_path: Path) -> None:
-    with FileLock(tmp_path / ".get_data.lock"), pytest.raises(RunError, match="another get_data is at work"):
-        get_data.main([str(tmp_path), "sample"])

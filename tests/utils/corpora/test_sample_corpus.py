@@ -11,7 +11,7 @@ import pytest
 from rouge_score import rouge_scorer
 
 from bart.errors import InputError
-from utils.corpora.data_directory import PAIR_FILES
+from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.sample_corpus import main, sample_stories, write_sample_corpus
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,28 +32,25 @@ def words(lines: list[str]) -> set[str]:
 def test_files_and_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "new" / "folder"
     main(["--output-dir", str(folder), "--n_train", "5", "--n-val", "2", "--n_test", "3"])
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*PAIR_FILES, "provenance.json"])
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*PAIR_FILES, PROVENANCE, DROPPED])
     counts = {file: (folder / file).read_bytes().count(b"\n") for file in PAIR_FILES}
     assert counts == dict(zip(PAIR_FILES, [5, 5, 2, 2, 3, 3], strict=True))
-    assert capsys.readouterr().out == f"{folder}: 5 + 2 + 3 examples made with seed 42\n"
+    assert capsys.readouterr().out == f"{folder}: 5 train, 2 val, 3 test examples\n"
 
 
-def test_only_what_the_command_wrote_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--output_dir", str(tmp_path), "--n_train", "5", "--n_val", "2", "--n_test", "3"]
     main(command)
     (tmp_path / "vocab.json").write_text("mine")
-    (tmp_path / "val.source").unlink()
-    main([*command, "--seed", "7"])
-    lines = (tmp_path / "val.source").read_text().splitlines()
-    assert lines == [article for article, _ in sample_stories("val", 2, seed=7)]
-    assert (tmp_path / "vocab.json").read_text() == "mine"
-    (tmp_path / "train.target").write_text("mine\n" * 5)
-    with pytest.raises(InputError, match=r"train.target was changed since it was written: move it away, or delete it"):
-        main(command)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    main(command)
+    assert "is there already" in capsys.readouterr().out
+    with pytest.raises(InputError, match="is there already and was not made by this command with these options"):
+        main([*command, "--seed", "7"])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "provenance.json").unlink()
-    with pytest.raises(InputError, match=r"holds train.source, .* from elsewhere: move them away, or name another fol"):
+    with pytest.raises(InputError, match="is there already and was not made by this command"):
         main(command)
-    assert (tmp_path / "train.target").read_text() == "mine\n" * 5
 
 
 def test_bytes_depend_on_the_seed_alone(tmp_path: Path) -> None:
@@ -143,5 +140,5 @@ def test_a_lead_baseline_scores_below_45(corpus: dict[str, list[str]]) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match=r"--output_dir .*file/below: cannot be written \(Not a directory\)"):
+    with pytest.raises(InputError, match=r"file/below: cannot be written \(File exists\)"):
         main(["--output_dir", str(tmp_path / "file/below")])

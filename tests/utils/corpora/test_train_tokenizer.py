@@ -13,11 +13,8 @@ from utils.corpora.train_tokenizer import main
 def data_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
-    for split, word in (("train", "cat"), ("val", "zebra")):
-        (folder / f"{split}.source").write_text(
-            f"the {word} sat\u2028on the mat\na {word} and a dog\n", encoding="utf-8"
-        )
-        (folder / f"{split}.target").write_text(f"a {word} sat\na {word}\n", encoding="utf-8")
+    (folder / "train.source").write_text("the cat sat\u2028on the mat\na cat and a dog\n", encoding="utf-8")
+    (folder / "train.target").write_text("a cat sat\na cat\n", encoding="utf-8")
     return folder
 
 
@@ -27,40 +24,23 @@ def test_trains_on_sources_and_targets_and_says_so(
     out = tmp_path / "a" / "b"
     main(["--data_dir", str(data_dir), "--output_dir", str(out), "--vocab_size", "270"])
     tokenizer = BartTokenizer.from_pretrained(out)
-    # "a cat" opens both targets, so " cat" is frequent; "zebra" is in the validation split alone.
+    # "a cat" opens both targets, so " cat" is frequent; no text has "zebra".
     assert len(tokenizer(" cat")["input_ids"]) == 3
     assert len(tokenizer(" zebra")["input_ids"]) > 4
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"{out}: a vocabulary of {len(tokenizer)} tokens from 4 lines of {data_dir}"]
 
 
-def test_splits(data_dir: Path, tmp_path: Path) -> None:
-    main(
-        ["--data_dir", str(data_dir), "--output_dir", str(tmp_path), "--splits", "train", "val", "--min_frequency", "4"]
-    )
-    tokenizer = BartTokenizer.from_pretrained(tmp_path)
-    assert len(tokenizer(" cat")["input_ids"]) == len(tokenizer(" zebra")["input_ids"]) == 3
-
-
-def test_the_split_counts_once_however_often_it_is_named(data_dir: Path, tmp_path: Path) -> None:
-    for name, splits in (("once", ["train"]), ("twice", ["train", "train"])):
-        main(["--data_dir", str(data_dir), "--output_dir", str(tmp_path / name), "--splits", *splits])
-    assert (tmp_path / "once" / "vocab.json").read_bytes() == (tmp_path / "twice" / "vocab.json").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--data_dir", "nowhere"], "nowhere"),
-        (["--splits", "test"], r"test\.source"),
-        (["--splits", "val"], r"val\.source, line 2: not UTF-8"),
         (["--vocab_size", "260"], "vocab_size=260: give a whole number from 261"),
         (["--min_frequency", "0"], "min_frequency=0: give a whole number from 1"),
         (["--output_dir", __file__], "cannot write the tokenizer here"),
     ],
 )
 def test_bad_options(data_dir: Path, tmp_path: Path, options: list[str], message: str) -> None:
-    (data_dir / "val.source").write_bytes(b"fine\n\xff\n")
     with pytest.raises(InputError, match=message):
         main(["--data-dir", str(data_dir), "--output_dir", str(tmp_path / "out"), *options])
     assert not (tmp_path / "out").exists()

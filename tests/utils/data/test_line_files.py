@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bart.errors import InputError
-from utils.data.line_files import one_line, read_pairs, writing_pairs
+from utils.data.line_files import one_line, read_pairs
 from utils.lines import read_lines
 
 
@@ -66,16 +66,3 @@ def test_a_text_becomes_one_line(text: str) -> None:
 def test_one_line_is_linear_in_the_number_of_spaces() -> None:
     spaces = " " * 10_000_000  # a quadratic search would take days
     assert one_line(f"a{spaces}b\nc{spaces}\n{spaces}d") == f"a{spaces}b c d"
-
-
-def test_examples_that_cannot_be_written_are_listed(tmp_path: Path) -> None:
-    with writing_pairs(tmp_path / "new", "val") as writer:
-        assert writer.add("a\nb", " c ", "first")
-        assert not writer.add("\n", "c", "second")
-        assert not writer.add("a", "\ud800", "third")
-    assert read_pairs(tmp_path / "new", "val") == (["a b"], ["c"])
-    assert writer.count == 1
-    assert writer.dropped == [
-        {"split": "val", "example": "second", "reason": "empty source"},
-        {"split": "val", "example": "third", "reason": "unpaired surrogate in the target"},
-    ]

@@ -67,7 +67,7 @@ def test_files_are_read_in_any_order_and_from_any_position(place: str) -> None:
     [
         ({"a": " one\r\n line ", "b": "two"}, Row("7", "one line", "two")),
         ({"a": None, "b": "two"}, Row("7", fault="a is null")),
-        ({"a": "one", "b": 3}, Row("7", fault="b is a number, not text")),
+        ({"a": "one", "b": 3}, Row("7", fault="b is no text")),
         ({"a": "one"}, Row("7", fault="no field b")),
         ({"a": "one", "b": " \ufeff "}, Row("7", fault="empty target")),
         ({"a": "", "b": None}, Row("7", fault="empty source")),
@@ -90,13 +90,13 @@ def test_rows_that_are_no_examples_are_left_out_and_counted(place: str, caplog: 
 
 def test_rows_of_a_set_that_declares_no_types_follow_the_same_rule() -> None:
     def rows() -> Iterator[dict[str, Any]]:
-        yield from ({"text": text, "summary": "s", "id": name} for text, name in ((None, "x"), (3, ""), ("t", "z")))
+        yield from ({"text": text, "summary": "s"} for text in (None, 3, "t"))
 
     table = Table(datasets.IterableDataset.from_generator(rows), ("text", "summary"), "made up")
     assert list(Reader(table).rows()) == [
-        Row("x", fault="text is null"),
-        Row("2", fault="text is a number, not text"),
-        Row("z", "t", "s"),
+        Row("1", fault="text is null"),
+        Row("2", fault="text is no text"),
+        Row("3", "t", "s"),
     ]
 
 
@@ -144,8 +144,7 @@ def test_a_torn_file_is_an_error_when_it_is_reached(tmp_path: Path, place: str) 
 def test_names_of_files_are_no_patterns(tmp_path: Path, place: str) -> None:
     path = tmp_path / "a[1]*.parquet"
     shutil.copy(tmp_path / "train-0.parquet", path)
-    table = open_files([str(path)], "name", "where")
-    assert table.size == len(list(Reader(table))) == 10
+    assert len(list(Reader(open_files([str(path)], "name")))) == 10
 
 
 def test_the_identity_is_that_of_the_content(tmp_path: Path, place: str) -> None:
@@ -219,7 +218,7 @@ def test_a_set_on_the_hub(tmp_path: Path, place: str, server: HubServer, monkeyp
     assert [target for _, target in Reader(train)] == [str(i) for i in range(30)]
     assert [target for _, target in Reader(val)] == ["1", "5", "6"]
     for wrong, split, message in (
-        ("hub:org/name", "test", "hub:org/name: no test split; there are train, validation"),
+        ("hub:org/name", "test", "hub:org/name: no test split; there are train, val"),
         ("hub:org/name:big", "val", "the val split of hub:org/name:big cannot be opened .*'big' not found"),
         ("hub:org/name@old", "val", "the val split of hub:org/name@old cannot be opened .*404"),
         ("hub:org/other", "val", "the val split of hub:org/other cannot be opened .*Repository Not Found"),

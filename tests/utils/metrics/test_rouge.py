@@ -162,9 +162,11 @@ def test_processes_give_the_same_scores_in_the_same_order(
     monkeypatch.setattr(module, "_CHUNK", 7)
     monkeypatch.chdir(tmp_path)  # a directory without `utils`
     predictions, references = [*texts(60), "a\u2028b\r\x0c\x85 naïve"], [*texts(61)[::-1]]
-    alone, shared_out = (
-        rouge_per_example(predictions, references, mode, {"running": "run"}, processes) for processes in (1, 2)
-    )
+    found = []
+    for processes in (1, 2):
+        monkeypatch.setattr(module, "cpu_count", lambda count=processes: count)
+        found.append(rouge_per_example(predictions, references, mode, {"running": "run"}))
+    alone, shared_out = found
     for name in ROUGE_TYPES[mode]:
         assert np.array_equal(alone[name], shared_out[name])
     assert alone["rouge1"].std() > 0
@@ -232,16 +234,10 @@ def test_sentences_split_without_downloads() -> None:
 
 
 @pytest.mark.parametrize("mode", ROUGE_TYPES)
-def test_empty_and_unequal_input(mode: str, no_corpora: None) -> None:
+def test_empty_input(mode: str, no_corpora: None) -> None:
     for prediction, reference in (("", "a summary"), ("...", "a summary"), ("a summary", "?!")):
         assert rouge([prediction], [reference], mode) == dict.fromkeys(ROUGE_TYPES[mode], 0)
-    with pytest.raises(InputError, match="2 predictions but 1 references"):
-        rouge(["a", "b"], ["c"], mode)
-    with pytest.raises(InputError, match="no predictions"):
-        rouge([], [], mode)
     assert [len(values) for values in rouge_per_example([], [], mode).values()] == [0] * len(ROUGE_TYPES[mode])
-    with pytest.raises(InputError, match="ROUGE mode 'perl' is not one of rouge-score, rouge-1.5.5"):
-        rouge(["a"], ["a"], "perl")
 
 
 @pytest.fixture

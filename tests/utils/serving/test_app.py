@@ -15,14 +15,12 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from bart.generation import GenerationConfig
 from tests.utils.serving.conftest import POSITIONS, Decoder
 from utils.cli import run_main
 from utils.loading import load_for_evaluation
 from utils.serving.__main__ import main
 from utils.serving.app import Service, create_app
 from utils.serving.arguments import ServeArguments
-from utils.serving.requests import request_model
 from utils.summarize import summarize
 
 JSON = {"content-type": "application/json"}
@@ -65,29 +63,28 @@ def test_joined_summaries_are_summarised_again(client: TestClient, export: Path,
 
 
 BAD_REQUESTS = [
-    (400, 'the body is empty; allowed: JSON such as {"text": "..."}', b""),
-    (400, "the body is not JSON (Expecting value at character 0)", b"text"),
-    (400, "can't decode byte 0xff in position 10", b'{"text": "\xff"}'),
-    (400, "the body", b"[" * 15_000),
+    (400, "the body is not JSON: EOF while parsing a value at line 1 column 0", b""),
+    (400, "the body is not JSON: expected ident at line 1 column 2", b"text"),
+    (400, "invalid unicode code point at line 1 column 11", b'{"text": "\xff"}'),
+    (400, "unexpected end of hex escape", b'{"text": "a \\ud800"}'),
+    (400, "recursion limit exceeded", b"[" * 15_000),
     (413, "the body has more than 20000 bytes; allowed: 20000", b" " * 20_001),
-    (422, 'the body is "One."; input should be a valid dictionary', b'"One."'),
-    (422, "the body is a list with 1 entries; input should be a valid dictionary", b"[1]"),
+    (422, 'the body is "One."; input should be an object', b'"One."'),
+    (422, "the body is a list with 1 entries; input should be an object", b"[1]"),
     (422, "the body is an object with 0 entries; either 'text' or 'texts' is expected", b"{}"),
     (422, "either 'text' or 'texts' is expected", {"texts": ["b"]}),
-    (422, "unpaired surrogate", b'{"text": "a \\ud800"}'),
     (422, "text is 3; input should be a valid string", {"text": 3}),
     (422, "text is a list with 1 entries; input should be a valid string", {"text": ["a"]}),
     (422, 'text is " \\n"; a text that is not blank is expected', {"text": " \n"}),
-    (422, 'texts is "a"; input should be a valid list', {"text": None, "texts": "a"}),
+    (422, 'texts is "a"; input should be a valid array', {"text": None, "texts": "a"}),
     (422, "texts is a list with 0 entries; list should have at least 1 item", {"text": None, "texts": []}),
     (422, 'texts[1] is " "; a text that is not blank is expected', {"text": None, "texts": ["a", " "]}),
     (413, "texts is a list with 5 entries; list should have at most 4 items", {"text": None, "texts": ["a"] * 5}),
     (413, "makes 5 windows; allowed: at most 4", {"text": None, "texts": ["a", "a", "a", "cat " * 100]}),
-    (413, "makes at least", {"text": "cat " * 4000}),
+    (413, "tokens; allowed: 4 windows of 150", {"text": "cat " * 4000}),
     (422, "long_documents is 'refuse'", {"text": "a cat " * 200, "long_documents": "refuse"}),
     (422, "long_documents is \"drop\"; input should be 'refuse', 'cut', 'join' or", {"long_documents": "drop"}),
-    (422, "unknown field 'num_beam'; did you mean 'num_beams'?", {"num_beam": 3}),
-    (422, "unknown field 'do_sample'; allowed: text, texts, long_documents, num_beams, ", {"do_sample": True}),
+    (422, "unknown field 'num_beam'; allowed: text, texts, long_documents, num_beams, ", {"num_beam": 3}),
     (422, "unknown field 'x\\nx\\n", {"x\n" * 50: 1}),
     (422, "num_beams is 5; input should be less than or equal to 4", {"num_beams": 5}),
     (422, "num_beams is 0; input should be greater than or equal to 1", {"num_beams": 0}),
@@ -96,7 +93,6 @@ BAD_REQUESTS = [
     (422, "num_beams is 2.5; input should be a valid integer", {"num_beams": 2.5}),
     (422, "max_length is 151; input should be less than or equal to 150", {"max_length": POSITIONS + 1}),
     (422, "max_length is 1000000000000000000000000000000; ", {"max_length": 10**30}),
-    (422, "min_length is 17; allowed: at most max_length (16)", {"min_length": 17}),
     (422, "no_repeat_ngram_size is -1; ", {"no_repeat_ngram_size": -1}),
     (422, "length_penalty is 11; input should be less than or equal to 10", {"length_penalty": 11}),
     (422, "length_penalty is NaN; input should be a finite number", {"length_penalty": float("nan")}),
@@ -114,21 +110,6 @@ def test_bad_requests_get_one_line(client: TestClient, status: int, message: str
     error = answer.json()["error"]
     assert message in error
     assert "\n" not in error and len(error) < 250
-
-
-def test_options_are_those_that_differ_from_the_models_own() -> None:
-    own = GenerationConfig(max_length=20, num_beams=4, length_penalty=2.0, early_stopping=True)
-    model = request_model(own, "join", max_articles=3, max_beams=6, max_length=50)
-    given = {"num_beams": 4, "length_penalty": 2, "max_length": 50, "early_stopping": "never", "min_length": None}
-    assert model(text="One.", long_documents="cut", **given).options(own) == {
-        "max_length": 50,
-        "early_stopping": "never",
-    }
-
-
-def test_white_space_makes_no_windows(client: TestClient, texts: list[str]) -> None:
-    answer = client.post("/summarize", json={"text": f"{texts[0]}{' ' * 15_000}{texts[1]}"})
-    assert (answer.status_code, answer.json()["articles"]) == (200, 2)
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
@@ -163,7 +144,6 @@ def test_wrong_paths_and_methods_have_the_same_form(client: TestClient) -> None:
     for method, path, status in (("GET", "/summarize", 405), ("POST", "/healthz", 405), ("PUT", "/docs", 404)):
         answer = client.request(method, path)
         assert (answer.status_code, list(answer.json())) == (status, ["error"])
-        assert answer.json()["error"].startswith(f"no {method} {path} here; allowed: POST /summarize, GET /, GET /heal")
 
 
 def test_the_page_and_the_description(client: TestClient) -> None:
@@ -172,9 +152,8 @@ def test_the_page_and_the_description(client: TestClient) -> None:
     links = re.findall(r"""(?:src|href|action)=["'](?!data:)([^"']*)""", page.text)
     assert links == ["openapi.json"]  # nothing from elsewhere
     description = client.get("/openapi.json").json()
-    body = description["paths"]["/summarize"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert body == {"$ref": "#/components/schemas/SummaryRequest"}
-    fields = description["components"]["schemas"]["SummaryRequest"]["properties"]
+    body = description["paths"]["/summarize"]["post"]["requestBody"]["content"]["application/json"]
+    fields = body["schema"]["properties"]
     assert fields["max_length"]["anyOf"][0] == {"type": "integer", "minimum": 2, "maximum": POSITIONS}
     assert fields["texts"]["anyOf"][0]["maxItems"] == 4
     assert [fields[name]["default"] for name in ("long_documents", "num_beams", "max_length")] == ["join", 2, 16]
@@ -232,15 +211,14 @@ async def health(client: httpx2.AsyncClient, queue: int, batch: int) -> None:
         await asyncio.sleep(0.002)
 
 
-async def never_whole(begun: asyncio.Event) -> AsyncIterator[bytes]:
-    """A body of which nothing comes after the first byte; the event is set when that is read."""
+async def never_whole() -> AsyncIterator[bytes]:
+    """A body of which nothing comes after the first byte."""
     yield b"{"
-    begun.set()
     await asyncio.Event().wait()
 
 
 def test_a_busy_service_says_so_at_once(export: Path, decoder: Decoder) -> None:
-    limits = {"max_articles_per_request": 2, "max_queue": 3, "max_option_sets": 1, "max_clients": 3}
+    limits = {"max_articles_per_request": 2, "max_queue": 3, "max_option_sets": 1}
 
     async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         async def refused(message: str, content: dict[str, Any]) -> None:
@@ -251,18 +229,16 @@ def test_a_busy_service_says_so_at_once(export: Path, decoder: Decoder) -> None:
         await health(client, queue=0, batch=1)
         second = asyncio.create_task(client.post("/summarize", json={"texts": ["A dog.", "A cat."], "num_beams": 1}))
         await health(client, queue=2, batch=1)
-        await refused("2 articles wait and this request has 2; allowed: 3; try again", {"texts": ["A dog."] * 2})
         await refused(
             "requests with 1 other sets of decoding options wait; allowed: 1; try again, or without options",
             {**ARTICLE, "num_beams": 3},
         )
-        begun = asyncio.Event()
-        third = asyncio.create_task(client.post("/summarize", content=never_whole(begun), headers=JSON))
-        await begun.wait()
-        await refused("3 requests are open; allowed: 3; try again", ARTICLE)
-        third.cancel()
+        same = {"num_beams": 2, "max_length": 16, "min_length": None}  # as the model's own
+        third = asyncio.create_task(client.post("/summarize", json={**ARTICLE, **same}))
+        await health(client, queue=3, batch=1)
+        await refused("3 articles wait and this request has 2; allowed: 3; try again", {"texts": ["A dog."] * 2})
         decoder.run()
-        assert [(await answer).status_code for answer in (first, second)] == [200, 200]
+        assert [(await answer).status_code for answer in (first, second, third)] == [200] * 3
 
     run(test, service(export, **limits), decoder)
 
@@ -301,7 +277,7 @@ def test_a_client_that_leaves_leaves_no_work_behind(export: Path, decoder: Decod
 
 def test_a_body_that_comes_too_slowly(export: Path, decoder: Decoder) -> None:
     async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
-        answer = await client.post("/summarize", content=never_whole(asyncio.Event()), headers=JSON)
+        answer = await client.post("/summarize", content=never_whole(), headers=JSON)
         assert (answer.status_code, answer.json()["error"]) == (408, "the body did not arrive within 0.01 seconds")
         assert answer.headers["connection"] == "close"
 
@@ -347,12 +323,8 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
         (["--port", "70000"], "argument --port: '70000' is not allowed: it takes an integer at least 0, at most 65535"),
         (["--max_bodybytes", "1"], "unknown argument --max_bodybytes; did you mean --max_body_bytes?"),
         (["--max_queue", "3"], "--max_queue is 3; allowed: at least --max_articles_per_request (64)"),
-        (["--max_beams", "1"], "--max_beams is 1; allowed: at least 2, the model's own default"),
-        (["--max_summary_length", "9"], "--max_summary_length is 9; allowed: at least 16, the model's own default"),
-        (["--max_summary_length", "152"], "--max_summary_length is 152; the model has 150 positions"),
-        (["--max_source_length", "151"], "--max_source_length is 151; the model has 150 positions"),
-        (["--host", "256.0.0.1"], "--host is 256.0.0.1, --port is 0; cannot listen there"),
-        (["--gpus", "0", "--precision", "tf32"], "--precision tf32 needs a GPU and this would run on the CPU"),
+        (["--max_source_length", "151"], "--max_source_length is 151; allowed: at most 150"),
+        (["--gpus", "0", "--precision", "tf32"], "--precision is tf32 and this would run on cpu; allowed there: fp32"),
     ],
 )
 def test_bad_options_end_in_one_line(

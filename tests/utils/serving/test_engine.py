@@ -22,12 +22,12 @@ NINE = {"max_length": 9}
 @pytest.fixture
 def engine(decoder: Decoder) -> Iterator[Engine]:
     engine = Engine(SimpleNamespace(), batch_size=4, max_queue=6, max_option_sets=2)
-    engine.start()
+    engine.thread.start()
     yield engine
     engine.stop()
     decoder.run()
-    engine.join(60)
-    assert not engine.alive
+    engine.thread.join(60)
+    assert not engine.thread.is_alive()
 
 
 def begun(engine: Engine, decoder: Decoder, sources: Sequence[Sequence[int]]) -> list[Future[list[int]]]:
@@ -163,7 +163,7 @@ def test_a_fault_ends_what_is_in_work_and_nothing_else(
     decoder.run()
     assert results(other) == [[7, 1, 8]]
     assert results(engine.submit([[1, 1]], {})) == [[7, 1, 1]]
-    assert engine.alive
+    assert engine.thread.is_alive()
 
 
 def test_options_with_which_nothing_can_begin_fail_once(engine: Engine, decoder: Decoder) -> None:
@@ -192,8 +192,8 @@ def test_articles_fail_when_the_engine_ends(engine: Engine, decoder: Decoder, fa
             future.result(60)
     with pytest.raises(DecodingFailed):
         engine.submit([[1]], {})
-    engine.join(60)
-    assert not engine.alive
+    engine.thread.join(60)
+    assert not engine.thread.is_alive()
     assert (engine.waiting, engine.in_work) == (0, 0)
 
 
@@ -204,11 +204,11 @@ def test_results_are_those_of_generate(export: Path, texts: list[str]) -> None:
     engine = Engine(model, batch_size=4, max_queue=100, max_option_sets=3, threads=1, on_generated=counts.append)
     different: list[dict[str, Any]] = [{}, {"num_beams": 1}, {"num_beams": 3, "max_length": 9, "length_penalty": 0.5}]
     futures = [engine.submit([source], different[i % 3])[0] for i, source in enumerate(sources[:20])]
-    engine.start()
+    engine.thread.start()
     futures += [engine.submit([source], different[i % 3])[0] for i, source in enumerate(sources[20:], 20)]
     found = results(futures)
     engine.stop()
-    engine.join(60)
+    engine.thread.join(60)
     for index, source in enumerate(sources):
         assert found[index] == model.generate(torch.tensor([source]), **different[index % 3])[0].tolist()
     assert sum(counts) == sum(len(ids) - 1 for ids in found)

@@ -20,10 +20,11 @@ from urllib.request import urlopen
 
 import httpx2
 import pytest
+import uvicorn
 
 from tests.utils.serving.conftest import Decoder, until
 from utils.loading import load_for_evaluation
-from utils.serving.__main__ import Server, bound_socket
+from utils.serving.__main__ import server_of
 from utils.serving.app import Service
 from utils.serving.arguments import ServeArguments
 from utils.summarize import summarize
@@ -40,8 +41,8 @@ def service_process(model: Path, log: Path, *options: object) -> Iterator[tuple[
     command = ["bash", "scripts/serve.sh", str(model), "--port", "0", "--gpus", "0", *map(str, options)]
     with log.open("wb") as stderr, subprocess.Popen(command, cwd=ROOT, env=environment, stderr=stderr) as process:
         try:
-            until(lambda: "listening at" in log.read_text() or process.poll() is not None)
-            found = re.search(r"listening at (http://127\.0\.0\.1:\d+)", log.read_text())
+            until(lambda: "running on" in log.read_text() or process.poll() is not None)
+            found = re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text())
             assert found is not None, log.read_text()
             yield process, found[1]
         finally:
@@ -92,7 +93,7 @@ def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[s
     with service_process(export, tmp_path / "log", "--threads", 1) as (process, address):
         assert asyncio.run(ask_all(address, requests * 3)) == expected * 3
         found = asyncio.run(ask_all(address, requests * 50, lambda: process.send_signal(signal.SIGTERM)))
-        assert process.wait(60) == 0
+        assert process.wait(60) == -signal.SIGTERM
     assert "Traceback" not in (tmp_path / "log").read_text()
     answered = [answer == right for answer, right in zip(found, expected * 50, strict=True) if answer is not None]
     assert all(answered)
@@ -110,17 +111,15 @@ def test_memory_does_not_grow(export: Path, texts: list[str], tmp_path: Path) ->
 
 
 @contextmanager
-def server_thread(export: Path, **options: Any) -> Iterator[tuple[Server, str]]:
+def server_thread(export: Path, **options: Any) -> Iterator[tuple[uvicorn.Server, str]]:
     """A server in a thread of this process, and its address."""
-    args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
-    bound = bound_socket("127.0.0.1", 0)
-    address = "http://127.0.0.1:{1}".format(*bound.getsockname())
-    server = Server(Service(*args.load(), args))
-    thread = threading.Thread(target=server.run, args=[[bound]])
+    args = ServeArguments(model=str(export), gpus=0, threads=1, port=0, **options)
+    server = server_of(Service(*args.load(), args))
+    thread = threading.Thread(target=server.run)
     thread.start()
     try:
         until(lambda: server.started)
-        yield server, address
+        yield server, "http://127.0.0.1:{1}".format(*server.servers[0].sockets[0].getsockname())
     finally:
         server.should_exit = True
         thread.join(60)
@@ -153,7 +152,7 @@ def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
         idle = socket.create_connection(("127.0.0.1", httpx2.URL(address).port), timeout=60)
         work = [sent(address, {"text": "A dog ran."}) for _ in range(5)]
         in_work(address, queue=4, batch=1)
-        server.handle_exit(signal.SIGTERM, None)
+        server.should_exit = True
         assert idle.recv(10) == b""
         with pytest.raises(httpx2.ConnectError):  # what is new goes elsewhere
             httpx2.post(f"{address}/summarize", json={"text": "A cat sat."})
@@ -162,32 +161,23 @@ def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
 
 
 def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoder never gets to the end of its step, so the process is ended in the midst of it."""
-    monkeypatch.setattr("utils.serving.__main__.CLOSING_SECONDS", 0)
-    statuses: list[int] = []
-    monkeypatch.setattr(os, "_exit", statuses.append)
+    """The decoder never gets to the end of its step."""
+    monkeypatch.setattr("utils.serving.app.CLOSING_SECONDS", 0)
     with server_thread(export, batch_size=1, drain_seconds=0) as (server, address):
         half = sent(address, {"text": "A dog ran."}, missing=10)
         work = [sent(address, {"text": "A dog ran."}) for _ in range(3)]
         in_work(address, queue=2, batch=1)
-        server.handle_exit(signal.SIGTERM, None)
+        server.should_exit = True
         assert [answer(connection) for connection in [half, *work]] == [ENDING] * 4
-    assert statuses == [0]
     decoder.run()
 
 
-def test_a_second_signal_ends_at_once(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    statuses: list[int] = []
-    monkeypatch.setattr(os, "_exit", statuses.append)
-    with server_thread(export) as (server, address):
-        work = sent(address, {"text": "A dog ran."})
-        in_work(address, queue=0, batch=1)
-        server.handle_exit(signal.SIGTERM, None)
-        assert statuses == []
-        server.handle_exit(signal.SIGINT, None)
-        assert statuses == [128 + signal.SIGINT]
-        decoder.run()
-        assert answer(work)[0] == 200
+def test_connections_have_a_limit(export: Path) -> None:
+    with server_thread(export, max_clients=1) as (_, address):
+        held = sent(address, {"text": "A dog ran."}, missing=10)
+        until(lambda: httpx2.get(f"{address}/healthz").status_code == 503)
+        held.close()
+        until(lambda: httpx2.get(f"{address}/healthz").status_code == 200)
 
 
 def test_the_page_in_a_browser(export: Path) -> None:

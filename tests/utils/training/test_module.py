@@ -141,7 +141,7 @@ def test_validation_scores_the_same_where_memory_is_scarce(
     assert rows(train("scarce", *options), "val_loss") == [pytest.approx(row, abs=ALIKE) for row in enough]
     assert len(enough) == 2
     assert sizes.count(5) == 1  # the second validation begins with what worked
-    assert caplog.text.count("out of memory with 5 examples at once; 2 fit: lower --eval_batch_size to that") == 1
+    assert caplog.text.count("out of memory with 5 examples at once; going on with 2: lower --eval_batch_size") == 1
 
 
 def test_half_precision_sums_losses_in_full(train: Train, tmp_path: Path) -> None:

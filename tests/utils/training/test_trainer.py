@@ -103,7 +103,7 @@ def test_bf16_that_a_processor_only_emulates_is_warned_of(
     train: Train, level: str, has_bf16: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bf16)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16})
     train("run", "--bf16", "--amp_level", level, "--max_steps", 1)
     assert ("has no bf16 instructions" in caplog.text) == (level == "O1" and not has_bf16)
 

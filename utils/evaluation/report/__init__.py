@@ -23,7 +23,6 @@ from utils.evaluation.report.runs import Run, read_run, scored_splits
 
 logger = logging.getLogger(__name__)
 
-ASSETS = Path(__file__).parent
 REPORT, COMPARISON = "report.html", "comparison.html"
 # The page's style says what these colours are on light and on dark paper.
 VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
@@ -47,8 +46,6 @@ def build_report(
         InputError: a directory is not a run's, a file of it is damaged, or the output cannot be written.
     """
     runs = [read_run(folder) for folder in folders]
-    if len({run.folder.resolve() for run in runs}) < len(runs):
-        raise InputError(f"run directories {', '.join(map(str, folders))}: one is given twice")
     if len({run.name for run in runs}) < len(runs):
         for run in runs:
             run.name = str(run.folder)
@@ -71,15 +68,15 @@ def build_report(
         return svg
 
     templates = Environment(
-        loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     content = content_of(runs, split)
-    assets = {name.replace(".", "_"): (ASSETS / name).read_text(encoding="utf-8") for name in ("style.css", "page.js")}
     try:
         pictures.mkdir(parents=True, exist_ok=True)
-        page = templates.get_template("page.html").render(**content, **assets, picture=picture)
+        page = templates.get_template("page.html").render(**content, picture=picture)
         with replacing(output) as temporary:
-            temporary.write_bytes(page.encode("utf-8", "replace"))
+            temporary.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise unwritable(f"{output}", error) from None
     return output
@@ -105,8 +102,12 @@ def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
         "compared": compared,
         "texts": texts,
         "columns": columns,
-        "packed": articles.packed(compared, texts, columns) if compared else [],
-        "settings": tables.settings_tables(runs, split),
+        "data": {
+            "texts": [text.values for text in texts],
+            "columns": [column.values for column in columns],
+            "sources": [articles.text_of(article, "source") for article in (compared[0].articles if compared else [])],
+        },
+        "settings": tables.settings_of(runs, split),
     }
 
 

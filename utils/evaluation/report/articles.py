@@ -1,18 +1,16 @@
-"""Articles of a scored split: read, counted, and packed for the page's script."""
+"""Articles of a scored split: read, counted, and laid out for the page's script."""
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bart.errors import InputError
-from utils.evaluation.report.runs import Run, articles_path, label_of, number_of, read_text, scores_of
+from utils.evaluation.report.runs import Run, articles_path, label_of, read, scores_of
 from utils.metrics.text_statistics import NOVEL_ORDERS, length_ratio, text_statistics, words
-from utils.progress import Progress
 
 STATISTICS = {
     "words": ("Length", "words", 1),
@@ -34,8 +32,6 @@ COLUMNS = {
 # Statistics that relate a summary to its source, which for a translation is in another language.
 OF_THE_SOURCE = {"compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
 INPUTS = ("source", "reference")  # texts that are the same for all runs; the others are a run's own
-SOON_DONE = 1000  # articles whose words are counted in about a second
-PER_BLOCK = 256  # articles whose sources are packed together
 
 
 @dataclass
@@ -54,9 +50,8 @@ class Column:
 
     Attributes:
         metric: what the number tells; where several runs are compared, readers choose columns by it.
-        row: where several runs are compared, the run that the number is of.
+        row: the run that the number is of.
         signed: whether positive numbers get a plus.
-        lesser: whether narrow screens leave the column out.
     """
 
     number: int
@@ -66,7 +61,6 @@ class Column:
     digits: int
     values: list[float | None]
     signed: bool = False
-    lesser: bool = False
 
 
 def add_articles(run: Run, split: str) -> None:
@@ -78,31 +72,22 @@ def add_articles(run: Run, split: str) -> None:
         InputError: the file is damaged, or its articles are not as many as were scored.
     """
     path, scores = articles_path(run, split), run.scores.get(split, {})
-    text = read_text(path)
-    for number, line in enumerate([] if text is None else text.removesuffix("\n").split("\n"), 1):
-        try:
-            article = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: damaged ({error})") from None
-        if not isinstance(article, dict):
-            raise InputError(f"{path}, line {number}: a JSON object is expected")
-        if isinstance(article.get("alternatives"), list):  # sequences that were generated beside the best one
-            article["alternatives"] = "\n".join(map(str, article["alternatives"]))
-        run.articles.append(article)
+    run.articles = read(path, lambda text: [json.loads(line) for line in text.removesuffix("\n").split("\n")]) or []
     count, examples = len(run.articles), scores.get("examples")
-    if text is not None and examples not in (None, count):
+    if run.articles and examples not in (None, count):
         raise InputError(f"{path}: has {count} articles; {split}_scores.json is of {examples!r}")
+    for article in run.articles:
+        if "alternatives" in article:  # sequences that were generated beside the best one
+            article["alternatives"] = "\n".join(article["alternatives"])
     if not {"source", "summary"} <= texts_of(run).keys():
         return
     left_out = OF_THE_SOURCE if scores.get("task") == "translation" else set()
-    progress = Progress("report", count, "articles", shown=count > SOON_DONE)
     for article in run.articles:
         source, reference, summary = (words(text_of(article, name)) for name in ("source", "reference", "summary"))
         for name, own in (("reference_statistics", reference), ("statistics", summary)):
             numbers = {**text_statistics(source, own), "length_ratio": length_ratio(own, reference)}
             article[name] = {name: None if name in left_out else value for name, value in numbers.items()}
         article["statistics"]["source_words"] = len(source)
-        progress.advance()
 
 
 def text_of(article: dict[str, Any], name: str) -> str:
@@ -151,8 +136,7 @@ def columns_of(runs: Sequence[Run]) -> list[Column]:
     """The numbers of each run's articles, and for several runs how much higher they are than the first run's."""
 
     def of_each(part: str | None, name: str) -> list[list[float | None]]:
-        records = [[article[part] if part else article for article in run.articles] for run in runs]
-        return [[rounded(number_of(record, name)) for record in each] for each in records]
+        return [[rounded((article[part] if part else article).get(name)) for article in run.articles] for run in runs]
 
     scores = {name: None for run in runs for name in scores_of(run.articles[0])}
     metrics = []
@@ -167,12 +151,9 @@ def columns_of(runs: Sequence[Run]) -> list[Column]:
         short = metric.replace("ROUGE", "R")
         if all(value is None for value in values[0]):
             continue
-        if len(runs) == 1:
-            number = len(columns)
-            columns.append(Column(number, metric, "", short, digits, values[0], lesser=number >= len(scores)))
-            continue
         for run, own in zip(runs, values, strict=True):
-            columns.append(Column(len(columns), metric, run.name, f"{short}, {run.name}", digits, own))
+            heading = f"{short}, {run.name}" if len(runs) > 1 else short
+            columns.append(Column(len(columns), metric, run.name, heading, digits, own))
         for run, own in zip(runs[1:], values[1:], strict=True):
             less = [None if None in pair else rounded(pair[1] - pair[0]) for pair in zip(values[0], own, strict=True)]
             row = f"{run.name} less {runs[0].name}" if len(runs) > 2 else "Difference"
@@ -180,24 +161,6 @@ def columns_of(runs: Sequence[Run]) -> list[Column]:
     return columns
 
 
-def rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
-
-
-def packed(runs: Sequence[Run], texts: Sequence[Text], columns: Sequence[Column]) -> Iterator[str]:
-    """The page's data on articles, in pieces that `compressed` makes.
-
-    The first piece is all but the sources. These follow in blocks, which the page unpacks while it is already shown.
-    """
-    numbers = range(len(runs[0].articles))
-    values = {"texts": [text.values for text in texts], "columns": [column.values for column in columns]}
-    yield compressed({"numbers": list(numbers), **values})
-    for start in numbers[::PER_BLOCK]:
-        yield compressed([text_of(article, "source") for article in runs[0].articles[start : start + PER_BLOCK]])
-
-
-def compressed(content: Any) -> str:
-    """JSON, gzipped, in base64: letters that no HTML parser takes for markup, whatever an article holds."""
-    # A lone surrogate, which UTF-8 has no bytes for, becomes a question mark.
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
-    return base64.b64encode(gzip.compress(text, 6, mtime=0)).decode()
+def rounded(value: Any) -> float | None:
+    """A number as the page gets it; None for what is no finite number."""
+    return round(value, 3) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from utils.charts import Chart, Series, histograms, thinned
+from utils.charts import Chart, Series, histograms
 from utils.evaluation.report.articles import have_statistics
-from utils.evaluation.report.runs import Run, label_of, mapping_of, number_of
+from utils.evaluation.report.runs import Run, label_of
 
 
 def curve(run: Run, column: str, name: str) -> list[Series]:
@@ -15,7 +15,7 @@ def curve(run: Run, column: str, name: str) -> list[Series]:
     # Lightning counts steps from 0; the log and the checkpoints' names say how many are done.
     pairs = zip(run.metrics.get("step", []), run.metrics.get(column, []), strict=False)
     points = [(step + 1, value) for step, value in pairs if step is not None and value is not None]
-    return [Series(name, *thinned(*map(list, zip(*points, strict=True))))] if points else []
+    return [Series(name, *map(list, zip(*points, strict=True)))] if points else []
 
 
 def training_charts(runs: Sequence[Run]) -> list[Chart]:
@@ -45,21 +45,20 @@ def training_charts(runs: Sequence[Run]) -> list[Chart]:
 
 def latency_charts(runs: Sequence[Run], split: str) -> list[Chart]:
     """How long articles took: a histogram for one run; for several, whose bins differ, the share done by each time."""
-    timed = [(run, mapping_of(run.speeds.get(split, {}), "latency_histogram")) for run in runs]
-    timed = [(run, histogram) for run, histogram in timed if histogram.get("counts")]
+    timed = [run for run in runs if run.speeds.get(split, {}).get("latency_histogram", {}).get("counts")]
     if not timed:
         return []
+    histograms_of = {run: run.speeds[split]["latency_histogram"] for run in timed}
     if len(runs) > 1:
         lines = []
-        for run, histogram in timed:
+        for run, histogram in histograms_of.items():
             done = list(accumulate(histogram["counts"], initial=0))
             lines.append(Series(run.name, histogram["edges_ms"], [100 * count / done[-1] for count in done]))
         return [Chart("latency", "Latency", "ms", "% of articles done", lines, from_zero=True)]
-    [(run, histogram)] = timed
-    latency = mapping_of(run.speeds[split], "latency_ms")
-    marks = [(name, value) for name in ("p50", "p90", "p99") if (value := number_of(latency, name))]
+    [(run, histogram)] = histograms_of.items()
+    marks = [(name, run.speeds[split]["latency_ms"][name]) for name in ("p50", "p90", "p99")]
     bars = [Series("Articles", histogram["edges_ms"], histogram["counts"])]
-    return [Chart("latency", "Latency of an article", "ms", "articles", bars, "histogram", True, marks)]
+    return [Chart("latency", "Latency of an article", "ms", "articles", bars, True, marks)]
 
 
 def length_charts(runs: Sequence[Run]) -> list[Chart]:
@@ -73,6 +72,6 @@ def length_charts(runs: Sequence[Run]) -> list[Chart]:
     sources = histograms({"Source": [article["statistics"]["source_words"] for article in first]})
     title = "Length of references and summaries"
     return [
-        Chart("source_length", "Length of sources", "words", "articles", sources, "histogram", from_zero=True),
-        Chart("summary_length", title, "words", "articles", histograms(lengths), "histogram", from_zero=True),
+        Chart("source_length", "Length of sources", "words", "articles", sources, from_zero=True),
+        Chart("summary_length", title, "words", "articles", histograms(lengths), from_zero=True),
     ]

@@ -6,23 +6,13 @@ const byId = (id) => document.getElementById(id);
 const numeral = new Intl.NumberFormat("en");
 const list = byId("article-list");
 const dialog = byId("article");
-// Cells of the table's head, and of the row that all others are copies of.
-const cells = (selector) => [list.tHead, byId("row").content].flatMap((place) => [...place.querySelectorAll(selector)]);
-const sources = []; // of the articles that are unpacked so far
-let everyone, allRead; // the numbers of all articles; a promise that resolves when all sources are there
-let texts, columns; // of article i, texts[k][i] is the k-th text beside its source, columns[k][i] a number or null
-let found, order, opened; // articles that hold the query, in the file's order; the same, sorted; the open one
+// Of article i, texts[k][i] is the k-th text beside its source, and columns[k][i] a number or null.
+const { texts, columns, sources } = JSON.parse(byId("article-data").textContent);
+const everyone = sources.map((_, i) => i);
+let found = everyone; // articles that hold the query, in the file's order
+let order, opened, typing; // the same, sorted; the open one; a timer
 let sorting = { by: "number", descending: false };
 let [query, page] = ["", 0];
-
-/** What a script element holds: JSON, gzipped, in base64. The element is removed to free its memory. */
-async function unpack(element) {
-  const letters = atob(element.textContent);
-  const bytes = new Uint8Array(letters.length);
-  for (let i = 0; i < bytes.length; i += 1) bytes[i] = letters.charCodeAt(i);
-  element.remove();
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
-}
 
 /** Write an article's texts and numbers into the elements that say which one they show. */
 function fillIn(place, i) {
@@ -59,8 +49,8 @@ function arrange() {
   const [values, sign] = [columns[by] ?? everyone, descending ? -1 : 1];
   // Articles without a value come last; equals keep the order of the file.
   order = [...found].sort((a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]));
-  for (const cell of cells("[data-sort]")) {
-    cell.setAttribute("aria-sort", cell.dataset.sort !== by ? "none" : descending ? "descending" : "ascending");
+  for (const cell of list.tHead.querySelectorAll("[data-column]")) {
+    cell.setAttribute("aria-sort", cell.dataset.column !== by ? "none" : descending ? "descending" : "ascending");
   }
   const all = `${numeral.format(everyone.length)} article${everyone.length === 1 ? "" : "s"}`;
   const some = `${numeral.format(order.length)} of ${all} hold “${query}”`;
@@ -76,21 +66,21 @@ function sortBy(by) {
 
 /** Show the columns of one metric, where several runs are compared. */
 function choose(metric) {
-  for (const cell of cells("[data-metric]")) cell.hidden = cell.dataset.metric !== metric;
+  for (const place of [list.tHead, byId("row").content]) {
+    for (const cell of place.querySelectorAll("[data-metric]")) cell.hidden = cell.dataset.metric !== metric;
+  }
   sorting = { by: "number", descending: false };
   arrange();
 }
 
-async function search(wanted) {
-  query = wanted;
-  byId("search-status").textContent = "Reading the articles …";
-  await new Promise((done) => { setTimeout(done, 150); }); // more may be typed
-  await allRead;
-  if (query !== wanted) return;
-  const needle = query.toLowerCase();
-  const holds = (text) => text.toLowerCase().includes(needle);
-  found = everyone.filter((i) => texts.some((each) => holds(each[i])) || holds(sources[i]));
-  arrange();
+function search(wanted) {
+  clearTimeout(typing); // more may be typed
+  typing = setTimeout(() => {
+    query = wanted;
+    const needle = query.toLowerCase();
+    found = everyone.filter((i) => [sources, ...texts].some((each) => each[i].toLowerCase().includes(needle)));
+    arrange();
+  }, 150);
 }
 
 /** Words of a text, by the rules of utils/metrics/text_statistics.py, with where they begin and end. */
@@ -132,7 +122,7 @@ function mark(element, text, words, runs) {
   element.append(text.slice(at));
 }
 
-async function show(i) {
+function show(i) {
   opened = i;
   const place = order.indexOf(i);
   byId("article-title").textContent = `Article ${numeral.format(i + 1)}`;
@@ -140,8 +130,6 @@ async function show(i) {
   byId("article-before").disabled = place <= 0;
   byId("article-after").disabled = place < 0 || place === order.length - 1;
   fillIn(dialog, i);
-  if (sources.length <= i) await allRead;
-  if (opened !== i) return;
   const source = wordsOf(sources[i]);
   dialog.querySelectorAll("#article-texts section").forEach((section, k) => {
     const words = wordsOf(texts[k][i]);
@@ -157,10 +145,10 @@ async function show(i) {
 /** Open the article that the address names, so that articles can be linked to and Back closes them. */
 function follow() {
   const i = Number(/^#article-(\d+)$/.exec(location.hash)?.[1]) - 1;
-  if (!(i >= 0 && i < everyone.length)) return dialog.close();
+  if (!(i in everyone)) return void dialog.close();
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
-  return show(i);
+  show(i);
 }
 
 /** Go to an article before or after the open one, in the order of the table. */
@@ -187,14 +175,7 @@ function press(event) {
   }
 }
 
-async function start([table, ...blocks]) {
-  ({ texts, columns, numbers: everyone } = await unpack(table));
-  allRead = (async () => { for (const block of blocks) sources.push(...await unpack(block)); })();
-  found = everyone;
-  choose(byId("metric").value);
-  window.onkeydown = press;
-  window.onhashchange = follow;
-  follow();
-}
-
-start(document.querySelectorAll(".packed"));
+choose(byId("metric").value);
+window.onkeydown = press;
+window.onhashchange = follow;
+follow();

@@ -51,80 +51,30 @@ def label_of(score: str) -> str:
     return " ".join([LABELS.get(first, first), *others])
 
 
-def number_of(record: Mapping[str, Any], name: str) -> float | None:
-    """A record's number; None where it has none that is finite."""
-    value = record.get(name)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return value if is_number else None
-
-
-def mapping_of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A mapping within a record; empty where it has none."""
-    value = record.get(name)
-    return value if isinstance(value, dict) else {}
-
-
 def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
     """The scores in scores.json or of an article, whatever the task. Settings and counts are no fractions."""
     return {name: value for name, value in record.items() if isinstance(value, float) and math.isfinite(value)}
 
 
-def read_text(path: Path) -> str | None:
-    """A text file; None where there is none.
+def read(path: Path, parse: Callable[[str], Any]) -> Any:
+    """What `parse` makes of a text file; None where there is no such file.
 
     Raises:
-        InputError: the file cannot be read or is not UTF-8.
+        InputError: the file cannot be read or parsed.
     """
     try:
-        return path.read_bytes().decode()
+        return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: damaged ({error})") from None
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
 
 
-def read_mapping(path: Path, parse: Callable[[str], Any] = json.loads) -> dict[str, Any]:
-    """A file's mapping of names to values; empty where there is no such file.
-
-    Raises:
-        InputError: the file cannot be read, or holds something else.
-    """
-    text = read_text(path)
-    try:
-        content = {} if text is None else parse(text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: damaged ({brief(error)})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}; a mapping of names to values is expected")
-    return content
-
-
-def read_metrics(path: Path) -> dict[str, list[float | None]]:
-    """Columns of metrics.csv by name; empty where there is no such file.
-
-    Raises:
-        InputError: the file cannot be read, or a row is not of numbers; it names the line.
-    """
-    text = read_text(path) or "step"
-    try:
-        header, *rows = list(csv.reader(text.splitlines()))
-    except csv.Error as error:
-        raise InputError(f"{path}: damaged ({error})") from None
-    if "step" not in header:
-        raise InputError(f"{path}: has no column 'step'; its first line is {','.join(header)!r}")
-    columns: dict[str, list[float | None]] = {name: [] for name in header}
-    for line, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise InputError(f"{path}, line {line}: {len(row)} cells; the header has {len(header)}")
-        for name, cell in zip(header, row, strict=True):
-            try:
-                value = float(cell or "nan")
-            except ValueError:
-                raise InputError(f"{path}, line {line}: {name} is {cell!r}; a number is expected") from None
-            columns[name].append(value if math.isfinite(value) else None)
-    return columns if rows else {}
+def metrics_of(text: str) -> dict[str, list[float | None]]:
+    """The columns of metrics.csv by name."""
+    rows = list(csv.DictReader(text.splitlines()))
+    cells = {name: [float(row[name] or "nan") for row in rows] for name in (rows or [{}])[0]}
+    return {name: [value if math.isfinite(value) else None for value in column] for name, column in cells.items()}
 
 
 def articles_path(run: Run, split: str) -> Path:
@@ -140,19 +90,19 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"run directory {folder}: no such directory")
-    scores, speeds = (
-        {split: content for split in SPLITS if (content := read_mapping(folder / f"{split}_{kind}.json"))}
-        for kind in ("scores", "speed")
-    )
+
+    def mapping(name: str, parse: Callable[[str], Any] = json.loads) -> dict[str, Any]:
+        return read(folder / name, lambda text: dict(parse(text))) or {}
+
     run = Run(
         folder=folder,
         name=folder.resolve().name,
-        metrics=read_metrics(folder / "metrics.csv"),
-        arguments=read_mapping(folder / "arguments.yaml", yaml.safe_load),
-        environment=read_mapping(folder / "environment.json"),
-        summary=read_mapping(folder / "train_summary.json"),
-        scores=scores,
-        speeds=speeds,
+        metrics=read(folder / "metrics.csv", metrics_of) or {},
+        arguments=mapping("arguments.yaml", yaml.safe_load),
+        environment=mapping("environment.json"),
+        summary=mapping("train_summary.json"),
+        scores={split: found for split in SPLITS if (found := mapping(f"{split}_scores.json"))},
+        speeds={split: found for split in SPLITS if (found := mapping(f"{split}_speed.json"))},
     )
     if not (run.summary or scored_splits([run]) or (folder / "metrics.csv").exists()):
         raise InputError(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+
+import yaml
 
 from utils.evaluation.report.articles import STATISTICS
-from utils.evaluation.report.runs import LABELS, Run, label_of, mapping_of, number_of, scores_of
+from utils.evaluation.report.runs import LABELS, Run, label_of, scores_of
 from utils.metrics.significance import compare
 from utils.metrics.text_statistics import mean
 
@@ -45,21 +46,18 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
     trained, scores, speed = run.summary, run.scores.get(split, {}), run.speeds.get(split, {})
 
     def number(name: str, digits: int, unit: str = "") -> str | None:
-        value = number_of(trained, name)
-        return None if value is None else f"{value:,.{digits}f}{unit}"
+        return None if (value := trained.get(name)) is None else f"{value:,.{digits}f}{unit}"
 
-    wall, examples = number_of(trained, "wall_seconds"), number_of(scores, "examples")
-    devices = run.environment.get("devices")
     facts = {
         "Started": str(run.environment.get("date") or "")[:16].replace("T", " "),
-        "Trained on": ", ".join(map(str, devices)) if isinstance(devices, list) else None,
+        "Trained on": ", ".join(run.environment.get("devices", [])),
         "Steps": number("steps", 0),
         "Epochs": number("epochs", 2),
-        "Training, wall clock": None if wall is None else timedelta(seconds=round(wall)),
+        "Training, wall clock": timedelta(seconds=round(trained["wall_seconds"])) if trained else None,
         "Training speed": number("tokens_per_second", 0, " tokens/s"),
         "Best checkpoint": trained.get("best_checkpoint"),
-        f"Examples scored, {split}": None if examples is None else f"{examples:,}",
-        "Beams": mapping_of(scores, "generation").get("num_beams"),
+        f"Examples scored, {split}": f"{scores['examples']:,}" if "examples" in scores else None,
+        "Beams": scores.get("generation", {}).get("num_beams"),
         "Precision": scores.get("precision"),
         "Scored on": speed.get("device"),
         "Batching": speed.get("batching") and f"{speed['batching']}, {speed.get('batch_size')} at once",
@@ -96,12 +94,12 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
         digits = 4 if name == "loss" or (name not in LABELS and max(map(abs, found)) <= 1) else 2
         for run in runs:
             if name in values[run]:
-                interval = mapping_of(records[run], "intervals").get(name)
+                interval = records[run].get("intervals", {}).get(name)
                 row = [shown(values[run][name], digits), interval_shown(interval, digits)]
                 compares = run in compared[1:] and compared[0] is runs[0] and measures[run] == measures[runs[0]]
                 others = difference(runs[0], run, name, digits) if compares else [""] * 3
                 rows.append([label_of(name), *row] if len(runs) == 1 else [label_of(name), run.name, *row, *others])
-    counts = {number_of(record, "examples") for record in records.values()} - {None}
+    counts = {record.get("examples") for record in records.values()} - {None}
     sentences = [f"The {split} split of {counts.pop():,} examples." if len(counts) == 1 else f"The {split} split."]
     if any(name.startswith("rouge") for name in names):
         sentences.append("ROUGE is F in percent.")
@@ -122,21 +120,21 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
 
 def difference(first: Run, other: Run, score: str, digits: int) -> list[str]:
     """How much higher a run's score is than the first run's, its interval and p value, over the same articles."""
-    pairs = [(number_of(a, score), number_of(b, score)) for a, b in zip(other.articles, first.articles, strict=True)]
+    pairs = [(a.get(score), b.get(score)) for a, b in zip(other.articles, first.articles, strict=True)]
     if any(None in pair for pair in pairs):
         return [""] * 3
     found = compare(*zip(*pairs, strict=True))
-    p = "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"
-    return [shown(found.difference, digits, "+"), interval_shown((found.low, found.high), digits, "+"), p]
+    p = "< 0.001" if found["p_value"] < 0.001 else f"{found['p_value']:.3f}"
+    return [shown(found["difference"], digits, "+"), interval_shown(found["interval"], digits, "+"), p]
 
 
 def speed_table(runs: Sequence[Run], split: str) -> Table:
     """Throughput and the percentiles of latency; without rows where no run was timed."""
     speeds = [run.speeds.get(split, {}) for run in runs]
-    latencies = [mapping_of(speed, "latency_ms") for speed in speeds]
-    rows = [[label, *(shown(number_of(speed, n), digits) for speed in speeds)] for n, (label, digits) in SPEEDS.items()]
+    latencies = [speed.get("latency_ms", {}) for speed in speeds]
+    rows = [[label, *(shown(speed.get(n), digits) for speed in speeds)] for n, (label, digits) in SPEEDS.items()]
     for name in {name: None for latency in latencies for name in latency}:
-        rows.append([f"Latency, ms, {name}", *(shown(number_of(latency, name), 0) for latency in latencies)])
+        rows.append([f"Latency, ms, {name}", *(shown(latency.get(name), 0) for latency in latencies)])
     names = [run.name for run in runs] if len(runs) > 1 else ["Value"]
     rows = [row for row in rows if set(row[1:]) != {NOTHING}]
     return Table("Latency: from an article's entry into the batch to its end.", ["Speed", *names], rows)
@@ -158,27 +156,16 @@ def statistics_table(runs: Sequence[Run]) -> Table:
     return Table(caption, ["Statistic", "References", *names], rows)
 
 
-def settings_tables(runs: Sequence[Run], split: str) -> dict[str, Table]:
-    """Arguments, environment and settings of scoring of each run, by their headings."""
-    tables = {}
+def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
+    """Arguments, environment and settings of scoring of each run as YAML, by their headings."""
+    settings = {}
     for run in runs:
         scores = run.scores.get(split, {})
         shown_above = {*scores_of(scores), "intervals"}
-        for title, source, content in (
-            ("Training arguments", "arguments.yaml", run.arguments),
-            ("Environment", "environment.json", run.environment),
-            ("Scoring", f"{split}_scores.json", {k: v for k, v in scores.items() if k not in shown_above}),
-        ):
+        scoring = {name: value for name, value in scores.items() if name not in shown_above}
+        parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
+        for title, content in parts.items():
             if content:
                 heading = f"{run.name}: {title.lower()}" if len(runs) > 1 else title
-                tables[heading] = Table(f"From {source}.", ["Name", "Value"], list(flattened(content)), words=2)
-    return tables
-
-
-def flattened(content: Mapping[str, Any], prefix: str = "") -> Iterator[list[str]]:
-    """Names and values of nested mappings; what is None is left out."""
-    for name, value in content.items():
-        if isinstance(value, dict):
-            yield from flattened(value, f"{prefix}{name}.")
-        elif value is not None:
-            yield [f"{prefix}{name}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)]
+                settings[heading] = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return settings

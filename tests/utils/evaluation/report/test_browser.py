@@ -109,7 +109,7 @@ def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Pa
     article = articles[order[1] - 1]
     expect(page.locator("#article-texts .text")).to_have_text([article["reference"], article["summary"]])
     expect(page.locator("#article-source")).to_have_text(article["source"])
-    expect(page.locator("#article-scores dd").nth(1)).to_have_text(f"{article['rouge2']:.1f}")
+    expect(page.locator("#article-scores td").nth(1)).to_have_text(f"{article['rouge2']:.1f}")
     assert page.url.endswith(f"#article-{order[1]}")
 
     for key, place in (("j", 2), ("ArrowRight", 3), ("k", 2), ("ArrowLeft", 1), ("ArrowLeft", 0), ("ArrowLeft", 0)):
