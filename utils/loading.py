@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option
 
-logger = logging.getLogger(__name__)
-MODEL, REGULARISATION = "model", "regularisation"
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
 # What a training checkpoint holds; a file that lacks one of these is something else.
@@ -34,7 +31,7 @@ class ModelOptions:
 
     model_name_or_path: str = option(
         "facebook/bart-large",
-        section=MODEL,
+        section="model",
         help="initial weights: a Hub name, a directory, a checkpoint file, or 'scratch' for random ones",
     )
     config_path: str = option("configs/config.json", help="JSON with the architecture and decoding options")
@@ -56,7 +53,7 @@ class ModelOptions:
     )
     dropout: float | None = option(
         None,
-        section=REGULARISATION,
+        section="regularisation",
         least=0,
         most=0.99,
         help="of embeddings and layer outputs; by default the config's",
@@ -132,13 +129,14 @@ def initial_model(options: ModelOptions) -> tuple[BartForConditionalGeneration, 
                 "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
             )
         tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
-        _set_vocab_size(config, len(tokenizer), "tokenizer")
+        config.vocab_size = len(tokenizer)
+        config.validate()
         model = BartForConditionalGeneration(config)
     else:
         tokenizer = BartTokenizer.from_pretrained(options.tokenizer or name)
-        stored = stored_config(name)
-        if stored is not None:
-            _set_vocab_size(config, stored.vocab_size, "weights")
+        if (stored := stored_config(name)) is not None:
+            config.vocab_size = stored.vocab_size
+            config.validate()
         model = BartForConditionalGeneration.from_pretrained(name, config)
     fit_vocabulary(model, tokenizer)
     if options.distill is not None:
@@ -226,13 +224,6 @@ def _prepare(model: BartForConditionalGeneration, options: ModelOptions) -> None
         # The token table belongs to the decoder and the head as well; --freeze_embeds freezes it.
         network.shared.requires_grad_(not options.freeze_embeds)
     model.set_activation_checkpointing(options.activation_checkpointing)
-
-
-def _set_vocab_size(config: BartConfig, size: int, origin: str) -> None:
-    if config.vocab_size != size:
-        logger.info("vocab_size: %d from the %s, not the config's %d", size, origin, config.vocab_size)
-        config.vocab_size = size
-        config.validate()
 
 
 def fit_vocabulary(model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> None:

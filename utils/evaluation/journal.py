@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +19,7 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 
 from bart.errors import InputError
+from bart.files import read_json
 from utils.errors import unwritable
 from utils.files import difference, file_digest, write_json
 from utils.tasks.task import Prediction
@@ -50,7 +52,10 @@ class Journal:
         record = self.folder / "run.json"
         try:
             self.lock.acquire(timeout=0)
-            if self.folder.exists() and (other := difference(_stored(record), json.loads(json.dumps(identity)))):
+            stored: dict[str, Any] = {}
+            with suppress(InputError):  # missing or damaged
+                stored = read_json(record)
+            if self.folder.exists() and (other := difference(stored, json.loads(json.dumps(identity)))):
                 found = f"{self.folder} holds the progress of another run ({other})"
                 if not replace:
                     raise InputError(f"{found}: go on with that one, delete the folder, or name another directory")
@@ -87,14 +92,6 @@ class Journal:
     def remove(self) -> None:
         """Delete what is noted: nothing is left to go on with."""
         shutil.rmtree(self.folder)
-
-
-def _stored(record: Path) -> dict[str, Any]:
-    """What a `run.json` holds; nothing where it is missing or damaged."""
-    try:
-        return dict(json.loads(record.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 def _read(path: Path) -> dict[int, Prediction]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -51,62 +51,51 @@ def predict_share(
     device = model.device
     longest_first = sorted(todo, key=lambda number: -examples.lengths[number, 0])
     predicted: dict[int, Prediction] = {}
-    speed = ProcessSpeed(fitting.size, tokenise=examples.seconds)
     clock = Clock()
 
-    def finish(number: int, prediction: Prediction) -> None:
-        predicted[number] = prediction
-        journal.add(number, prediction)
-        bar.update()
-        logger.debug("example %d: %d tokens, %.0f ms", number, prediction.tokens, 1000 * prediction.seconds)
-
-    def continuous(left: list[int], size: int) -> Iterator[int]:
+    def work(left: list[int], size: int) -> Iterator[int]:
         for number, prediction in task.predict(model, examples, left, size, clock):
-            speed.latencies.append(prediction.seconds)
-            finish(number, prediction)
+            predicted[number] = prediction
+            journal.add(number, prediction)
+            bar.update()
+            logger.debug("example %d: %d tokens, %.0f ms", number, prediction.tokens, 1000 * prediction.seconds)
             yield number
 
-    def static(left: list[int], size: int) -> Iterator[int]:
-        for part in _chunks(left, size):
-            start, paused = time.perf_counter(), clock.seconds["paused"]
-            found = list(task.predict(model, examples, part, size, clock))
-            speed.latencies.append(time.perf_counter() - start - (clock.seconds["paused"] - paused))
-            for number, prediction in found:
-                finish(number, prediction)
-            yield from part
-
-    work: Callable[[list[int], int], Iterator[int]]
     if batching == STATIC:
-        batches = _chunks(longest_first, fitting.size)[rank::world]
+        chunks = range(0, len(longest_first), fitting.size)
+        batches = [longest_first[start : start + fitting.size] for start in chunks][rank::world]
         warmup, timed = _spread(batches, warmup_batches)
-        work, mine = static, sum(map(len, batches))
     else:
         share = longest_first[rank::world]
-        first, rest = _spread(share, warmup_batches * fitting.size)
+        batches = [share]
         # All at once: examples join as others leave.
-        warmup, timed = ([part] if part else [] for part in (first, rest))
-        work, mine = continuous, len(share)
+        warmup, timed = ([part] for part in _spread(share, warmup_batches * fitting.size))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with progress("predicting" + (f" (process 1 of {world})" if world > 1 else ""), mine, "examples") as bar:
+    what = "predicting" + (f" (process 1 of {world})" if world > 1 else "")
+    with progress(what, sum(map(len, batches)), "examples") as bar:
         for batch in warmup:
             fitting.run(batch, work)
-        speed.warmup_articles = len(predicted)
-        speed.latencies.clear()
+        warmed_up = len(predicted)
         clock.seconds.clear()
+        latencies: list[float] = []
         with clock.part("total"):
             for batch in timed:
+                start, paused = time.perf_counter(), clock.seconds["paused"]
                 fitting.run(batch, work)
-    timed_numbers = [number for batch in timed for number in batch]
-    speed.articles, speed.tokens = len(timed_numbers), sum(predicted[number].tokens for number in timed_numbers)
+                latencies.append(time.perf_counter() - start - (clock.seconds["paused"] - paused))
     clock.seconds["total"] -= clock.seconds["paused"]
-    speed.seconds = clock.seconds
-    speed.batch_size, speed.peak_memory_gb = fitting.size, peak_memory_gb(device)
-    return predicted, speed
-
-
-def _chunks(items: Sequence[Item], size: int) -> list[list[Item]]:
-    return [list(items[start : start + size]) for start in range(0, len(items), size)]
+    done = [predicted[number] for batch in timed for number in batch]
+    return predicted, ProcessSpeed(
+        batch_size=fitting.size,
+        seconds=clock.seconds,
+        latencies=latencies if batching == STATIC else [prediction.seconds for prediction in done],
+        articles=len(done),
+        tokens=sum(prediction.tokens for prediction in done),
+        tokenise=examples.seconds,
+        warmup_articles=warmed_up,
+        peak_memory_gb=peak_memory_gb(device),
+    )
 
 
 def _spread(items: Sequence[Item], count: int) -> tuple[list[Item], list[Item]]:

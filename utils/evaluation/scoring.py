@@ -142,27 +142,15 @@ def write_results(
 
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
-    """Scores and speed as a few lines for people."""
-    figures = [
-        f"{name.replace('rouge', 'ROUGE-').replace('bleu', 'BLEU')} {value:.2f}"
-        for name, value in scores.items()
-        if isinstance(value, float) and name != "loss"
-    ]
-    beams = scores.get("generation", {}).get("num_beams")
+    """Scores and speed as a few lines for people, by the names that they have in the files."""
     lines = [
-        f"{scores['split']}: {scores['examples']} examples, "
-        + (f"{beams} beams, " if beams else "")
-        + f"{scores['precision']} on {speed['device']}",
-        "  " + "   ".join([*figures, f"loss {scores['loss']:.3f}"]),
+        f"{scores['split']}: {scores['examples']} examples, {scores['precision']} on {speed['device']}",
+        "  ".join(f"{name} {value:.2f}" for name, value in scores.items() if isinstance(value, float)),
     ]
     if speed["timed_articles"]:
-        latency = "  ".join(f"{name} {value:.0f}" for name, value in speed["latency_ms"].items())
-        each = "batch of" if speed["batching"] == "static" else "article among"
-        seconds = "  ".join(f"{name} {value:.2f}" for name, value in speed["seconds"].items())
         lines += [
-            f"  {speed['articles_per_second']:.2f} articles/s, {speed['generated_tokens_per_second']:.0f} tokens/s, "
-            f"{speed['timed_articles']} articles timed after {speed['warmup_articles']} to warm up",
-            f"  ms per {each} {speed['batch_size']}: {latency}",
-            f"  seconds: {seconds}; peak memory {speed['peak_memory_gb']:.2f} GB",
+            f"{speed['articles_per_second']:.2f} articles/s, {speed['generated_tokens_per_second']:.0f} tokens/s, peak "
+            f"memory {speed['peak_memory_gb']:.2f} GB, batch {speed['batch_size']} ({speed['batching']})",
+            "latency_ms " + "  ".join(f"{name} {value:.0f}" for name, value in speed["latency_ms"].items()),
         ]
-    return "\n".join(lines)
+    return "\n  ".join(lines)

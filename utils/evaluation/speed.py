@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,13 @@ class ProcessSpeed:
     """
 
     batch_size: int
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    latencies: list[float] = field(default_factory=list)
-    articles: int = 0
-    tokens: int = 0
-    tokenise: float = 0.0
-    warmup_articles: int = 0
-    peak_memory_gb: float = 0.0
+    seconds: Mapping[str, float]
+    latencies: Sequence[float]
+    articles: int
+    tokens: int
+    tokenise: float
+    warmup_articles: int
+    peak_memory_gb: float
 
 
 def speed_report(
@@ -55,8 +55,8 @@ def speed_report(
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
     counts, edges = np.zeros(0, dtype=int), np.zeros(0)
     if len(milliseconds):
-        latency = {"mean": float(milliseconds.mean())}
-        latency |= {f"p{point}": float(np.percentile(milliseconds, point)) for point in PERCENTILES}
+        values = [milliseconds.mean(), *np.percentile(milliseconds, PERCENTILES)]
+        latency = dict(zip(latency, map(float, values), strict=True))
         counts, edges = np.histogram(milliseconds, bins=BINS)
     return {
         "articles_per_second": articles / total if articles else None,

@@ -20,8 +20,6 @@ from utils.machine import PRECISIONS
 from utils.tasks import TASKS, find_task
 from utils.tasks.task import Task
 
-DATA, PREDICTION, HARDWARE, OUTPUT = "data", "prediction", "hardware and precision", "output"
-
 
 @dataclass(frozen=True, kw_only=True)
 class EvalArguments:
@@ -37,15 +35,17 @@ class EvalArguments:
     )
     data_dir: str = option(positional=True, help=f"directory with {{train,val,test}}.{{source,target}}, or {PLACES}")
     save_dir: str = option(positional=True, help="where results are written")
-    task: str = option(
-        TASKS[0],
-        section=PREDICTION,
-        help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file that defines a task",
+    tokenizer: str | None = option(
+        None, section="data", help="vocabulary; by default the one that lies with the weights"
     )
-    tokenizer: str | None = option(None, section=DATA, help="vocabulary; by default the one that lies with the weights")
     type_path: str = option("test", choices=SPLITS, help="split to score")
     n_obs: int = option(-1, least=-1, help="examples to use; -1 for all")
-    bs: int = option(8, section=PREDICTION, least=1, help="examples per process and batch")
+    task: str = option(
+        TASKS[0],
+        section="prediction",
+        help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file that defines a task",
+    )
+    bs: int = option(8, least=1, help="examples per process and batch")
     batching: str = option(
         CONTINUOUS,
         choices=BATCHINGS,
@@ -62,13 +62,13 @@ class EvalArguments:
         least=0,
         help="of --do_sample; the draws also depend on --bs, --batching, the processes, and where a run was resumed",
     )
-    info: str | None = option(None, section=OUTPUT, help="a text to store with the scores")
+    info: str | None = option(None, section="output", help="a text to store with the scores")
     dump_args: bool = option(False, help="also print the resolved arguments, which eval_arguments.yaml always holds")
     json_summary: str | None = option(None, help="file for scores, speed and arguments as one JSON object")
     debug: bool = option(False, help="log more, such as the time of each article")
     device: str | None = option(
         None,
-        section=HARDWARE,
+        section="hardware and precision",
         help="cpu, cuda, or cuda:N for the N-th GPU; by default cuda where there is a GPU. Under torchrun each process "
         "takes a GPU of its own",
     )

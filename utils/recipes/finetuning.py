@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.tasks.task import Task
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
+from utils.training.options import Plan
 from utils.training.precision import keeps_master_weights, precision_name
-from utils.training.trainer import EXPORT, Plan, train
+from utils.training.trainer import EXPORT, train
 
 # What the order of the training examples and the meaning of the optimizer's state depend on, besides the data.
 LASTING_OPTIONS = (
@@ -79,11 +80,9 @@ def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any]
         task.encode(splits["val"], "val"),
         task.collate,
         args.data,
-        seed=args.run.seed,
-        processes=args.hardware.processes,
-        max_steps=args.optimisation.max_steps,
-        max_epochs=args.optimisation.max_epochs,
-        pin_memory=args.hardware.gpus > 0,
+        args.optimisation,
+        args.hardware,
+        args.run.seed,
     )
     plan = Plan(
         args.run,
@@ -145,12 +144,10 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
 
 def write_records(args: FinetuneArguments, output_dir: Path) -> None:
     """Write arguments.yaml and environment.json; those of an earlier run, and its metrics, are kept under a number."""
-    names = [output_dir / name for name in ("arguments.yaml", "environment.json", "metrics.csv")]
-    kept = [re.fullmatch(r"\w+\.(\d+)\.\w+", path.name) for path in output_dir.iterdir()]
-    number = 1 + max((int(match[1]) for match in kept if match), default=0)
-    for path in names:
-        if path.exists():
-            path.rename(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+    number = next(n for n in count(1) if not (output_dir / f"arguments.{n}.yaml").exists())
+    for stem, suffix in (("arguments", "yaml"), ("environment", "json"), ("metrics", "csv")):
+        if (path := output_dir / f"{stem}.{suffix}").exists():
+            path.rename(output_dir / f"{stem}.{number}.{suffix}")
     (output_dir / "arguments.yaml").write_text(yaml.safe_dump(args.settings()))
     (output_dir / "environment.json").write_text(json.dumps(environment(args.hardware.gpus), indent=2) + "\n")
 

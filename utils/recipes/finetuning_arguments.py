@@ -14,7 +14,7 @@ from utils.data.options import DataOptions
 from utils.data.places import is_streamed
 from utils.tasks import TASKS, find_task
 from utils.tasks.task import Task
-from utils.training.options import RUN, HardwareOptions, OptimisationOptions, RunOptions
+from utils.training.options import HardwareOptions, OptimisationOptions, RunOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class FinetuneArguments:
 
     task: str = option(
         TASKS[0],
-        section=RUN,
+        section="run",
         help=f"what to train: {', '.join(TASKS)}, or the path of a Python file that defines a task",
     )
     run: RunOptions

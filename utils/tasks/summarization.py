@@ -18,8 +18,6 @@ from utils.progress import is_first
 from utils.tasks.task import Prediction
 from utils.tasks.text_to_text import TextToText, TextToTextEvalOptions, TextToTextOptions
 
-SCORING = "scoring"
-
 
 @dataclass(frozen=True)
 class SummarizationEvalOptions(TextToTextEvalOptions):
@@ -27,7 +25,7 @@ class SummarizationEvalOptions(TextToTextEvalOptions):
 
     rouge_mode: str = option(
         ROUGE_MODES[0],
-        section=SCORING,
+        section="scoring",
         choices=ROUGE_MODES,
         help="rouge-score: Google's package; rouge-1.5.5: the figures of the Perl script that papers report",
     )

@@ -29,7 +29,6 @@ from utils.progress import Clock
 from utils.tasks.generation_options import GenerationOptions, check_generation
 from utils.tasks.task import Prediction, Task
 
-TEXTS = "texts"
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
 LOSSES_AT_ONCE = 8
 
@@ -38,11 +37,11 @@ LOSSES_AT_ONCE = 8
 class TextToTextOptions(ModelOptions):
     """The options of finetune.py."""
 
-    label_smoothing: float = option(
-        0.0, section=loading.REGULARISATION, least=0, most=1, help="probability spread over the vocabulary"
-    )
+    label_smoothing: float = option(0.0, least=0, most=1, help="probability spread over the vocabulary")
     source_field: str | None = option(
-        None, section=TEXTS, help="column of the sources in a set that is streamed; by default as published sets do it"
+        None,
+        section="texts",
+        help="column of the sources in a set that is streamed; by default as published sets do it",
     )
     target_field: str | None = option(None, help="column of the targets in a set that is streamed")
     max_source_length: int = option(1024, least=3, help="tokens a source is cut to")
@@ -79,7 +78,7 @@ class TextToTextEvalOptions(GenerationOptions):
 
     source_field: str | None = option(
         None,
-        section=TEXTS,
+        section="texts",
         help="column of the sources where data_dir is no directory; by default as published sets do it",
     )
     target_field: str | None = option(None, help="column of the targets where data_dir is no directory")

@@ -35,6 +35,8 @@ class Patience(EarlyStopping):
         trainer.should_stop = trainer.should_stop or self.stopped
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking and not torch.isfinite(value := trainer.callback_metrics[self.monitor]):
+            raise RunError(f"{self.monitor} is {value.item()}: the run has diverged; try a lower --learning_rate")
         super().on_validation_end(trainer, pl_module)
         step, data = trainer.global_step, trainer.datamodule
         epochs = data.epoch(step + 1)  # that are finished
@@ -156,7 +158,7 @@ class CountSkippedSteps(Callback):
                 trainer,
                 f"{self.in_a_row} steps in a row, up to step {trainer.global_step}, were skipped because gradients "
                 f"overflow fp16 even at a loss scale of {scaler.get_scale():g}; try --bf16, or a --learning_rate lower "
-                f"than {pl_module.optimisation.learning_rate:g}",
+                f"than {pl_module.plan.optimisation.learning_rate:g}",
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from utils.data.batches import Batch, Batches, Collate, Examples, evaluation_bat
 from utils.data.options import DataOptions
 from utils.data.order import RunOrder, TrainOrder
 from utils.data.streaming import PREFETCHED, StreamedExamples, StreamLoader, TrainStream
+from utils.training.options import HardwareOptions, OptimisationOptions
 
 
 class TrainingData(pl.LightningDataModule):
@@ -28,9 +29,8 @@ class TrainingData(pl.LightningDataModule):
     Args:
         train: examples, or a stream of them.
         collate: makes a batch of some examples.
-        processes: that train together.
-        max_steps, max_epochs: the length of the run, by whichever ends it first. With neither it is one epoch.
-        pin_memory: whether batches go to a GPU.
+        optimisation: gives the length of the run by steps or epochs, whichever ends it first. With neither it is one
+            epoch.
 
     Attributes:
         steps_per_epoch: None for a stream, whose length nobody knows.
@@ -44,12 +44,9 @@ class TrainingData(pl.LightningDataModule):
         val: Examples,
         collate: Collate,
         options: DataOptions,
-        *,
+        optimisation: OptimisationOptions,
+        hardware: HardwareOptions,
         seed: int,
-        processes: int,
-        max_steps: int = -1,
-        max_epochs: int | None = None,
-        pin_memory: bool = False,
     ) -> None:
         super().__init__()
         self.train, self.val, self.collate = train, val, collate
@@ -59,15 +56,16 @@ class TrainingData(pl.LightningDataModule):
         self.loader_options = {
             "num_workers": options.num_workers,
             "generator": torch.Generator(),  # a loader must not draw from the random state that dropout draws from
-            "pin_memory": pin_memory,
+            "pin_memory": hardware.gpus > 0,
             "worker_init_fn": _outlive_sigterm,
         }
         self.steps_per_epoch: int | None = None
+        max_steps, max_epochs = optimisation.max_steps, optimisation.max_epochs
         if self.streams:
-            self.examples_per_step: float = self._stream(0, processes).examples_per_step
+            self.examples_per_step: float = self._stream(0, hardware.processes).examples_per_step
             self.total_steps = max_steps
         else:
-            order = self._order(0, processes)
+            order = self._order(0, hardware.processes)
             self.steps_per_epoch, self.examples_per_step = order.steps, order.examples_per_step
             epochs = 1 if max_epochs is None and max_steps < 0 else max_epochs
             lengths = [max_steps] * (max_steps > 0) + ([epochs * order.steps] if epochs is not None else [])

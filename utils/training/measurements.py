@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
@@ -41,8 +42,7 @@ def seconds(start: Stamp, end: Stamp) -> float:
 
 def step_time_percentiles(times: list[float]) -> dict[str, float]:
     """`step_time_p50` and so on, in the unit of the times."""
-    points = torch.tensor(PERCENTILES, dtype=torch.float64) / 100
-    values = torch.tensor(times, dtype=torch.float64).quantile(points).tolist()
+    values = np.percentile(times, PERCENTILES).tolist()
     return {f"step_time_p{point}": value for point, value in zip(PERCENTILES, values, strict=True)}
 
 
@@ -66,7 +66,7 @@ class Measurements(Callback):
         self.tokens = self.samples = 0
         # Of the run so far, over all processes.
         self.step_times: list[float] = []
-        self.run_tokens = self.run_samples = self.run_seconds = self.peak_memory_gb = 0.0
+        self.run_tokens = self.run_samples = self.run_seconds = 0.0
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: list[Batch], batch_idx: int
@@ -102,7 +102,7 @@ class Measurements(Callback):
         # A step takes as long as its slowest process does.
         worst = torch.tensor([peak_memory_gb(device), sum(times), *times], dtype=torch.float64, device=device)
         tokens, samples = strategy.reduce(totals, reduce_op="sum").tolist()
-        self.peak_memory_gb, elapsed, *times = strategy.reduce(worst, reduce_op="max").tolist()
+        peak, elapsed, *times = strategy.reduce(worst, reduce_op="max").tolist()
         self.steps, self.tokens, self.samples = [], 0, 0
         self.step_times += times
         self.run_tokens += tokens
@@ -112,7 +112,7 @@ class Measurements(Callback):
             "tokens_per_second": tokens / elapsed,
             "samples_per_second": samples / elapsed,
             **step_time_percentiles(times),
-            "peak_memory_gb": self.peak_memory_gb,
+            "peak_memory_gb": peak,
         }
 
 

@@ -19,7 +19,7 @@ from utils.data.batches import Batch
 from utils.memory import FittingSize
 from utils.tasks.task import Task
 from utils.training.optim import build_optimizer, build_schedule
-from utils.training.options import HardwareOptions, OptimisationOptions
+from utils.training.options import Plan
 from utils.training.precision import MasterWeights, fsdp_precision
 
 
@@ -29,10 +29,6 @@ class TrainingModule(pl.LightningModule):
     The loss of an optimizer step is the mean over all targets of its micro-batches on all processes. The step is
     optimised by hand, as Lightning calls it, since its number of targets must be known before the first micro-batch's
     gradients are computed.
-
-    Args:
-        total_steps: optimizer steps of the whole run, for the schedule.
-        identity: what a run that goes on from a checkpoint must share with this one; checkpoints carry it.
 
     Attributes:
         train_loss: mean loss of the last step over its targets, on all processes.
@@ -44,24 +40,11 @@ class TrainingModule(pl.LightningModule):
     grad_norm: Tensor
     lr: float
 
-    def __init__(
-        self,
-        task: Task[Any],
-        model: nn.Module,
-        optimisation: OptimisationOptions,
-        hardware: HardwareOptions,
-        *,
-        eval_batch_size: int,
-        total_steps: int,
-        seed: int,
-        identity: dict[str, Any],
-    ) -> None:
+    def __init__(self, task: Task[Any], model: nn.Module, plan: Plan, total_steps: int, eval_batch_size: int) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.task = task
+        self.task, self.plan, self.total_steps = task, plan, total_steps
         self.model = model.train()  # from_pretrained gives eval mode, and Lightning keeps what it finds
-        self.optimisation, self.hardware = optimisation, hardware
-        self.total_steps, self.seed, self.identity = total_steps, seed, identity
         self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
         self.eval_batch_size = FittingSize(eval_batch_size, "--eval_batch_size")
 
@@ -92,7 +75,7 @@ class TrainingModule(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clip the gradient, once it is unscaled, by its norm."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if limit := self.optimisation.gradient_clip_val:
+        if limit := self.plan.optimisation.gradient_clip_val:
             norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
         else:
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -121,16 +104,16 @@ class TrainingModule(pl.LightningModule):
                 yield
 
     def configure_optimizers(self) -> dict[str, Any]:
-        options = self.optimisation
-        optimizer = build_optimizer(self.model, options, self.hardware)
+        options = self.plan.optimisation
+        optimizer = build_optimizer(self.model, options, self.plan.hardware)
         schedule = build_schedule(options.lr_scheduler, optimizer, options.warmup_steps, self.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def configure_model(self) -> None:
         """Shard the network over all processes, layer by layer, for --strategy fsdp (Zhao et al., 2023)."""
-        if self.hardware.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
+        if self.plan.hardware.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
             return
-        options = {"mesh": self.device_mesh["data_parallel"], "mp_policy": fsdp_precision(self.hardware)}
+        options = {"mesh": self.device_mesh["data_parallel"], "mp_policy": fsdp_precision(self.plan.hardware)}
         for layer in self.model.layers:
             fully_shard(layer, **options)
         fully_shard(self.model, **options)
@@ -143,7 +126,7 @@ class TrainingModule(pl.LightningModule):
             if "cuda" in self.random_states[rank] and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self.random_states[rank]["cuda"].cpu())
         elif rank > 0:
-            torch.manual_seed(int(np.random.SeedSequence((self.seed, rank)).generate_state(1)[0]))
+            torch.manual_seed(int(np.random.SeedSequence((self.plan.run.seed, rank)).generate_state(1)[0]))
 
     # ---- Validation
 
@@ -190,7 +173,7 @@ class TrainingModule(pl.LightningModule):
         if self.trainer.world_size > 1:
             checkpoint["random_states"] = [{}] * self.trainer.world_size
             dist.all_gather_object(checkpoint["random_states"], states)
-        checkpoint["identity"] = self.identity
+        checkpoint["identity"] = self.plan.identity
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.random_states = checkpoint["random_states"]

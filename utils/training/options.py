@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from bart.errors import InputError
 from utils.cli import option
 
-RUN, TRAINING = "run", "training"
-VALIDATION, HARDWARE = "validation", "hardware and precision"
 POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, transformers' default
 COSINE_CYCLES = 4  # decays of cosine_w_restarts (Loshchilov & Hutter, 2017); transformers' default of 1 has no restart
 # Their names and options in transformers.
@@ -30,7 +31,7 @@ LAST = "last"  # what --resume_from_checkpoint calls the newest checkpoint of --
 class RunOptions:
     """What a run does, where it writes, and when it saves, validates and logs."""
 
-    config: str | None = option(None, section=RUN, help="YAML file of these options by name; the command line wins")
+    config: str | None = option(None, section="run", help="YAML file of these options by name; the command line wins")
     output_dir: str = option("results", help="where logs, checkpoints, the export and scores are written")
     do_train: bool = option(False, help="train on the train split")
     do_predict: bool = option(False, help="score the test split, with the best checkpoint after training")
@@ -49,7 +50,7 @@ class RunOptions:
 
     val_check_interval: float = option(
         1.0,
-        section=VALIDATION,
+        section="validation",
         above=0,
         help="validate every so many epochs (up to 1), or every so many training samples (above 1)",
     )
@@ -74,7 +75,7 @@ class OptimisationOptions:
 
     optimizer: str = option(
         "adamw",
-        section=TRAINING,
+        section="training",
         choices=OPTIMIZERS,
         help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
         "fused AdamW and our lamb serve",
@@ -104,7 +105,10 @@ class HardwareOptions:
     """Devices, processes and precision. --gpus, --accelerator and --devices agree once the object is made."""
 
     gpus: int | None = option(
-        None, section=HARDWARE, least=0, help="GPUs of this machine to train on; 0 trains on the CPU; by default 1"
+        None,
+        section="hardware and precision",
+        least=0,
+        help="GPUs of this machine to train on; 0 trains on the CPU; by default 1",
     )
     accelerator: str | None = option(None, choices=("cpu", "gpu"), help="with --devices, another way to say --gpus")
     devices: int | None = option(
@@ -141,18 +145,18 @@ class HardwareOptions:
 
     def _resolve_devices(self) -> None:
         """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
-        launched = int(os.environ["LOCAL_WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ else None
+        launched = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
         accelerator = self.accelerator or ("cpu" if self.gpus == 0 else "gpu")
-        if self.gpus is not None and (accelerator == "gpu") != (self.gpus > 0):
-            raise InputError(f"--accelerator is {accelerator} and --gpus is {self.gpus}; give one of them")
         devices = self.devices or self.gpus or launched or 1
-        if self.gpus and devices != self.gpus:
-            raise InputError(f"--devices is {devices} and --gpus is {self.gpus}; give one of them")
-        if launched is not None and devices != launched:
-            name = "gpus" if self.gpus else "devices"
+        gpus = devices if accelerator == "gpu" else 0
+        if self.gpus not in (None, gpus):
+            raise InputError(
+                f"--gpus is {self.gpus}, but --accelerator {accelerator} with {devices} devices; give --gpus"
+            )
+        if launched and devices != launched:
+            name = "gpus" if gpus else "devices"
             raise InputError(f"--{name} is {devices}; torchrun started {launched} processes on this machine")
-        resolved = {"accelerator": accelerator, "devices": devices, "gpus": devices if accelerator == "gpu" else 0}
-        for name, value in resolved.items():
+        for name, value in {"accelerator": accelerator, "devices": devices, "gpus": gpus}.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -160,3 +164,23 @@ class HardwareOptions:
         """Processes that train together on all machines."""
         # WORLD_SIZE alone is also set by schedulers of single processes.
         return int(os.environ["WORLD_SIZE"]) if "LOCAL_WORLD_SIZE" in os.environ else self.devices
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training run.
+
+    Attributes:
+        settings: all options by name, for the loggers.
+        metric: the figure of validation that makes a checkpoint the best one.
+        identity: what a run that goes on from a checkpoint must share with the one that wrote it.
+        checkpoint: to go on from.
+    """
+
+    run: RunOptions
+    hardware: HardwareOptions
+    optimisation: OptimisationOptions
+    settings: Mapping[str, Any]
+    metric: str
+    identity: dict[str, Any]
+    checkpoint: Path | None

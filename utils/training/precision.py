@@ -28,9 +28,8 @@ def half_dtype(hardware: HardwareOptions) -> torch.dtype | None:
 
 def precision_name(hardware: HardwareOptions) -> str:
     """The precision as `utils.machine.PRECISIONS` names it."""
-    return (
-        "tf32" if hardware.tf32 else {None: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[half_dtype(hardware)]
-    )
+    half = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(half_dtype(hardware), "fp32")
+    return "tf32" if hardware.tf32 else half
 
 
 def keeps_master_weights(hardware: HardwareOptions) -> bool:
@@ -140,9 +139,7 @@ def keep_state_dtypes(optimizer: Optimizer) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for number, values in saved.items():
             state = optimizer.state[parameters[number]]
-            for name, value in values.items():
-                if isinstance(value, Tensor) and value.dtype != state[name].dtype:
-                    state[name] = value.to(state[name].device)
+            state |= {name: v.to(state[name].device) for name, v in values.items() if isinstance(v, Tensor)}
         saved.clear()
 
     optimizer.register_load_state_dict_pre_hook(remember)

@@ -6,8 +6,6 @@ import json
 import logging
 import platform
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -41,31 +39,11 @@ from utils.training.checkpoints import (
 from utils.training.datamodule import TrainingData
 from utils.training.measurements import Measurements, StartClock, run_summary
 from utils.training.module import TrainingModule
-from utils.training.options import LAST, HardwareOptions, OptimisationOptions, RunOptions
+from utils.training.options import LAST, Plan, RunOptions
 from utils.training.precision import half_dtype, trainer_precision
 
 logger = logging.getLogger(__name__)
 EXPORT = "export"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A training run.
-
-    Attributes:
-        settings: all options by name, for the loggers.
-        metric: the figure of validation that makes a checkpoint the best one.
-        identity: what a run that goes on from a checkpoint must share with the one that wrote it.
-        checkpoint: to go on from.
-    """
-
-    run: RunOptions
-    hardware: HardwareOptions
-    optimisation: OptimisationOptions
-    settings: Mapping[str, Any]
-    metric: str
-    identity: dict[str, Any]
-    checkpoint: Path | None
 
 
 def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> None:
@@ -82,16 +60,7 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
         logger.info("going on from %s", plan.checkpoint)
         if is_first():
             keep_as_last(plan.checkpoint, output_dir)
-    module = TrainingModule(
-        task,
-        model,
-        plan.optimisation,
-        plan.hardware,
-        eval_batch_size=data.options.eval_batch_size,
-        total_steps=data.total_steps,
-        seed=plan.run.seed,
-        identity=plan.identity,
-    )
+    module = TrainingModule(task, model, plan, data.total_steps, data.options.eval_batch_size)
     checkpoints, callbacks = build_callbacks(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, callbacks)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -154,7 +154,9 @@ def test_the_slowest_process_gives_the_time_and_all_give_the_articles() -> None:
         "device": "cpu",
     }
     nothing = {"total": 0.0, "encode": 0.0, "detokenise": 0.0}
-    report = speed_report([ProcessSpeed(8, nothing)], "continuous", torch.device("cpu"), resumed=9)
+    report = speed_report(
+        [ProcessSpeed(8, nothing, [], 0, 0, 0.0, 0, 1.0)], "continuous", torch.device("cpu"), resumed=9
+    )
     assert report["articles_per_second"] is report["generated_tokens_per_second"] is None
     assert set(report["latency_ms"].values()) == {None}
     assert report["latency_histogram"] == {"edges_ms": [], "counts": []}

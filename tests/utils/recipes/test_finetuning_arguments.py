@@ -64,9 +64,9 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
     [
         (["--fp16", "--bf16"], "--fp16 and --bf16 exclude"),
         (["--gpus", "0", "--fp16"], "--fp16 needs a GPU"),
-        (["--gpus", "0", "--accelerator", "gpu"], "--accelerator is gpu and --gpus is 0"),
-        (["--gpus", "2", "--accelerator", "cpu"], "--accelerator is cpu and --gpus is 2"),
-        (["--gpus", "2", "--devices", "3"], "--devices is 3 and --gpus is 2"),
+        (["--gpus", "0", "--accelerator", "gpu"], "--gpus is 0, but --accelerator gpu with 1 devices"),
+        (["--gpus", "2", "--accelerator", "cpu"], "--gpus is 2, but --accelerator cpu with 2 devices"),
+        (["--gpus", "2", "--devices", "3"], "--gpus is 2, but --accelerator gpu with 3 devices"),
         (["--strategy", "fsdp", "--bf16", "--amp_level", "O2"], "--strategy fsdp and --amp_level O2"),
         (["--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
         (["--strategy", "fsdp", "--optimizer", "lamb"], "--strategy fsdp and --optimizer lamb exclude"),

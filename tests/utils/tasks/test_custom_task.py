@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,9 +13,10 @@ import finetune
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, rows, same, weights
+from tests.utils.training.test_callbacks import add_callback
+from tests.utils.training.test_interruption import Interrupt
 from utils.tasks import find_task
 from utils.tasks.summarization import Summarization
-from utils.training.module import TrainingModule
 
 REVERSING = Path(__file__).with_name("reversing.py")
 
@@ -57,15 +55,8 @@ def test_a_task_in_one_short_file_trains_goes_on_where_it_was_ended_and_is_score
     summary = json.loads((whole / "train_summary.json").read_text())
     assert summary["val_accuracy"] == max(accuracies)  # by which the best checkpoint is chosen
 
-    train = TrainingModule.training_step
-
-    def asked_to_end(self: TrainingModule, *arguments: Any) -> Any:
-        if self.trainer.global_step == 100:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return train(self, *arguments)
-
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(TrainingModule, "training_step", asked_to_end)
+        add_callback(patch, Interrupt("asked", 100, in_validation=False))
         finetune.main([*options, "--output_dir", str(parts)])
     finetune.main([*options, "--output_dir", str(parts), "--resume_from_checkpoint", "last", "--do_predict"])
     for column in ("train_loss", "val_accuracy"):

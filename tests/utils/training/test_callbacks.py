@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,8 +165,6 @@ def overflow_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> list[Tensor
 
 def test_all_processes_stop_and_name_the_examples_of_the_one_that_failed(options: list[str], tmp_path: Path) -> None:
     _, whole = bad_step(options)
-    start = options.index("--gpus")
-    options[start : start + 2] = ["--accelerator", "cpu"]
     options += ["--train_batch_size", "2"]
     statuses = forked.finish(forked.start(options, tmp_path / "run", ranks=2, before=partial(poison, math.nan)))
     assert statuses == [1, 1]
@@ -216,3 +215,9 @@ def test_a_run_whose_steps_are_all_skipped_ends(
     message = "4 steps in a row, up to step 9, were skipped .* loss scale of 8; try --bf16, or a --learning_rate lower"
     with pytest.raises(RunError, match=message):
         train("run")
+
+
+def test_a_metric_that_is_not_finite_ends_a_run_that_watches_it() -> None:
+    trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={"val_loss": torch.tensor(math.nan)})
+    with pytest.raises(RunError, match="val_loss is nan: the run has diverged; try a lower --learning_rate"):
+        callbacks.Patience("val_loss", "min", patience=2, min_epochs=1).on_validation_end(trainer, None)

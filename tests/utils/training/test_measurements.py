@@ -116,8 +116,6 @@ def test_two_processes_log_what_both_did(tiny: list[str], tmp_path: Path) -> Non
     """Processes have batches of unlike length, so that twice one's tokens are not the sum; stand-ins do not count."""
     output = tmp_path / "run"
     total = sum(tokens_of_steps(tiny, 2))
-    start = tiny.index("--gpus")
-    tiny[start : start + 2] = ["--accelerator", "cpu"]
     # In steps of 12 and 10 examples, in which each process has 6 and 5 micro-batches, and a stand-in.
     cut = ["--train_batch_size", "1", "--gradient_accumulation_steps", "6", "--max_epochs", "2"]
     forked.run([*tiny, *cut], output, ranks=2)

@@ -62,8 +62,6 @@ def test_training_does_not_depend_on_how_a_step_is_cut(
     expected = train("whole", *common)
     for number, options in enumerate(cuts):
         assert_trained_alike(expected, train(f"cut{number}", *common, *options))
-    start = tiny.index("--gpus")
-    tiny[start : start + 2] = ["--accelerator", "cpu"]
     for number, options in enumerate(on_two):
         output = tmp_path / f"two{number}"
         forked.run([*tiny, *common, *options], output, ranks=2, before=compute_in_double)

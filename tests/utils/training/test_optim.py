@@ -51,28 +51,19 @@ class Recorder(Optimizer):
         self.options = options
 
 
-class FusedAdam(Recorder):
-    pass
-
-
-class FusedLAMB(Recorder):
-    pass
+FusedAdam, FusedLAMB = (type(name, (Recorder,), {}) for name in ("FusedAdam", "FusedLAMB"))
 
 
 def install(
-    monkeypatch: pytest.MonkeyPatch, classes: tuple[type, ...] | None = (FusedAdam, FusedLAMB), extensions: bool = True
+    monkeypatch: pytest.MonkeyPatch, classes: tuple[type, ...] = (FusedAdam, FusedLAMB), extensions: bool = True
 ) -> None:
-    """A stand-in for NVIDIA's apex, or for the package of that name on PyPI, which has no such classes or module."""
-    apex = types.ModuleType("apex")
-    apex.__path__ = []  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "apex", apex)
-    monkeypatch.delitem(sys.modules, "apex.optimizers", raising=False)
-    if classes is not None:
-        module = types.ModuleType("apex.optimizers")
-        vars(module).update({optimizer.__name__: optimizer for optimizer in classes})
-        monkeypatch.setitem(sys.modules, "apex.optimizers", module)
+    """A stand-in for NVIDIA's apex, or for the package of that name on PyPI, which has no such classes."""
+    apex, optimizers = types.ModuleType("apex"), types.ModuleType("apex.optimizers")
+    vars(optimizers).update({optimizer.__name__: optimizer for optimizer in classes})
     # None in sys.modules makes the import fail.
-    monkeypatch.setitem(sys.modules, "amp_C", types.ModuleType("amp_C") if extensions else None)
+    parts = {"apex": apex, "apex.optimizers": optimizers, "amp_C": types.ModuleType("amp_C") if extensions else None}
+    for name, module in parts.items():
+        monkeypatch.setitem(sys.modules, name, module)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -128,9 +119,7 @@ def test_apex_on_gpus(half: dict[str, Any], model: nn.Module, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("missing", "hardware", "message"),
     [
-        ("the module", {}, "https://github.com/NVIDIA/apex (PyPI's apex is another package)"),
-        ("the classes", {}, "https://github.com/NVIDIA/apex (PyPI's apex is another package)"),
-        ("any apex", {}, "built with its CUDA extensions from https://github.com/NVIDIA/apex"),
+        ("classes", {}, "https://github.com/NVIDIA/apex (PyPI's apex is another package)"),
         ("CUDA extensions", {}, "built with its CUDA extensions from https://github.com/NVIDIA/apex"),
         ("GPUs", {"gpus": 0}, "this run is on the CPU"),
     ],
@@ -143,11 +132,7 @@ def test_without_apex_one_line_says_what_is_missing_and_what_serves(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    classes = {"the module": None, "the classes": ()}.get(missing, (FusedAdam, FusedLAMB))
-    install(monkeypatch, classes, extensions=missing != "CUDA extensions")
-    if missing == "any apex":
-        for module in ("apex", "apex.optimizers", "amp_C"):
-            monkeypatch.setitem(sys.modules, module, None)
+    install(monkeypatch, () if missing == "classes" else (FusedAdam, FusedLAMB), missing != "CUDA extensions")
     for name, stand_in in (("fused_adam", AdamW), ("fused_lamb", Lamb)):
         caplog.clear()
         with caplog.at_level(logging.INFO):

@@ -50,8 +50,6 @@ class Ending(Summarization):
 def options(tmp_path: Path) -> list[str]:
     """With dropout, and a validation after every fourth step."""
     options = write_tiny_run(tmp_path / "tiny")
-    start = options.index("--gpus")
-    options[start : start + 2] = ["--accelerator", "cpu"]
     return [
         *(*options, "--do_train", "--sortish_sampler", "--train_batch_size", "2", "--max_steps", str(STEPS)),
         *("--learning_rate", "1e-3", "--dropout", "0.2", "--val_check_interval", "16"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from bart.errors import InputError
 from tests import forked
 from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, same, weights
 from tests.utils.training.test_callbacks import POISONED, add_callback, poison
+from tests.utils.training.test_interruption import Interrupt, Killed
 from utils.data import pairs, streaming
 from utils.errors import RunError
 from utils.tasks.summarization import Summarization
@@ -49,21 +48,6 @@ def tiny(tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     ]
 
 
-class Killed(Exception):
-    pass
-
-
-class EndAt(pl.Callback):
-    def __init__(self, step: int, how: str) -> None:
-        self.step, self.how = step, how
-
-    def on_train_batch_start(self, trainer: pl.Trainer, *_: object) -> None:
-        if trainer.global_step == self.step:
-            if self.how == "killed":
-                raise Killed
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
 def test_an_interrupted_run_ends_as_the_uninterrupted_one(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,10 +57,10 @@ def test_an_interrupted_run_ends_as_the_uninterrupted_one(
     monkeypatch.setattr(pairs, "Reader", lambda *given: begun.append(given[2]) or reader(*given))
     expected = weights(train("whole"))
     assert begun == [None] * 3
-    for step, how, workers in ((2, "killed", 0), (6, "killed", 1), (9, "asked to end", 0)):
+    for step, how, workers in ((2, "killed", 0), (6, "killed", 1), (9, "asked", 0)):
         name = f"run{step}"
         with monkeypatch.context() as patch, pytest.raises(Killed if how == "killed" else SystemExit):
-            add_callback(patch, EndAt(step, how))
+            add_callback(patch, Interrupt(how, step, in_validation=False))
             train(name, "--num_workers", workers)
         begun.clear()
         checkpoint = checkpoint_of(tmp_path / name)
@@ -91,8 +75,6 @@ def test_two_processes_train_as_one(train: Train, tiny: list[str], tmp_path: Pat
     """Two epochs of 21 examples, so that the last step of each has one."""
     tiny += ["--max_steps", "8", "--dropout", "0", "--attention_dropout", "0", "--n_train", "21"]
     expected = weights(train("one"))
-    start = tiny.index("--gpus")
-    tiny[start : start + 2] = ["--accelerator", "cpu"]
     tiny += ["--gradient_accumulation_steps", "1"]
     forked.run(tiny, tmp_path / "two", ranks=2, before=short_windows_in_double)
     torch.testing.assert_close(weights(tmp_path / "two"), expected, rtol=0, atol=ALIKE)
