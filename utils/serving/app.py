@@ -158,7 +158,8 @@ class Service:
         most = self.args.max_articles_per_request
         # Splitting takes ten times as long as counting, so texts that are far too long are not split.
         if long_documents in ("join", "resummarize") and sum(map(len, texts)) > most * self.limit:
-            tokens = sum(map(len, self.tokenizer(texts)["input_ids"]))
+            # Windows do not hold the white space between them.
+            tokens = sum(map(len, self.tokenizer([" ".join(text.split()) for text in texts])["input_ids"]))
             if tokens > most * self.limit:
                 raise HTTPException(413, f"the request has {tokens} tokens; allowed: {most} windows of {self.limit}")
         rounds = Rounds(texts, self.tokenizer, self.positions, long_documents, self.limit)

@@ -112,6 +112,11 @@ def test_bad_requests_get_one_line(client: TestClient, status: int, message: str
     assert "\n" not in error and len(error) < 250
 
 
+def test_white_space_makes_no_windows(client: TestClient, texts: list[str]) -> None:
+    answer = client.post("/summarize", json={"text": f"{texts[0]}{' ' * 15_000}{texts[1]}"})
+    assert (answer.status_code, answer.json()["articles"]) == (200, 2)
+
+
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
 def test_what_a_page_of_another_origin_can_send_is_refused(client: TestClient, content_type: str | None) -> None:
     """Browsers send these types without asking; before JSON they ask by OPTIONS, and no answer lets them."""
