@@ -293,9 +293,9 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/healthz")
     async def healthz() -> Response:
         """200 while articles are decoded, 500 if nothing is decoded any more."""
-        alive = service.engine.thread.is_alive()
-        content = {"status": "ok" if alive else "failed", "queue": service.engine.waiting}
-        return JSONResponse({**content, "batch": service.engine.in_work}, 200 if alive else 500)
+        engine = service.engine
+        content = {"status": "failed" if engine.ended else "ok", "queue": engine.waiting, "batch": engine.in_work}
+        return JSONResponse(content, 500 if engine.ended else 200)
 
     @app.get("/metrics")
     async def metrics() -> Response:
