@@ -158,7 +158,8 @@ class Service:
         most = self.args.max_articles_per_request
         # Splitting takes ten times as long as counting, so texts that are far too long are not split.
         if long_documents in ("join", "resummarize") and sum(map(len, texts)) > most * self.limit:
-            tokens = sum(map(len, self.tokenizer(texts)["input_ids"]))
+            # Windows do not hold the white space between them.
+            tokens = sum(map(len, self.tokenizer([" ".join(text.split()) for text in texts])["input_ids"]))
             if tokens > most * self.limit:
                 raise HTTPException(413, f"the request has {tokens} tokens; allowed: {most} windows of {self.limit}")
         rounds = Rounds(texts, self.tokenizer, self.positions, long_documents, self.limit)
@@ -292,9 +293,9 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/healthz")
     async def healthz() -> Response:
         """200 while articles are decoded, 500 if nothing is decoded any more."""
-        alive = service.engine.thread.is_alive()
-        content = {"status": "ok" if alive else "failed", "queue": service.engine.waiting}
-        return JSONResponse({**content, "batch": service.engine.in_work}, 200 if alive else 500)
+        engine = service.engine
+        content = {"status": "failed" if engine.ended else "ok", "queue": engine.waiting, "batch": engine.in_work}
+        return JSONResponse(content, 500 if engine.ended else 200)
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -66,7 +66,8 @@ class Engine:
         on_generated: called with the number of ids generated for each article.
 
     Attributes:
-        thread: started by the caller; while it is alive, articles are decoded.
+        thread: started by the caller.
+        ended: whether nothing is decoded any more; it was stopped, or has failed for good.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Engine:
         self._turn = 0  # the greatest of all articles that were in a batch
         self._in_work: dict[int, _Article] = {}  # by number
         self._numbers = itertools.count()
-        self._ended = False
+        self.ended = False
         self.thread = threading.Thread(target=self._run, name="decoding", daemon=True)
 
     @property
@@ -126,7 +127,7 @@ class Engine:
         """
         key = tuple(sorted(options.items()))
         with self._changed:
-            if self._ended:
+            if self.ended:
                 raise DecodingFailed
             waiting = self.waiting
             if limited and waiting + len(sources) > self.max_queue:
@@ -148,7 +149,7 @@ class Engine:
     def stop(self) -> None:
         """End the thread after the present step; articles that are not done get DecodingFailed."""
         with self._changed:
-            self._ended = True
+            self.ended = True
             self._changed.notify()
 
     def _run(self) -> None:
@@ -157,14 +158,14 @@ class Engine:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._queues or self._ended)
-                    if self._ended:
+                    self._changed.wait_for(lambda: self._queues or self.ended)
+                    if self.ended:
                         return
                     options = next(iter(self._queues))
                 self._decode(options)
         finally:
             with self._changed:
-                self._ended = True
+                self.ended = True
                 for article in itertools.chain(*self._queues.values(), self._in_work.values()):
                     article.fail()
                 self._queues.clear()
@@ -177,7 +178,7 @@ class Engine:
         def arrivals(room: int) -> list[tuple[int, Sequence[int]]]:
             nonlocal running
             with self._changed:
-                if self._ended:
+                if self.ended:
                     raise DecodingFailed
                 others_wait = len(self._queues) > (options in self._queues)
                 new = [] if running and others_wait else self._take(options, room)

@@ -34,13 +34,9 @@ def build_report(
     """Write the page of a run, or one that compares several, and its charts as PNGs into a folder beside it.
 
     Args:
-        folders: run directories.
         output: the page's file; by default `report.html` in the run's directory, or `comparison.html` beside the first
             run's directory. The charts go to a folder of the same name with `_figures` at the end.
         split: whose articles are shown; by default the first of test, val and train that was scored.
-
-    Returns:
-        The page's path.
 
     Raises:
         InputError: a directory is not a run's, a file of it is damaged, or the output cannot be written.
@@ -112,11 +108,7 @@ def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
 
 
 def write_report(folder: str | os.PathLike[str], split: str | None = None) -> None:
-    """Write the report of a run that has just ended; since the run is done, whatever goes wrong here is a warning.
-
-    Args:
-        split: as for `build_report`.
-    """
+    """Write the report of a run that has just ended; since the run is done, whatever goes wrong here is a warning."""
     try:
         path = build_report([folder], split=split)
     except Exception as error:
