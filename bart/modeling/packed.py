@@ -39,21 +39,6 @@ TINY = torch.finfo(torch.float32).tiny  # a row's largest value where all are ze
 Layer = BartEncoderLayer | BartDecoderLayer
 
 
-class PlainLinear(nn.Module):
-    """A linear layer of torch, and the activation after it."""
-
-    def __init__(self, weight: Tensor, bias: Tensor, activation: str | None = None) -> None:
-        """weight (O, I), bias (O,)."""
-        super().__init__()
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
-        self.activation = activation
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(…, I) -> (…, O)."""
-        return _activated(F.linear(states, self.weight, self.bias), self.activation)
-
-
 class PackedLinear(nn.Module):
     """A linear layer whose weight has the block layout that oneDNN's matrix kernels read, and the activation after it.
 
@@ -61,16 +46,17 @@ class PackedLinear(nn.Module):
     several times as long as the product itself.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, rows: int, activation: str | None = None) -> None:
-        """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call."""
+    def __init__(self, weight: Tensor, bias: Tensor, rows: int | None, activation: str | None = None) -> None:
+        """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call, or None: do not pack."""
         super().__init__()
-        self.weight = pack(weight, rows)
+        self.multiply = F.linear if rows is None else packed_linear
+        self.weight = weight if rows is None else pack(weight, rows)
         self.bias = bias
         self.activation = activation
 
     def forward(self, states: Tensor) -> Tensor:
         """(…, I) -> (…, O)."""
-        return _activated(packed_linear(states, self.weight, self.bias), self.activation)
+        return _activated(self.multiply(states, self.weight, self.bias), self.activation)
 
 
 class Int8Linear(nn.Module):
@@ -278,7 +264,7 @@ class Packer:
         bias = _joined([linear.bias for linear in linears] if bias is None else [bias]).to(self.dtype)
         if self.is_int8:
             return Int8Linear(weight, bias, rows, activation, dtype or self.dtype, self.kernels)
-        return PackedLinear(weight, bias, rows, activation) if self.packs else PlainLinear(weight, bias, activation)
+        return PackedLinear(weight, bias, rows if self.packs else None, activation)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
