@@ -17,11 +17,10 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
     into the Hub cache (`HF_HOME`); without a network, or under `HF_HUB_OFFLINE=1`, the cached copy serves.
 
     Args:
-        path_or_name: a folder, a file, or a Hub name; `~` is expanded.
-        patterns: glob patterns of the files wanted from a Hub repository, for example `["*.json", "*.safetensors"]`.
+        patterns: glob patterns of the files wanted from a Hub repository.
 
     Returns:
-        The path as given, or the folder of the repository's newest snapshot. That folder holds those of the wanted
+        The path, `~` expanded, or the folder of the repository's newest snapshot. That folder holds those of the wanted
         files that the repository has; offline it may hold fewer, so the caller checks for what it needs.
 
     Raises:

@@ -47,10 +47,7 @@ class Sources:
 class Batch:
     """The articles that are being decoded, which may have joined at different times.
 
-    Args:
-        max_length: greatest length of a sequence.
-        kept: a list to which each step appends the scores (R, V) after all rules, or None.
-        first: the articles to begin with.
+    Arguments are those of `decode`.
 
     Attributes:
         numbers: those by which the caller knows the articles.

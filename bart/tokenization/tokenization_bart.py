@@ -202,7 +202,6 @@ class BartTokenizer:
         Ids as in BART: `<s> <pad> </s> <unk>` are 0 to 3, then the 256 bytes, the merges, and `<mask>` last.
 
         Args:
-            texts: the training texts, read once.
             vocab_size: number of ids, at least 261. Text that yields fewer merges gives a smaller vocabulary.
             min_frequency: how often a pair must occur to be merged, at least 1.
 
@@ -292,13 +291,6 @@ class BartTokenizer:
         """The `input_ids` that `tokenizer(texts, max_length=max_length, truncation=True)` gives, but faster.
 
         Long texts are encoded in parts, cut where no token can span the cut, and only until there are enough tokens.
-
-        Args:
-            texts: B texts.
-            max_length: tokens to keep of a text, special tokens included, at least 3.
-
-        Raises:
-            InputError: as for a call.
         """
         _check_integer("max_length", max_length, 3)
         room = max_length - 2
