@@ -80,11 +80,7 @@ class Batch:
         if more > 0:
             self.keep([*range(count), *[0] * more])  # copies, which are replaced at once
             done = [*done, *range(count, count + more)]
-        self.replace(done[: len(new.numbers)], new)
-        return done[len(new.numbers) :]
-
-    def replace(self, places: list[int], new: Sources) -> None:
-        """Put articles into the places of as many others."""
+        places, left = done[: len(new.numbers)], done[len(new.numbers) :]
         cache, search = self._begun(new)
         index = torch.tensor(places, dtype=torch.long, device=self.model.device)
         self.cache.replace(index, cache)
@@ -97,6 +93,7 @@ class Batch:
             ids = padded(self.ids, 1, width, NO_ID)
             ids[index] = padded(new.ids, 1, width, NO_ID)
             self._set_ids(ids)
+        return left
 
     def keep(self, places: list[int]) -> None:
         """Go on with the articles in these places only."""
