@@ -55,12 +55,7 @@ class Batch:
     """
 
     def __init__(
-        self,
-        model: Model,
-        config: GenerationConfig,
-        max_length: int,
-        kept: list[Tensor] | None,
-        first: Sources,
+        self, model: Model, config: GenerationConfig, max_length: int, kept: list[Tensor] | None, first: Sources
     ) -> None:
         self.model = model
         self.config = config

@@ -18,13 +18,7 @@ from torch import Tensor, nn
 from bart.errors import InputError
 from bart.generation.cache import additive
 from bart.modeling.kernels import MOST_KEYS, WIDTH, Kernels, PackedCodes, load
-from bart.modeling.layers import (
-    ACTIVATIONS,
-    BartAttention,
-    BartDecoderLayer,
-    BartEncoderLayer,
-    attend,
-)
+from bart.modeling.layers import ACTIVATIONS, BartAttention, BartDecoderLayer, BartEncoderLayer, attend
 from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
 
 logger = logging.getLogger(__name__)
@@ -229,14 +223,11 @@ class Packer:
             self.dtype = torch.float32
         self.packs = on_cpu and precision != "fp16" and why_not_packed(self.dtype) is None
         self.kernels = load() if on_cpu and precision != "fp16" else None
+        has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
         # Of queries, keys and values; and of what a feed-forward block has inside, which is rounded to 8 bits next.
-        self.encoder_dtype = self.decoder_dtype = self.inner_dtype = self.dtype
-        if self.is_int8:
-            self.inner_dtype = torch.bfloat16
-            if torch.cpu.get_capabilities().get("avx512_bf16", False):
-                self.encoder_dtype = self.decoder_dtype = torch.bfloat16
-            elif self.kernels is not None:
-                self.decoder_dtype = torch.bfloat16
+        self.encoder_dtype = torch.bfloat16 if self.is_int8 and has_bf16 else self.dtype
+        self.decoder_dtype = torch.bfloat16 if self.is_int8 and (has_bf16 or self.kernels is not None) else self.dtype
+        self.inner_dtype = torch.bfloat16 if self.is_int8 else self.dtype
 
     def replace_modules(self, own: Layer, original: Layer) -> None:
         """Give a layer of the copy fast modules with the weights of the original layer."""
