@@ -17,11 +17,10 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
     into the Hub cache (`HF_HOME`); without a network, or under `HF_HUB_OFFLINE=1`, the cached copy serves.
 
     Args:
-        path_or_name: a folder, a file, or a Hub name; `~` is expanded.
-        patterns: glob patterns of the files wanted from a Hub repository, for example `["*.json", "*.safetensors"]`.
+        patterns: glob patterns of the files wanted from a Hub repository.
 
     Returns:
-        The path as given, or the folder of the repository's newest snapshot. That folder holds those of the wanted
+        The path, `~` expanded, or the folder of the repository's newest snapshot. That folder holds those of the wanted
         files that the repository has; offline it may hold fewer, so the caller checks for what it needs.
 
     Raises:
@@ -34,26 +33,18 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
     path = Path(text).expanduser()
     if path.exists():
         return path
-    if _looks_like_path(text):
+    if text.startswith((".", "/", "~")) or text.endswith(_FILE_SUFFIXES) or text.count("/") > 1 or "\\" in text:
         raise InputError(f"{text}: no such file or folder")
-    return _snapshot(text, patterns)
-
-
-def _looks_like_path(text: str) -> bool:
-    return text.startswith((".", "/", "~")) or text.endswith(_FILE_SUFFIXES) or text.count("/") > 1 or "\\" in text
-
-
-def _snapshot(name: str, patterns: list[str]) -> Path:
     # Imported here: local paths, the common case, need not wait for an HTTP client to load. The client's base error
     # comes from huggingface_hub because its releases differ in the client (httpx, httpx2).
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, allow_patterns=patterns))
+        folder = Path(snapshot_download(text, allow_patterns=patterns))
     except HFValidationError:
         raise InputError(
-            f"{name!r} is neither a file or folder here nor a Hub name: give a folder, a checkpoint file, or a name of "
+            f"{text!r} is neither a file or folder here nor a Hub name: give a folder, a checkpoint file, or a name of "
             "the form name or organisation/name"
         ) from None
     except LocalEntryNotFoundError as error:
@@ -61,15 +52,15 @@ def _snapshot(name: str, patterns: list[str]) -> Path:
         partial = getattr(error, "snapshot_path", None)
         if partial is None:
             raise InputError(
-                f"{name}: no such file or folder here, and the Hub cannot be reached (or HF_HUB_OFFLINE is set) while "
+                f"{text}: no such file or folder here, and the Hub cannot be reached (or HF_HUB_OFFLINE is set) while "
                 "its cache lacks this repository: connect once, or give a local folder"
             ) from error
         folder = Path(partial)
     except (HTTPError, OSError) as error:  # also where there is no such repository, or HF_TOKEN gives no access
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"{name}: no such file or folder here, and not to be had from the Hub: {reason[:400]}"
+            f"{text}: no such file or folder here, and not to be had from the Hub: {reason[:400]}"
         ) from error
     if not folder.is_dir() or not any(folder.iterdir()):
-        raise InputError(f"{name}: the Hub repository has none of the files {', '.join(patterns)}")
+        raise InputError(f"{text}: the Hub repository has none of the files {', '.join(patterns)}")
     return folder

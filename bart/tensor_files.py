@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import pickle
 import re
-import struct
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,20 +13,6 @@ import torch
 from safetensors import SafetensorError
 
 from bart.errors import InputError
-
-# What torch's restricted unpickler raises on damaged bytes: found by flipping and cutting bytes of real files.
-_DAMAGED = (
-    OSError,
-    pickle.UnpicklingError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    struct.error,
-)
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -71,7 +55,7 @@ def _read_torch(path: Path, zipped: bool) -> dict[str, Any]:
         ):
             warnings.filterwarnings("ignore", "Detected pickle protocol")  # the error below says more
             content = torch.load(path if mapped else file, map_location="cpu", weights_only=True, mmap=mapped)
-    except _DAMAGED as error:
+    except Exception as error:  # torch's restricted unpickler raises nearly anything on damaged bytes
         foreign = re.search(r"Unsupported (?:global: GLOBAL|class) ([\w.]+)", str(error))
         if foreign is None:
             raise InputError(f"{path}: a damaged, truncated or foreign torch file") from error

@@ -82,7 +82,9 @@ def test_options_and_configs(argv: list[object], tmp_path: Path, run: Run) -> No
     assert "--max_source_length is 65; the model has 64" in run(finetune, *argv, "--max_source_length", "65")
     assert "--val_max_target_length is 99" in run(finetune, *argv, "--val_max_target_length", "99")
     assert "needs --tokenizer" in run(finetune, *[word for word in argv if "tokenizer" not in str(word)])
-    assert "no such config file" in run(finetune, *argv, "--config_path", tmp_path / "absent.json")
+    assert "absent.json: cannot be read: No such file" in run(
+        finetune, *argv, "--config_path", tmp_path / "absent.json"
+    )
     (tmp_path / "file").write_text("")
     assert "file: cannot be written" in run(finetune, *argv, "--output_dir", tmp_path / "file")
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "encoder_layer": 3}))

@@ -128,8 +128,6 @@ class BartConfig:
             InputError: the file is missing, is not a JSON object, or holds a bad field (the message names the file).
         """
         path = Path(path)
-        if not path.exists():
-            raise InputError(f"{path}: no such config file")
         fields = read_json(path)
         try:
             return cls(**fields)

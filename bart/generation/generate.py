@@ -162,12 +162,7 @@ def generate_many(
 
 
 @torch.no_grad()
-def generate_live(
-    model: Model,
-    arrivals: Arrivals,
-    batch_size: int,
-    **options: Any,
-) -> Iterator[GeneratedArticle]:
+def generate_live(model: Model, arrivals: Arrivals, batch_size: int, **options: Any) -> Iterator[GeneratedArticle]:
     """Generate for sources that arrive while others are decoded, and then join these.
 
     In fp32 each article gets the ids that `generate` gives it alone.

@@ -1,8 +1,8 @@
 """Rules that change the scores of the next token: bans, forced tokens, penalties, and the filters of sampling.
 
 A rule is a callable ``rule(prefixes, scores) -> scores``, which may overwrite the scores it gets. Rows do not influence
-each other, so a row's scores do not depend on the rest of the batch. Each rule computes the values of the logits
-processor of transformers that it names.
+each other, so a row's scores do not depend on the rest of the batch. Each function that makes a rule names the logits
+processor of transformers whose values the rule computes.
 
 Shapes: B articles, K beams, R = B·K decoder rows (row r belongs to article r // K), t ids of the longest row so far,
 the start token included, V vocabulary, S source length. ``scores`` is (R, V) float32: log-probabilities with beams,

@@ -47,10 +47,7 @@ class Sources:
 class Batch:
     """The articles that are being decoded, which may have joined at different times.
 
-    Args:
-        max_length: greatest length of a sequence.
-        kept: a list to which each step appends the scores (R, V) after all rules, or None.
-        first: the articles to begin with.
+    Arguments are those of `decode`.
 
     Attributes:
         numbers: those by which the caller knows the articles.
@@ -58,12 +55,7 @@ class Batch:
     """
 
     def __init__(
-        self,
-        model: Model,
-        config: GenerationConfig,
-        max_length: int,
-        kept: list[Tensor] | None,
-        first: Sources,
+        self, model: Model, config: GenerationConfig, max_length: int, kept: list[Tensor] | None, first: Sources
     ) -> None:
         self.model = model
         self.config = config
@@ -83,11 +75,7 @@ class Batch:
         if more > 0:
             self.keep([*range(count), *[0] * more])  # copies, which are replaced at once
             done = [*done, *range(count, count + more)]
-        self.replace(done[: len(new.numbers)], new)
-        return done[len(new.numbers) :]
-
-    def replace(self, places: list[int], new: Sources) -> None:
-        """Put articles into the places of as many others."""
+        places, left = done[: len(new.numbers)], done[len(new.numbers) :]
         cache, search = self._begun(new)
         index = torch.tensor(places, dtype=torch.long, device=self.model.device)
         self.cache.replace(index, cache)
@@ -100,6 +88,7 @@ class Batch:
             ids = padded(self.ids, 1, width, NO_ID)
             ids[index] = padded(new.ids, 1, width, NO_ID)
             self._set_ids(ids)
+        return left
 
     def keep(self, places: list[int]) -> None:
         """Go on with the articles in these places only."""

@@ -1,8 +1,7 @@
 """The two ways to choose the next ids of the articles in a batch, `TokenSearch` and `BeamGroups`.
 
-A search holds K hypotheses of each article; articles may have begun at different times. The loop of `schedule` asks it
-for the ids to read next, and gives it the scores of the ids that may follow. Articles leave and join as rows of its
-state.
+A search holds K hypotheses of each article. The loop of `schedule` asks it for the ids to read next, and gives it the
+scores of the ids that may follow. Articles leave and join as rows of its state.
 
 Shapes: B articles, K hypotheses per article, R = B·K decoder rows (row r belongs to article r // K), T the greatest
 length, V vocabulary.

@@ -72,7 +72,6 @@ def load_pretrained(
     `.half()` or `.bfloat16()` for less.
 
     Args:
-        model_class: `BartForConditionalGeneration` or a class with its parameter names and constructor.
         path_or_name: a Hub-format directory (`model.safetensors` or `pytorch_model.bin`, whole or in shards), one such
             file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, or a Hub name.
         config: the architecture; the weights must fit it and its decoding fields become the generation defaults.
@@ -267,11 +266,7 @@ def save_pretrained(
     transformers knows the same arrangement under that name. Decoding options are written to generation_config.json
     alone. Each file is written under a temporary name and renamed.
 
-    Args:
-        model: its parameters are stored in their own precision.
-        config, generation: the model's.
-        directory: made if absent; files of the same names are replaced.
-        tokenizer: saved beside the weights when given.
+    Parameters are stored in their own precision. The directory is made if absent.
 
     Raises:
         InputError: the directory cannot be made.

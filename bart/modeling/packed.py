@@ -18,13 +18,7 @@ from torch import Tensor, nn
 from bart.errors import InputError
 from bart.generation.cache import additive
 from bart.modeling.kernels import MOST_KEYS, WIDTH, Kernels, PackedCodes, load
-from bart.modeling.layers import (
-    ACTIVATIONS,
-    BartAttention,
-    BartDecoderLayer,
-    BartEncoderLayer,
-    attend,
-)
+from bart.modeling.layers import ACTIVATIONS, BartAttention, BartDecoderLayer, BartEncoderLayer, attend
 from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
 
 logger = logging.getLogger(__name__)
@@ -39,21 +33,6 @@ TINY = torch.finfo(torch.float32).tiny  # a row's largest value where all are ze
 Layer = BartEncoderLayer | BartDecoderLayer
 
 
-class PlainLinear(nn.Module):
-    """A linear layer of torch, and the activation after it."""
-
-    def __init__(self, weight: Tensor, bias: Tensor, activation: str | None = None) -> None:
-        """weight (O, I), bias (O,)."""
-        super().__init__()
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
-        self.activation = activation
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(…, I) -> (…, O)."""
-        return _activated(F.linear(states, self.weight, self.bias), self.activation)
-
-
 class PackedLinear(nn.Module):
     """A linear layer whose weight has the block layout that oneDNN's matrix kernels read, and the activation after it.
 
@@ -61,16 +40,17 @@ class PackedLinear(nn.Module):
     several times as long as the product itself.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, rows: int, activation: str | None = None) -> None:
-        """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call."""
+    def __init__(self, weight: Tensor, bias: Tensor, rows: int | None, activation: str | None = None) -> None:
+        """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call, or None: do not pack."""
         super().__init__()
-        self.weight = pack(weight, rows)
+        self.multiply = F.linear if rows is None else packed_linear
+        self.weight = weight if rows is None else pack(weight, rows)
         self.bias = bias
         self.activation = activation
 
     def forward(self, states: Tensor) -> Tensor:
         """(…, I) -> (…, O)."""
-        return _activated(packed_linear(states, self.weight, self.bias), self.activation)
+        return _activated(self.multiply(states, self.weight, self.bias), self.activation)
 
 
 class Int8Linear(nn.Module):
@@ -243,14 +223,11 @@ class Packer:
             self.dtype = torch.float32
         self.packs = on_cpu and precision != "fp16" and why_not_packed(self.dtype) is None
         self.kernels = load() if on_cpu and precision != "fp16" else None
+        has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
         # Of queries, keys and values; and of what a feed-forward block has inside, which is rounded to 8 bits next.
-        self.encoder_dtype = self.decoder_dtype = self.inner_dtype = self.dtype
-        if self.is_int8:
-            self.inner_dtype = torch.bfloat16
-            if torch.cpu.get_capabilities().get("avx512_bf16", False):
-                self.encoder_dtype = self.decoder_dtype = torch.bfloat16
-            elif self.kernels is not None:
-                self.decoder_dtype = torch.bfloat16
+        self.encoder_dtype = torch.bfloat16 if self.is_int8 and has_bf16 else self.dtype
+        self.decoder_dtype = torch.bfloat16 if self.is_int8 and (has_bf16 or self.kernels is not None) else self.dtype
+        self.inner_dtype = torch.bfloat16 if self.is_int8 else self.dtype
 
     def replace_modules(self, own: Layer, original: Layer) -> None:
         """Give a layer of the copy fast modules with the weights of the original layer."""
@@ -278,7 +255,7 @@ class Packer:
         bias = _joined([linear.bias for linear in linears] if bias is None else [bias]).to(self.dtype)
         if self.is_int8:
             return Int8Linear(weight, bias, rows, activation, dtype or self.dtype, self.kernels)
-        return PackedLinear(weight, bias, rows, activation) if self.packs else PlainLinear(weight, bias, activation)
+        return PackedLinear(weight, bias, rows if self.packs else None, activation)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ _LEADING_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 _SPECIAL_TOKENS = (*_LEADING_TOKENS, "<mask>")
 _BYTES = 256
 _WORD_END = re.compile(r"(?<=\w) (?=[^\W\d_])")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CHARACTERS_PER_TOKEN = 4.6  # in English; results do not depend on it
 _FILES = ["tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"]
 Ids = Sequence[int] | torch.Tensor
@@ -202,12 +203,11 @@ class BartTokenizer:
         Ids as in BART: `<s> <pad> </s> <unk>` are 0 to 3, then the 256 bytes, the merges, and `<mask>` last.
 
         Args:
-            texts: the training texts, read once.
             vocab_size: number of ids, at least 261. Text that yields fewer merges gives a smaller vocabulary.
             min_frequency: how often a pair must occur to be merged, at least 1.
 
         Raises:
-            InputError: a size out of range, or texts that are empty or no strings.
+            InputError: a size out of range, or a single text.
         """
         smallest = _BYTES + len(_SPECIAL_TOKENS)
         _check_integer("vocab_size", vocab_size, smallest)
@@ -223,7 +223,7 @@ class BartTokenizer:
         )
         learner = Tokenizer(models.BPE())
         learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        learner.train_from_iterator(_training_texts(texts), trainer)
+        learner.train_from_iterator(texts, trainer)
         vocabulary = learner.get_vocab()
         merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
         model = models.BPE(vocab=vocabulary | {"<mask>": len(vocabulary)}, merges=merges)
@@ -292,13 +292,6 @@ class BartTokenizer:
         """The `input_ids` that `tokenizer(texts, max_length=max_length, truncation=True)` gives, but faster.
 
         Long texts are encoded in parts, cut where no token can span the cut, and only until there are enough tokens.
-
-        Args:
-            texts: B texts.
-            max_length: tokens to keep of a text, special tokens included, at least 3.
-
-        Raises:
-            InputError: as for a call.
         """
         _check_integer("max_length", max_length, 3)
         room = max_length - 2
@@ -368,10 +361,12 @@ class BartTokenizer:
             backend = self._with_other_prefix()
         try:
             return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-        except TypeError as error:
+        except TypeError:
             for index, text in enumerate(texts):
-                _check_unicode(f"texts[{index}]", text)
-            raise error
+                if found := _SURROGATE.search(text):
+                    at = f"{found[0]!r} at character {found.start()}"
+                    raise InputError(f"texts[{index}]: unpaired surrogate {at}") from None
+            raise
 
     def _with_other_prefix(self) -> Tokenizer:
         # A second pipeline, because a change of the first would race with other threads' calls.
@@ -396,25 +391,6 @@ def _as_list(values: Any) -> list[Any]:
 def _check_integer(name: str, value: object, smallest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
         raise InputError(f"{name}={value!r}: give a whole number from {smallest}")
-
-
-def _check_unicode(name: str, text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"{name}: unpaired surrogate {text[error.start]!r} at character {error.start}") from None
-
-
-def _training_texts(texts: Iterable[str]) -> Iterator[str]:
-    empty = True
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InputError(f"texts[{index}] must be a string, got {type(text).__name__}")
-        _check_unicode(f"texts[{index}]", text)
-        empty = empty and not text
-        yield text
-    if empty:
-        raise InputError("texts is empty: there is nothing to learn a vocabulary from")
 
 
 def _read_text(path: Path) -> str:

@@ -81,6 +81,7 @@ def test_resized_vocabulary_keeps_old_rows_and_its_logits() -> None:
     before = model(ids, decoder_input_ids=ids).logits
     model.resize_token_embeddings(57)
     after = model(ids, decoder_input_ids=ids).logits
+    assert 0.01 < model.model.shared.weight[50:].std() < 0.03 and not model.final_logits_bias[:, 50:].any()
     assert after.shape[-1] == model.config.vocab_size == model.final_logits_bias.shape[1] == 57
     torch.testing.assert_close(after[..., :50], before, rtol=0, atol=1e-12)
     assert model.model.decoder.embed_tokens.weight is model.lm_head.weight
