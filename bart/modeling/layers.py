@@ -177,7 +177,7 @@ class BartDecoderLayer(_Layer):
 
         Args:
             hidden: (B, T, D); with a cache (B, K, D), where beams take the place of positions.
-            self_mask: with a cache, broadcasts to (B, H, K, its columns); None means causal.
+            self_mask: broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None means causal.
             cross_mask: (B, 1, 1, S), or None.
             encoder_states: (B, S, D); not needed with a cache, which holds their keys and values.
             columns: the columns of the cache for the keys and values of these tokens.
@@ -260,12 +260,25 @@ class BartDecoder(_Stack):
         layers = [BartDecoderLayer(config) for _ in range(config.decoder_layers)]
         super().__init__(config, embed_tokens, layers, config.decoder_layerdrop)
 
-    def forward(self, input_ids: Tensor, encoder_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) and their mask (B, S) -> states (B, T, D)."""
-        cross_mask = _readable(attention_mask)
+    def forward(
+        self,
+        input_ids: Tensor,
+        encoder_states: Tensor,
+        encoder_attention_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) -> states (B, T, D).
+
+        attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
+        """
+        length = input_ids.shape[1]
+        self_mask = _readable(attention_mask)
+        if self_mask is not None:
+            self_mask = self_mask & self_mask.new_ones(length, length).tril()
+        cross_mask = _readable(encoder_attention_mask)
         hidden = self._embed(input_ids)
         for layer in self.layers:
-            hidden = self._run(layer, hidden, None, cross_mask, encoder_states)
+            hidden = self._run(layer, hidden, self_mask, cross_mask, encoder_states)
         return self.layer_norm(hidden)
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:

@@ -75,12 +75,14 @@ class BartModel(nn.Module):
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
         decoder_input_ids: Tensor,
+        decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """input_ids (B, S) and decoder_input_ids (B, T) -> decoder states (B, T, D), encoder states (B, S, D)."""
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
-        return self.decoder(decoder_input_ids, encoder_outputs, attention_mask), encoder_outputs
+        hidden = self.decoder(decoder_input_ids, encoder_outputs, attention_mask, decoder_attention_mask)
+        return hidden, encoder_outputs
 
 
 class BartForConditionalGeneration(nn.Module):
@@ -136,6 +138,7 @@ class BartForConditionalGeneration(nn.Module):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         encoder_outputs: Tensor | None = None,
     ) -> Seq2SeqOutput:
@@ -145,6 +148,7 @@ class BartForConditionalGeneration(nn.Module):
             input_ids: (B, S) source ids; not needed with encoder_outputs.
             attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
             decoder_input_ids: (B, T); when absent, the labels moved one place right behind the start token.
+            decoder_attention_mask: (B, T); None means causal only.
             labels: (B, T) target ids, -100 where no loss is wanted; the loss is their mean cross entropy.
             encoder_outputs: (B, S, D), what `encode` returned for the same source.
 
@@ -159,7 +163,9 @@ class BartForConditionalGeneration(nn.Module):
                 raise InputError("forward() needs decoder_input_ids or labels, and got neither")
             config = self.config
             decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
-        hidden, encoder_states = self.model(input_ids, attention_mask, decoder_input_ids, encoder_outputs)
+        hidden, encoder_states = self.model(
+            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
+        )
         logits = self._logits(hidden)
         loss = None
         if labels is not None:

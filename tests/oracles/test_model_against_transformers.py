@@ -93,6 +93,17 @@ def test_without_labels_the_logits_come_first() -> None:
     assert output[0] is output.logits
 
 
+def test_decoder_attention_mask() -> None:
+    theirs, ours = pair()
+    inputs = batch()
+    labels = inputs.pop("labels")
+    inputs["decoder_input_ids"] = labels.clamp(min=1)
+    mask = torch.ones_like(labels)
+    mask[0, 3:5] = 0  # a hole in the middle, where causality alone would let later positions read
+    inputs["decoder_attention_mask"] = mask
+    torch.testing.assert_close(ours(**inputs).logits, theirs(**inputs).logits, rtol=0, atol=EXACT)
+
+
 @pytest.mark.parametrize("family", ["bart", "mbart"])
 def test_the_same_draws_give_both_the_same_dropout_and_layerdrop(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def as_torch(shape: Sequence[int], probability: float) -> tuple[torch.Tensor, float]:
