@@ -55,7 +55,8 @@ class Journal:
             stored: dict[str, Any] = {}
             with suppress(InputError):  # missing or damaged
                 stored = read_json(record)
-            if self.folder.exists() and (other := difference(stored, json.loads(json.dumps(identity)))):
+            other = difference(stored, json.loads(json.dumps(identity))) if stored else "its run.json cannot be read"
+            if self.folder.exists() and other:
                 found = f"{self.folder} holds the progress of another run ({other})"
                 if not replace:
                     raise InputError(f"{found}: go on with that one, delete the folder, or name another directory")

@@ -51,15 +51,20 @@ def predict_share(
     device = model.device
     longest_first = sorted(todo, key=lambda number: -examples.lengths[number, 0])
     predicted: dict[int, Prediction] = {}
+    latencies: list[float] = []  # of static batches
     clock = Clock()
 
     def work(left: list[int], size: int) -> Iterator[int]:
-        for number, prediction in task.predict(model, examples, left, size, clock):
-            predicted[number] = prediction
-            journal.add(number, prediction)
-            bar.update()
-            logger.debug("example %d: %d tokens, %.0f ms", number, prediction.tokens, 1000 * prediction.seconds)
-            yield number
+        at_once = size if batching == STATIC else len(left)
+        for begin in range(0, len(left), at_once):
+            start, paused = time.perf_counter(), clock.seconds["paused"]
+            for number, prediction in task.predict(model, examples, left[begin : begin + at_once], size, clock):
+                predicted[number] = prediction
+                journal.add(number, prediction)
+                bar.update()
+                logger.debug("example %d: %d tokens, %.0f ms", number, prediction.tokens, 1000 * prediction.seconds)
+                yield number
+            latencies.append(time.perf_counter() - start - (clock.seconds["paused"] - paused))
 
     if batching == STATIC:
         chunks = range(0, len(longest_first), fitting.size)
@@ -78,12 +83,10 @@ def predict_share(
             fitting.run(batch, work)
         warmed_up = len(predicted)
         clock.seconds.clear()
-        latencies: list[float] = []
+        latencies.clear()
         with clock.part("total"):
             for batch in timed:
-                start, paused = time.perf_counter(), clock.seconds["paused"]
                 fitting.run(batch, work)
-                latencies.append(time.perf_counter() - start - (clock.seconds["paused"] - paused))
     clock.seconds["total"] -= clock.seconds["paused"]
     done = [predicted[number] for batch in timed for number in batch]
     return predicted, ProcessSpeed(

@@ -41,6 +41,8 @@ def describe(args: ShowArguments) -> str:
     """
     folder = Path(args.results_dir)
     scores, lines = read_json(folder / "test_scores.json"), read_lines(folder / "test_articles.jsonl")
+    if "rouge_mode" not in scores:
+        raise InputError(f"{folder}: its test_scores.json has no ROUGE, which is all that this command compares")
     try:
         articles = [json.loads(line) for line in lines]
         mode, beams = scores["rouge_mode"], scores["generation"]["num_beams"]

@@ -19,6 +19,7 @@ import yaml
 from bart.errors import InputError
 from utils.data.order import ORDER
 from utils.distributed import connected
+from utils.errors import RunError
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
 from utils.files import writable_folder
@@ -61,7 +62,13 @@ def run(args: FinetuneArguments) -> None:
         torch.set_float32_matmul_precision("high")
     pl.seed_everything(args.run.seed, verbose=False)
     if args.run.do_train:
-        train_on(args, task, splits)
+        try:
+            train_on(args, task, splits)
+        except RunError as error:  # the terminal gets it from the command
+            if is_first():
+                with (output_dir / "log.txt").open("a", encoding="utf-8") as log:
+                    log.write(f"{error}\n")
+            raise
     if test is not None:
         predict(args, task, test)
     if is_first():
@@ -144,12 +151,14 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
 
 def write_records(args: FinetuneArguments, output_dir: Path) -> None:
     """Write arguments.yaml and environment.json; those of an earlier run, and its metrics, are kept under a number."""
-    number = next(n for n in count(1) if not (output_dir / f"arguments.{n}.yaml").exists())
-    for stem, suffix in (("arguments", "yaml"), ("environment", "json"), ("metrics", "csv")):
+    files = (("arguments", "yaml"), ("environment", "json"), ("metrics", "csv"))
+    number = next(n for n in count(1) if not any((output_dir / f"{s}.{n}.{suffix}").exists() for s, suffix in files))
+    for stem, suffix in files:
         if (path := output_dir / f"{stem}.{suffix}").exists():
             path.rename(output_dir / f"{stem}.{number}.{suffix}")
     (output_dir / "arguments.yaml").write_text(yaml.safe_dump(args.settings()))
-    (output_dir / "environment.json").write_text(json.dumps(environment(args.hardware.gpus), indent=2) + "\n")
+    facts = {**environment(args.hardware.gpus), "processes": args.hardware.processes}
+    (output_dir / "environment.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
 def check_wandb(project: str | None) -> None:

@@ -56,6 +56,12 @@ class FinetuneArguments:
                 f"{stream}: --val_check_interval is {self.run.val_check_interval:g}, a part of an epoch; allowed: "
                 "training samples, above 1"
             )
+        if optimisation.min_epochs > 1:
+            raise InputError(f"{stream}: --min_epochs is {optimisation.min_epochs}; allowed: 0 or 1, which mean none")
+        if data.cache_dir is not None:
+            raise InputError(
+                f"--cache_dir is {data.cache_dir}, for token ids of line files; --data_dir {data.data_dir} is streamed"
+            )
         if data.max_tokens_per_batch is not None:
             raise InputError(
                 f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {data.data_dir} is streamed and "

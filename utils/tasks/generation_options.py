@@ -2,59 +2,75 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import make_dataclass
-from typing import Any, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Any
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from utils.cli import option
 
-# Every option of generate that bears on which ids come out, and what --help says of it.
-HELP = {
-    "num_beams": "num_beams of generate; 1 is greedy search",
-    "max_length": "max_length of generate: longest sequence, the start token included",
-    "min_length": "no end before the sequence is so long",
-    "max_new_tokens": "most ids after the start token, in place of --eval_max_gen_length",
-    "min_new_tokens": "fewest ids after the start token, in place of --min_length",
-    "num_beam_groups": "groups of diverse beam search",
-    "diversity_penalty": "taken off a token's score for each beam of an earlier group that chose it",
-    "length_penalty": "power of the length that a sequence's score is divided by",
-    "early_stopping": "with num_beams finished sequences, stop at once, where no better one is likely, or is possible",
-    "num_return_sequences": "sequences of each article; the best one is scored, the others are written beside it",
-    "do_sample": "draw tokens at random; see --seed",
-    "temperature": "scores are divided by it when sampling",
-    "top_k": "sample among so many best tokens; 0 for all",
-    "top_p": "sample among the best tokens that have this probability together",
-    "no_repeat_ngram_size": "no n-gram of this size occurs twice; 0 for off",
-    "encoder_no_repeat_ngram_size": "no n-gram of this size is taken from the source; 0 for off",
-    "repetition_penalty": "above 1, tokens that the sequence holds become less likely",
-    "bad_words_ids": "ids that are never generated, such as [[5], [6, 7]]",
-    "forced_bos_token_id": "the id after the start token",
-    "forced_eos_token_id": "the id, or ids such as [2, 3], in the last place of a longest sequence",
-    "pad_token_id": "fills sequences after their end",
-    "bos_token_id": "start token without decoder_start_token_id",
-    "eos_token_id": "the id, or ids such as [2, 3], that end one",
-    "decoder_start_token_id": "the first id of every sequence",
-}
 # Options that NVIDIA's scripts know by other names than generate does.
 SPELLINGS = {"num_beams": "eval_beams", "max_length": "eval_max_gen_length"}
-# Options with lists for values, which are written as JSON.
 JSON_OPTIONS = ("bad_words_ids", "eos_token_id", "forced_eos_token_id")
-EARLY_STOPPING = {"true": True, "false": False, "never": "never"}
 
 
-def _field(name: str) -> tuple[str, Any, Any]:
-    """A dataclass field for one of generate's options; None leaves it to the model's config."""
-    written = name in JSON_OPTIONS or name == "early_stopping"
-    kind = str if written else get_args(get_type_hints(GenerationConfig)[name] | None)[0]
-    choices = tuple(EARLY_STOPPING) if name == "early_stopping" else None
-    made = option(None, section="options of generate", choices=choices, help=HELP[name])
-    return SPELLINGS.get(name, name), kind | None, made
+@dataclass(frozen=True)
+class GenerationOptions:
+    """Every field of GenerationConfig that bears on which ids come out; None leaves it to the model's config."""
 
+    eval_beams: int | None = option(
+        None, section="options of generate", least=1, help="num_beams of generate; 1 is greedy search"
+    )
+    eval_max_gen_length: int | None = option(
+        None, least=2, help="max_length of generate: longest sequence, the start token included"
+    )
+    min_length: int | None = option(None, help="no end before the sequence is so long")
+    max_new_tokens: int | None = option(None, help="most ids after the start token, in place of --eval_max_gen_length")
+    min_new_tokens: int | None = option(None, help="fewest ids after the start token, in place of --min_length")
+    num_beam_groups: int | None = option(None, help="groups of diverse beam search")
+    diversity_penalty: float | None = option(
+        None, help="taken off a token's score for each beam of an earlier group that chose it"
+    )
+    length_penalty: float | None = option(None, help="power of the length that a sequence's score is divided by")
+    early_stopping: str | None = option(
+        None,
+        choices=("true", "false", "never"),
+        help="with num_beams finished sequences, true stops at once, false when a better one is unlikely, never when "
+        "none is possible",
+    )
+    num_return_sequences: int | None = option(
+        None,
+        help="sequences of each article; the best one is scored, the others are written beside it",
+    )
+    do_sample: bool | None = option(None, help="draw tokens at random; see --seed")
+    temperature: float | None = option(None, help="scores are divided by it when sampling")
+    top_k: int | None = option(None, help="sample among so many best tokens; 0 for all")
+    top_p: float | None = option(None, help="sample among the best tokens that have this probability together")
+    no_repeat_ngram_size: int | None = option(None, help="no n-gram of this size occurs twice; 0 for off")
+    encoder_no_repeat_ngram_size: int | None = option(
+        None, help="no n-gram of this size is taken from the source; 0 for off"
+    )
+    repetition_penalty: float | None = option(None, help="above 1, tokens that the sequence holds become less likely")
+    bad_words_ids: str | None = option(None, help="ids that are never generated, such as [[5], [6, 7]]")
+    forced_bos_token_id: int | None = option(None, help="the id after the start token")
+    forced_eos_token_id: str | None = option(
+        None, help="the id, or ids such as [2, 3], in the last place of a longest sequence"
+    )
+    pad_token_id: int | None = option(None, help="fills sequences after their end")
+    bos_token_id: int | None = option(None, help="start token without decoder_start_token_id")
+    eos_token_id: str | None = option(None, help="the id, or ids such as [2, 3], that end one")
+    decoder_start_token_id: int | None = option(None, help="the first id of every sequence")
 
-class GenerationOptions(make_dataclass("_Options", map(_field, HELP), frozen=True)):  # type: ignore[misc]
-    """The options of HELP, as `utils.cli.parse_dataclass` takes them."""
+    def __post_init__(self) -> None:
+        for new, old in (("max_new_tokens", "eval_max_gen_length"), ("min_new_tokens", "min_length")):
+            tokens, length = getattr(self, new), getattr(self, old)
+            if tokens is not None and length not in (None, tokens + 1):
+                raise InputError(
+                    f"--{new} is {tokens} and --{old} is {length}; allowed beside it: {tokens + 1}, for it counts the "
+                    "start token, or none"
+                )
 
     @property
     def generation(self) -> dict[str, Any]:
@@ -63,16 +79,18 @@ class GenerationOptions(make_dataclass("_Options", map(_field, HELP), frozen=Tru
         Raises:
             InputError: a list of ids is malformed.
         """
-        given = {name: getattr(self, SPELLINGS.get(name, name)) for name in HELP}
+        names = {field.name for field in dataclasses.fields(GenerationConfig)}
+        given = {name: getattr(self, SPELLINGS.get(name, name), None) for name in names}
         given = {name: value for name, value in given.items() if value is not None}
-        for name in given.keys() & {*JSON_OPTIONS}:
-            try:
-                given[name] = json.loads(given[name])
-            except json.JSONDecodeError:
-                allowed = "[[5], [6, 7]]" if name == "bad_words_ids" else "2, or [2, 3]"
-                raise InputError(f"--{name} is {given[name]!r}; allowed: ids such as {allowed}") from None
+        for name in JSON_OPTIONS:
+            if name in given:
+                try:
+                    given[name] = json.loads(given[name])
+                except json.JSONDecodeError:
+                    allowed = "[[5], [6, 7]]" if name == "bad_words_ids" else "2, or [2, 3]"
+                    raise InputError(f"--{name} is {given[name]!r}; allowed: ids such as {allowed}") from None
         if "early_stopping" in given:
-            given["early_stopping"] = EARLY_STOPPING[given["early_stopping"]]
+            given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
         return given
 
 

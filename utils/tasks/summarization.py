@@ -36,6 +36,7 @@ class SummarizationEvalOptions(TextToTextEvalOptions):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.wordnet_exceptions is not None and self.rouge_mode != "rouge-1.5.5":
             raise InputError(f"--wordnet_exceptions is of --rouge_mode rouge-1.5.5; --rouge_mode is {self.rouge_mode}")
 

@@ -240,9 +240,10 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
                     labels = labels.to(model.device)
                     batch = {"labels": labels, "attention_mask": mask[part], "encoder_outputs": states[part]}
                     each = smoothed_loss(teacher_forced(model, batch).logits, labels, reduction="none")
-                    sums = each.view(labels.shape).double().sum(dim=1)
-                    counts = (labels != IGNORE_INDEX).sum(dim=1)
-                    losses.update(zip(places[part], zip(sums.tolist(), counts.tolist(), strict=True), strict=True))
+                    sums = each.view(labels.shape).double().sum(dim=1).tolist()
+                    counts = (labels != IGNORE_INDEX).sum(dim=1).tolist()
+                    for place, loss, count in zip(places[part], sums, counts, strict=True):
+                        losses[place] = loss, count
 
         sources = [examples.sources[number].tolist() for number in numbers]
         for article in model.generate_many(sources, batch_size, encoded=note_losses, **self.options.generation):

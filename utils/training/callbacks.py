@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -120,10 +120,10 @@ class StopOnNonFinite(Callback):
             parts: list[list[int]] = [[] for _ in range(trainer.world_size)]
             torch.distributed.all_gather_object(parts, numbers)
             numbers = [number for part in parts for number in part]
-        end_run(
-            trainer,
+        order = "this epoch read the stream" if trainer.datamodule.streams else "they lie in the files"
+        raise RunError(
             f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; examples in its batch, counted from "
-            f"1 in the order of the data: {', '.join(map(str, sorted(numbers)))}",
+            f"1 as {order}: {', '.join(map(str, sorted(numbers)))}"
         )
 
 
@@ -154,11 +154,10 @@ class CountSkippedSteps(Callback):
         self.in_a_row = 0 if self.stepped else self.in_a_row + 1
         self.stepped = False
         if self.in_a_row == MAX_SKIPPED_IN_A_ROW:
-            end_run(
-                trainer,
+            raise RunError(
                 f"{self.in_a_row} steps in a row, up to step {trainer.global_step}, were skipped because gradients "
                 f"overflow fp16 even at a loss scale of {scaler.get_scale():g}; try --bf16, or a --learning_rate lower "
-                f"than {pl_module.plan.optimisation.learning_rate:g}",
+                f"than {pl_module.plan.optimisation.learning_rate:g}"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -166,10 +165,3 @@ class CountSkippedSteps(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.count = state_dict["count"]
-
-
-def end_run(trainer: pl.Trainer, message: str) -> NoReturn:
-    """End a run with a line in its log."""
-    if trainer.is_global_zero:
-        logger.error(message)  # for log.txt
-    raise RunError(message)

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+import xxhash
 from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
@@ -22,7 +23,7 @@ from bart.errors import InputError
 from bart.files import replacing
 from bart.modeling.checkpoint import read_file
 from utils.errors import RunError
-from utils.files import difference, file_digest
+from utils.files import difference
 from utils.training.lightning_internals import settle, take_sigterm
 from utils.training.options import LAST
 
@@ -206,7 +207,10 @@ def content_of(checkpoint: Path | None) -> str:
     """A checkpoint's name, optimizer step and a digest of its content."""
     if checkpoint is None:
         return "none"
-    return f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {file_digest(checkpoint)})"
+    with zipfile.ZipFile(checkpoint) as file:
+        parts = sorted((part.filename, part.file_size, part.CRC) for part in file.infolist())
+    digest = xxhash.xxh3_64_hexdigest(repr(parts).encode())
+    return f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {digest})"
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
@@ -259,7 +263,7 @@ def check_identity(path: Path, identity: Mapping[str, Any]) -> None:
             f"--resume_from_checkpoint {path}: another version of this code wrote it, which kept its place in the "
             "data in another way; --model_name_or_path takes its weights for a new run"
         )
-    if other := difference(*({**of, "data": None} for of in (stored, identity))):
+    if other := difference({**stored, "data": None}, {**identity, "data": None}):
         raise InputError(f"--resume_from_checkpoint {path}: {other}")
     if other := difference(stored["data"], identity["data"]):
         raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data: {other}")

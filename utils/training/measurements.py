@@ -172,7 +172,10 @@ def run_summary(trainer: pl.Trainer, checkpoints: ModelCheckpoint, best: Path) -
             **step_time_percentiles(measured.step_times),
             "train_loss": float(trainer.lightning_module.train_loss),
         }
-    summary |= {f"{name}{metric}": float(value) for name, value in (("last_", last), ("", score)) if value is not None}
+    if last is not None:
+        summary[f"last_{metric}"] = float(last)
+    if score is not None:
+        summary[metric] = float(score)
     return summary | {
         "best_checkpoint": best.name,
         "skipped_steps": _of(CountSkippedSteps, trainer).count,

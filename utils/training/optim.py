@@ -32,8 +32,8 @@ def build_optimizer(model: nn.Module, options: OptimisationOptions, hardware: Ha
     as it is given, or SGD with a momentum of 0.9, whose decay is an L2 penalty. fused_adam and fused_lamb are those of
     NVIDIA's apex where that can run, and otherwise adamw and lamb.
 
-    The training loop clips gradients (`--gradient_clip_val`), so that of apex's LAMB is off. AdamW and LAMB keep their
-    moments in fp32 whatever the weights are.
+    The training loop clips gradients (`--gradient_clip_val`), so the clip of apex's LAMB is off. AdamW and LAMB keep
+    their moments in fp32 whatever the weights are.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # Biases and norms are the parameters that are no matrices, whatever their names.

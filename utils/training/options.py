@@ -67,6 +67,10 @@ class RunOptions:
     def __post_init__(self) -> None:
         if not (self.do_train or self.do_predict):
             raise InputError("nothing to do: give --do_train, --do_predict or both")
+        if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
+            raise InputError(
+                f"--val_check_interval is {self.val_check_interval}; above 1 it counts training samples, so it is whole"
+            )
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,11 @@ class OptimisationOptions:
     def __post_init__(self) -> None:
         if self.max_steps == 0:
             raise InputError("--max_steps is 0; allowed: -1, or at least 1")
+        if self.lr_scheduler == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
+            raise InputError(
+                f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "
+                "allowed: above that"
+            )
 
 
 @dataclass(frozen=True)
@@ -149,10 +158,10 @@ class HardwareOptions:
         accelerator = self.accelerator or ("cpu" if self.gpus == 0 else "gpu")
         devices = self.devices or self.gpus or launched or 1
         gpus = devices if accelerator == "gpu" else 0
-        if self.gpus not in (None, gpus):
-            raise InputError(
-                f"--gpus is {self.gpus}, but --accelerator {accelerator} with {devices} devices; give --gpus"
-            )
+        if self.gpus is not None and (accelerator == "gpu") != (self.gpus > 0):
+            raise InputError(f"--accelerator is {accelerator} and --gpus is {self.gpus}; give one of them")
+        if self.gpus and devices != self.gpus:
+            raise InputError(f"--devices is {devices} and --gpus is {self.gpus}; give one of them")
         if launched and devices != launched:
             name = "gpus" if gpus else "devices"
             raise InputError(f"--{name} is {devices}; torchrun started {launched} processes on this machine")

@@ -65,11 +65,12 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     trainer = build_trainer(plan, model, data, callbacks)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     logger.info(
-        "training %.1f M of %.1f M parameters on %s for %d steps of %.0f examples",
+        "training %.1f M of %.1f M parameters on %s for %d steps of %s%.0f examples",
         trained / 1e6,
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         f"the stream {data.train.name}" if data.streams else f"{len(data.train)} examples",
         data.total_steps,
+        "about " if data.options.max_tokens_per_batch else "",
         data.examples_per_step,
     )
     try:
@@ -92,9 +93,15 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
 
 def check_plan(plan: Plan, data: TrainingData) -> None:
     """Raise InputError for options that do not fit the size of the data."""
-    steps, processes, warmup = data.total_steps, plan.hardware.processes, plan.optimisation.warmup_steps
+    run, steps, processes = plan.run, data.total_steps, plan.hardware.processes
+    warmup = plan.optimisation.warmup_steps
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
         raise InputError(f"--warmup_steps is {warmup}; allowed: fewer than the run's {steps} steps")
+    if run.early_stopping_patience >= 0 and run.val_check_interval > max(1, steps * data.examples_per_step):
+        raise InputError(
+            f"--early_stopping_patience is {run.early_stopping_patience} and --val_check_interval "
+            f"{run.val_check_interval:g} samples; the run's {steps} steps end before its first validation"
+        )
     most = data.options.max_tokens_per_batch
     if most is not None and most < (longest := int(padded_length(data.train.lengths).sum(axis=1).max())):
         raise InputError(

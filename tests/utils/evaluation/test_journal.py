@@ -84,7 +84,7 @@ def test_progress_without_its_record_is_of_another_run(tmp_path: Path, record: s
     (folder / "run.json").unlink()
     if record is not None:
         (folder / "run.json").write_text(record)
-    with pytest.raises(InputError, match="its model is None, this run's is 'a'"):
+    with pytest.raises(InputError, match="its run.json cannot be read"):
         resume(tmp_path)
 
 

@@ -106,7 +106,7 @@ def test_baselines_are_scored_by_the_forms_of_the_run(
         ("test_articles.jsonl", None, "test_articles.jsonl: no such file"),
         ("test_scores.json", b"{", "test_scores.json: not valid JSON"),
         ("test_scores.json", b"[]", "test_scores.json: holds a JSON list"),
-        ("test_scores.json", b"{}", "damaged .*rouge_mode"),
+        ("test_scores.json", b"{}", "has no ROUGE"),
         ("test_articles.jsonl", b"{}\n", "damaged .*source"),
         ("test_articles.jsonl", b"\xff\n", "line 1: not UTF-8"),
     ],

@@ -65,7 +65,7 @@ def test_batches_of_tokens_validate_by_samples_and_say_their_size(
     output = train("run", *options, "--max_epochs", 2)
     steps = len(rows(output)) // 2
     mean = 22 / steps
-    assert f"for {2 * steps} steps of {mean:.0f} examples" in caplog.text
+    assert f"for {2 * steps} steps of about {mean:.0f} examples" in caplog.text
     every = round(11 / mean)
     assert 1 < every < steps
     assert len(rows(output, "val_loss")) == -(-2 * steps // every)
@@ -74,6 +74,10 @@ def test_batches_of_tokens_validate_by_samples_and_say_their_size(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (
+            ("--early_stopping_patience", 2, "--val_check_interval", 1000),
+            "--early_stopping_patience is 2 .* the run's 6 steps end before its first validation",
+        ),
         (("--warmup_steps", 6), "--warmup_steps is 6; allowed: fewer than the run's 6 steps"),
         (("--gpus", 0, "--devices", 2, "--n_val", 1), "1 validation examples cannot be shared by 2 processes"),
         (
