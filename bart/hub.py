@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 
 from bart.errors import InputError
@@ -38,7 +39,7 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
     # Imported here: local paths, the common case, need not wait for an HTTP client to load. The client's base error
     # comes from huggingface_hub because its releases differ in the client (httpx, httpx2).
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         folder = Path(snapshot_download(text, allow_patterns=patterns))
@@ -56,11 +57,14 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
                 "its cache lacks this repository: connect once, or give a local folder"
             ) from error
         folder = Path(partial)
-    except (HTTPError, OSError) as error:  # also where there is no such repository, or HF_TOKEN gives no access
-        reason = " ".join(str(error).split()) or type(error).__name__
+    except RepositoryNotFoundError as error:  # also where it is private or gated
         raise InputError(
-            f"{text}: no such file or folder here, and not to be had from the Hub: {reason[:400]}"
+            f"{text}: no such file or folder here, and no repository on the Hub that you may read: check the name, or "
+            "ask for access there and set HF_TOKEN"
         ) from error
+    except (HTTPError, OSError) as error:
+        reason = textwrap.shorten(str(error), 300) or type(error).__name__
+        raise InputError(f"{text}: could not be downloaded from the Hub: {reason}") from error
     if not folder.is_dir() or not any(folder.iterdir()):
         raise InputError(f"{text}: the Hub repository has none of the files {', '.join(patterns)}")
     return folder

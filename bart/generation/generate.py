@@ -332,6 +332,10 @@ def _checked_mask(
         got = f"{tuple(input_ids.shape)} of {input_ids.dtype}"
         raise InputError(f"input_ids are {got}; allowed: two dimensions (articles, source length) of int64")
     shape, positions = tuple(source.shape[:2]), model.config.max_position_embeddings
+    states_shape = (*shape, model.config.d_model)
+    if encoder_outputs is not None and encoder_outputs.shape != states_shape:
+        got = tuple(encoder_outputs.shape)
+        raise InputError(f"encoder_outputs are {got}; allowed: {states_shape}, (articles, source length, d_model)")
     if 0 in shape:
         raise InputError(f"the source is {shape}; allowed: at least one article and one id")
     if shape[1] > positions:

@@ -4,8 +4,8 @@ An eager step launches some hundred small kernels, and a GPU waits for the host 
 launch. It reads and writes the same memory every time, so the tensors that a step changes, the batch's state, must keep
 their addresses.
 
-When articles leave or join, or the cache grows, the state becomes other tensors. Where these have the same shapes, they
-are copied into the recording's own. If not, the next steps are eager until the new shapes have lasted some steps, and
+When articles leave or join, or the cache grows, the state becomes other tensors. If their shapes are the same, they are
+copied into the recording's tensors; otherwise the next steps are eager until the new shapes have lasted some steps, and
 then one is recorded anew.
 
 Some steps are never recorded: those that draw random numbers (do_sample), whose scores are kept (output_scores), whose

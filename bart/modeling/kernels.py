@@ -19,7 +19,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,10 @@ class Kernels:
             if hasattr(self._library, name):
                 function = getattr(self._library, name)
                 function.argtypes, function.errcheck = types, _raise_if_failed
+
+    def __reduce__(self) -> tuple[Callable[[], Kernels | None], tuple[()]]:
+        """A copy, or a pickle that is read elsewhere, has the kernels of the machine at hand, or None."""
+        return load, ()
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention of queries (B, H, K, Dh) to keys and values (B, H, L, Dh) -> context (B, K, D), as the query.

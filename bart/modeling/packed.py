@@ -34,19 +34,24 @@ Layer = BartEncoderLayer | BartDecoderLayer
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight has the block layout that oneDNN's matrix kernels read, and the activation after it.
+    """A linear layer, and the activation after it, in one of two forms.
 
-    A plain layer brings its weight into that layout in every call. With the few rows of a decoding step, this takes
-    several times as long as the product itself.
+    Packed, its weight has the block layout that oneDNN's matrix kernels read. A plain layer brings its weight into that
+    layout in every call. With the few rows of a decoding step, this takes several times as long as the product itself.
+    Not packed, weight and bias are buffers, which move and change their type with the model.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, rows: int | None, activation: str | None = None) -> None:
         """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call, or None: do not pack."""
         super().__init__()
-        self.multiply = F.linear if rows is None else packed_linear
-        self.weight = weight if rows is None else pack(weight, rows)
-        self.bias = bias
         self.activation = activation
+        if rows is None:
+            self.multiply = F.linear
+            self.register_buffer("weight", weight)
+            self.register_buffer("bias", bias)
+        else:
+            self.multiply = packed_linear
+            self.weight, self.bias = pack(weight, rows), bias
 
     def forward(self, states: Tensor) -> Tensor:
         """(…, I) -> (…, O)."""

@@ -6,6 +6,7 @@ Shapes: B batch, S sequence length in tokens, special tokens included.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -192,9 +193,12 @@ class BartTokenizer:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _FILES[0]).write_text(self.to_json(), encoding="utf-8")
             write_json(folder / _FILES[3], settings)
-            self._backend.model.save(str(folder))  # vocab.json and merges.txt
         except OSError as error:
             raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error
+        try:
+            self._backend.model.save(str(folder))  # vocab.json and merges.txt
+        except Exception as error:  # the library raises bare Exception for every fault of files and disk
+            raise InputError(f"{folder}: cannot write the tokenizer here: {_one_line(error)}") from error
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> BartTokenizer:
@@ -207,13 +211,17 @@ class BartTokenizer:
             min_frequency: how often a pair must occur to be merged, at least 1.
 
         Raises:
-            InputError: a size out of range, or a single text.
+            InputError: a size out of range, texts without a character, or a single text.
         """
         smallest = _BYTES + len(_SPECIAL_TOKENS)
         _check_integer("vocab_size", vocab_size, smallest)
         _check_integer("min_frequency", min_frequency, 1)
         if isinstance(texts, str):
             raise InputError("texts must be several texts, not one string")
+        texts = filter(None, texts)
+        first = next(texts, None)
+        if first is None:
+            raise InputError("texts is empty: there is nothing to learn a vocabulary from")
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size - 1,  # <mask> comes after the merges
             min_frequency=min_frequency,
@@ -223,7 +231,7 @@ class BartTokenizer:
         )
         learner = Tokenizer(models.BPE())
         learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        learner.train_from_iterator(texts, trainer)
+        learner.train_from_iterator(itertools.chain([first], texts), trainer)
         vocabulary = learner.get_vocab()
         merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
         model = models.BPE(vocab=vocabulary | {"<mask>": len(vocabulary)}, merges=merges)

@@ -5,10 +5,12 @@ Tolerances are the sums of the rounding errors that the operations may make, in 
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import logging
 import math
 import os
+import pickle
 import shlex
 import subprocess
 import sys
@@ -580,6 +582,13 @@ def test_a_folder_that_others_may_change_is_not_used(cache: Path, monkeypatch: p
     with pytest.raises(OSError, match="is not owned by this user"):
         kernels.compile_kernels("-O0")
     assert list(cache.iterdir()) == []
+
+
+@needs_compiler
+def test_copies_and_pickles_are_those_of_the_machine() -> None:
+    loaded = kernels.load()
+    assert loaded is not None
+    assert copy.deepcopy([loaded]) == pickle.loads(pickle.dumps([loaded])) == [loaded]
 
 
 @pytest.mark.parametrize(

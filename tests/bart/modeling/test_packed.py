@@ -120,6 +120,16 @@ def test_int8_errs_as_quantisation_does(source: Source, changes: dict[str, Any],
     assert len(fast.generate(*source, max_length=15, num_beams=3)) == 3
 
 
+def test_a_copy_that_is_not_packed_is_moved_and_converted_as_a_whole(
+    model: BartForConditionalGeneration, source: Source
+) -> None:
+    run = logits_of(*source)
+    fast = model.for_inference("fp16").float()
+    assert (run(fast) - exact(model, run)).abs().max() <= rounding(model, run, 2.0**-11)
+    assert {"lm_head.weight", "lm_head.bias"} <= fast.state_dict().keys()
+    assert all(tensor.is_meta for tensor in fast.to("meta").state_dict().values())
+
+
 def test_int8_with_heads_that_the_kernels_are_written_for(
     path: Kernels | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

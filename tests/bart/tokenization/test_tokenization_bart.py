@@ -70,6 +70,8 @@ def test_training_is_deterministic() -> None:
         (TEXTS, {"vocab_size": 260}, r"vocab_size=260: give a whole number from 261"),
         (TEXTS, {"vocab_size": True}, r"vocab_size=True"),
         (TEXTS, {"vocab_size": 300, "min_frequency": 0}, r"min_frequency=0: give a whole number from 1"),
+        ([], {"vocab_size": 300}, r"texts is empty"),
+        (["", ""], {"vocab_size": 300}, r"texts is empty"),
         ("one string", {"vocab_size": 300}, r"not one string"),
     ],
 )
@@ -221,6 +223,9 @@ def test_saving_where_no_folder_can_be(tokenizer: BartTokenizer, tmp_path: Path)
         tokenizer.save_pretrained(tmp_path / "file" / "folder")
     with pytest.raises(InputError, match="cannot write the tokenizer here"):
         tokenizer.save_pretrained(tmp_path / "file")
+    (tmp_path / "folder" / "merges.txt").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"folder: cannot write the tokenizer here: Is a directory"):
+        tokenizer.save_pretrained(tmp_path / "folder")
 
 
 def test_a_checkpoint_carries_its_tokenizer(tokenizer: BartTokenizer, tmp_path: Path) -> None:
