@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ WIDTH = 64  # the head width of `attend_many`
 MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
 SCALE_BYTES = 4  # behind the codes of a key or value
 MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a thread keeps some rows on its stack
-_TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64}
+_TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
 
 
 class PackedCodes:
@@ -182,6 +182,17 @@ class Kernels:
             _address(weight.offset, (torch.int32,), panels * PANEL),
             _address(weight.bias, (torch.float32,), panels * PANEL),
             *(with_gelu, out.data_ptr(), KINDS[dtype], count, inputs, weight.outputs, torch.get_num_threads()),
+        )
+        return out
+
+    def add_and_norm(self, hidden: Tensor, update: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """norm(hidden + update), for states (…, O) in fp32."""
+        count, width = hidden.numel(), hidden.shape[-1]
+        out = torch.empty_like(hidden, memory_format=torch.contiguous_format)
+        self._library.add_and_norm(
+            *(_address(states, (torch.float32,), count) for states in (hidden, update)),
+            *(_address(parameter, (torch.float32,), width) for parameter in (norm.weight, norm.bias)),
+            *(norm.eps, out.data_ptr(), count // width, width, torch.get_num_threads()),
         )
         return out
 

@@ -1,7 +1,7 @@
 """The parts of BART's network: attention, layers, and the encoder and decoder stacks.
 
 Parameter names and shapes are those of Hugging Face's `BartForConditionalGeneration`. A copy for inference
-(`bart.modeling.packed`) replaces attention and linear layers by modules with the same methods.
+(`bart.modeling.packed`) replaces attention, linear layers and norms by modules with the same methods.
 
 Shapes: B batch, S source length, T target length, L keys, K beams, D model width, H heads, Dh = D / H head width.
 """
@@ -114,6 +114,14 @@ class ActivatedLinear(nn.Linear):
         return ACTIVATIONS[self.activation](super().forward(states))
 
 
+class ResidualNorm(nn.LayerNorm):
+    """A layer norm that can add a branch's output to the residual stream first."""
+
+    def add(self, hidden: Tensor, update: Tensor) -> Tensor:
+        """The norm of hidden + update, (…, D) each."""
+        return self(hidden + update)
+
+
 class _Layer(nn.Module):
     """What encoder and decoder layers share: residual branches and the feed-forward block."""
 
@@ -124,12 +132,12 @@ class _Layer(nn.Module):
         self.activation_dropout = config.activation_dropout
         self.fc1 = ActivatedLinear(config.d_model, ffn_dim, config.activation_function)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
-        self.final_layer_norm = nn.LayerNorm(config.d_model)
+        self.final_layer_norm = ResidualNorm(config.d_model)
 
-    def _branch(self, hidden: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def _branch(self, hidden: Tensor, norm: ResidualNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
         update = _dropout(branch(norm(hidden) if self.pre_ln else hidden), self.dropout, self.training)
-        return hidden + update if self.pre_ln else norm(hidden + update)
+        return hidden + update if self.pre_ln else norm.add(hidden, update)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         return self.fc2(_dropout(self.fc1(hidden), self.activation_dropout, self.training))
@@ -139,7 +147,7 @@ class BartEncoderLayer(_Layer):
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config, config.encoder_ffn_dim)
         self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
+        self.self_attn_layer_norm = ResidualNorm(config.d_model)
 
     def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """hidden (B, S, D), mask (B, 1, 1, S) or None -> (B, S, D)."""
@@ -160,9 +168,9 @@ class BartDecoderLayer(_Layer):
         super().__init__(config, config.decoder_ffn_dim)
         heads, dropout = config.decoder_attention_heads, config.attention_dropout
         self.self_attn = BartAttention(config.d_model, heads, dropout)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
+        self.self_attn_layer_norm = ResidualNorm(config.d_model)
         self.encoder_attn = BartAttention(config.d_model, heads, dropout)
-        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
+        self.encoder_attn_layer_norm = ResidualNorm(config.d_model)
 
     def forward(
         self,

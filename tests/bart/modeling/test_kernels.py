@@ -297,6 +297,27 @@ def test_rounding_to_bf16_keeps_nan_and_infinity(compiled: Kernels) -> None:
     torch.testing.assert_close(result, numbers.bfloat16(), equal_nan=True, atol=0, rtol=0)
 
 
+@SIZES
+def test_add_and_norm(compiled: Kernels, count: int, width: int) -> None:
+    hidden, update = torch.randn(2, count, 1, width) + 3
+    norm = torch.nn.LayerNorm(width, eps=1e-3)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    result = compiled.add_and_norm(hidden, update, norm)
+    total = hidden.double() + update.double()
+    expected = copy.deepcopy(norm).double()(total)
+    centred = total - total.mean(dim=-1, keepdim=True)
+    variance = centred.square().mean(dim=-1, keepdim=True) + norm.eps
+    error = U * total.abs() + (width + 2) * U * total.abs().mean(dim=-1, keepdim=True)  # of centred
+    relative = (width + 6) * U + 2 * (error * centred.abs() + error**2).mean(dim=-1, keepdim=True) / variance
+    bound = norm.weight.abs() / variance.sqrt() * (error + centred.abs() * relative) + 3 * U * (
+        (expected - norm.bias).abs() + norm.bias.abs()
+    )
+    assert result.shape == hidden.shape
+    assert ((result.double() - expected).abs() <= bound).all()
+    assert torch.equal(compiled.add_and_norm(hidden[:1], update[:1], norm), result[:1])
+
+
 @pytest.mark.parametrize("count, width", [(1, 1), (3, 17), (48, 1601)])
 def test_log_softmax(compiled: Kernels, count: int, width: int) -> None:
     rows = 5 * torch.randn(count, width)
@@ -462,12 +483,12 @@ def test_arguments_are_read_from_the_source() -> None:
     )
     assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
     found = argument_types(kernels.SOURCE.read_text(encoding="utf-8"))
-    assert len(found) == 7 and len(found["attend"]) == 23
+    assert len(found) == 8 and len(found["attend"]) == 23 and found["add_and_norm"][4] == ctypes.c_float
 
 
 def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
     """By real checks, which `python -O` keeps, and not by asserts."""
-    ones = torch.ones
+    ones, norm = torch.ones, torch.nn.LayerNorm(8)
     query = keys = ones(2, 3, 4, 64)
     packed = PackedCodes(ones(40, 8, dtype=torch.int8), ones(40), ones(40))
     calls = [
@@ -480,6 +501,8 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.attend(query, keys, keys, ones(3, 1, 1, 4)),
         lambda: compiled.attend(query.mT, keys.mT, keys.mT),
         lambda: compiled.code_heads(ones(2, 3, 7), 2, 2),
+        lambda: compiled.add_and_norm(ones(2, 8), ones(3, 8), norm),
+        lambda: compiled.add_and_norm(ones(2, 9), ones(2, 9), norm),
         lambda: compiled.log_softmax(ones(8, 2).T),
         lambda: compiled.quantize_rows(ones(2, 3, dtype=torch.float64)),
         lambda: compiled.quantize_rows(ones(2, (1 << 16) + 1)),
