@@ -49,10 +49,9 @@ if [[ ! -s $results/train_summary.json ]]; then # written after the export
     bash scripts/run_summarization.sh $data $config 0 $learning_rate $batch_size 1 fp32 $steps $warmup_steps \
         $source_length $target_length $beams 64 64 $val_interval $patience \
         --model_name_or_path scratch --tokenizer $vocabulary "${extras[@]}"
-else
-    phase "scoring with beam search"
-    unless_there $results/test_scores.json \
-        bash scripts/run_eval_summarization.sh $results/export 64 0 fp32 $beams $source_length $target_length $data $config
+elif [[ ! -s $results/test_scores.json || ! $results/report.html -nt $results/test_scores.json ]]; then
+    phase "scoring with beam search" # whose report is written last
+    bash scripts/run_eval_summarization.sh $results/export 64 0 fp32 $beams $source_length $target_length $data $config
 fi
 
 phase "results"

@@ -34,10 +34,15 @@ from utils.measuring import table
 
 GRACE_SECONDS = 40  # from SIGTERM to SIGKILL; torchrun takes up to 30 to end its processes
 LOG_EVERY = 5  # optimizer steps; throughput is averaged over such intervals
-ON_GPUS = ("fp32", "tf32", "bf16", "fp16")
+AMPERE = (8, 0)  # the compute capability from which GPUs have tf32 and bf16
 COLUMNS = {
-    **{"device": "NUM_GPU", "precision": "precision", "batch_size": "batch"},
-    **{"throughput": "throughput", "tokens_per_second": "tokens/s", "speed_up": "speed-up", "weak_scaling": "scaling"},
+    "device": "NUM_GPU",
+    "precision": "precision",
+    "batch_size": "batch",
+    "throughput": "throughput",
+    "tokens_per_second": "tokens/s",
+    "speed_up": "speed-up",
+    "weak_scaling": "scaling",
 }
 LATENCIES = {"latency_mean": "mean ms", **{f"latency_p{point}": f"{point} %" for point in (50, 90, 95, 99, 100)}}
 
@@ -195,14 +200,29 @@ def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
 
 
 def configurations(args: Benchmark) -> list[Row]:
-    """The rows, in order."""
+    """The rows, in order.
+
+    Raises:
+        InputError: gpu_counts or precisions hold what the machine does not have.
+    """
     available = torch.cuda.device_count()
-    every = sorted({0, *(2**n for n in range(available.bit_length())), available})
-    return [
+    counts = args.gpu_counts or sorted({0, *(2**n for n in range(available.bit_length())), available})
+    if max(counts) > available:
+        raise InputError(
+            f"GPU_COUNTS holds {max(counts)}; allowed: 0, the CPU, to {available}, the GPUs of this machine"
+        )
+    on_gpus = ["fp32", "fp16"]
+    if available and torch.cuda.get_device_capability() >= AMPERE:
+        on_gpus = ["fp32", "tf32", "bf16", "fp16"]
+    rows = [
         Row(count, precision)
-        for count in dict.fromkeys(args.gpu_counts or every)
-        for precision in dict.fromkeys(args.precisions or (ON_GPUS if count else args.cpu_precisions))
+        for count in dict.fromkeys(counts)
+        for precision in (on_gpus if count else args.cpu_precisions)
+        if not args.precisions or precision in args.precisions
     ]
+    if not rows:
+        raise InputError(f"PRECISIONS is {' '.join(args.precisions)}, none of which the devices of GPU_COUNTS have")
+    return rows
 
 
 def end_group(leader: subprocess.Popen[bytes]) -> None:

@@ -69,8 +69,14 @@ def option(
         metavar: what --help calls the value; by default the name of its type.
     """
     metadata = {
-        **{"help": help, "section": section, "positional": positional, "choices": choices},
-        **{"least": least, "most": most, "above": above, "metavar": metavar},
+        "help": help,
+        "section": section,
+        "positional": positional,
+        "choices": choices,
+        "least": least,
+        "most": most,
+        "above": above,
+        "metavar": metavar,
     }
     return dataclasses.field(default=default, metadata=metadata)
 

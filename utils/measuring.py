@@ -1,12 +1,14 @@
-"""What the benchmarks share: runs in turns, tables, reports, a made-up model's shape."""
+"""What the benchmarks share: runs in turns, tables, a made-up model's shape."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
@@ -19,9 +21,17 @@ NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
 
 
 def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function in a fresh interpreter, which ends with it."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    """Call a function in a fresh interpreter, which ends with it, or with this process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         return pool.submit(work, *arguments).result()
+
+
+def _end_with_parent() -> None:
+    def wait() -> None:
+        parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def in_turns(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,17 +89,44 @@ def test_a_mistake_in_the_arguments_is_one_line(
     assert message in printed
 
 
-def test_rows_are_all_that_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A machine with so many GPUs of a compute capability."""
+    machine = SimpleNamespace(count=0, capability=(9, 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: machine.count)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: machine.capability)
+    return machine
+
+
+def test_rows_are_all_that_the_machine_has(gpus: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names("training") == ["cpu_fp32", "cpu_bf16"]
     assert names("inference") == ["cpu_fp32", "cpu_bf16", "cpu_int8"]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
+    gpus.count = 6
     assert names("training")[2:] == [
         f"{n}gpu_{kind}" for n in (1, 2, 4, 6) for kind in ("fp32", "tf32", "bf16", "fp16")
     ]
-    monkeypatch.setenv("GPU_COUNTS", "1 0")
+    gpus.capability = (7, 0)
+    monkeypatch.setenv("GPU_COUNTS", "1 0 1")
+    assert names("training") == ["1gpu_fp32", "1gpu_fp16", "cpu_fp32", "cpu_bf16"]
     monkeypatch.setenv("PRECISIONS", "fp16 fp32")
-    assert names("training") == ["1gpu_fp16", "1gpu_fp32", "cpu_fp16", "cpu_fp32"]
+    assert names("training") == ["1gpu_fp32", "1gpu_fp16", "cpu_fp32"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"GPU_COUNTS": "0 3"}, "GPU_COUNTS holds 3; allowed: 0, the CPU, to 2, the GPUs of this machine"),
+        ({"GPU_COUNTS": "0", "PRECISIONS": "fp16"}, "PRECISIONS is fp16, none of which the devices of GPU_COUNTS have"),
+    ],
+)
+def test_rows_that_the_machine_lacks_are_refused(
+    gpus: SimpleNamespace, variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus.count = 2
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message):
+        names("training")
 
 
 # ---- Figures

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from utils.machine import process_memory_gb
+from utils.machine import ROOT, process_memory_gb
 from utils.measuring import compared, in_new_process, in_turns, table
 
 
@@ -32,6 +36,23 @@ def test_the_memory_of_a_process_is_its_own() -> None:
     held = np.ones(2**25)  # 0.27 GB
     assert process_memory_gb() > held.nbytes / 1e9
     assert 0 < in_new_process(process_memory_gb) < held.nbytes / 1e9
+
+
+def test_a_process_ends_with_the_one_that_called_it() -> None:
+    program = "import time; from utils.measuring import in_new_process; print('begun', flush=True)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{program}; in_new_process(time.sleep, 60)"], stdout=subprocess.PIPE, cwd=ROOT
+    )
+    process.stdout.readline()
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(found := children.read_text().split()) < 2:  # the function's, and Python's tracker of resources
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 30
+    while any(Path(f"/proc/{child}").exists() for child in found):
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_medians_are_compared_with_a_peer() -> None:
