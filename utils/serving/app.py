@@ -144,6 +144,10 @@ class Service:
         given = wanted.model_dump(exclude={"text", "texts", "long_documents"}, exclude_unset=True, exclude_none=True)
         # Without those that are the model's own, so that requests which mean the same are equal.
         options = {name: value for name, value in given.items() if value != getattr(self.defaults, name)}
+        config = self.defaults.merged(**options)
+        longest = config.longest(self.positions)
+        if config.min_length > longest:
+            raise InputError(f"min_length is {config.min_length}; allowed: at most max_length ({longest})")
         long_documents = wanted.long_documents or self.args.long_documents
         rounds = await asyncio.to_thread(self._first_round, texts, long_documents)
         articles = 0

@@ -38,7 +38,7 @@ class _Article:
     result: Future[list[int]] = field(default_factory=Future)
 
     def claim(self) -> bool:
-        """Whether its client still waits, who from now on cannot cancel it."""
+        """Whether its client still waits. From now on the client cannot cancel it."""
         # One that is running was in a batch for which memory ran out.
         return self.result.running() or self.result.set_running_or_notify_cancel()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from bart.errors import InputError
 from tests.utils.serving.conftest import POSITIONS, Decoder
 from utils.cli import run_main
 from utils.loading import load_for_evaluation
@@ -93,6 +95,8 @@ BAD_REQUESTS = [
     (422, "num_beams is 2.5; input should be a valid integer", {"num_beams": 2.5}),
     (422, "max_length is 151; input should be less than or equal to 150", {"max_length": POSITIONS + 1}),
     (422, "max_length is 1000000000000000000000000000000; ", {"max_length": 10**30}),
+    (422, "min_length is 17; allowed: at most max_length (16)", {"min_length": 17}),
+    (422, "min_length is 4; allowed: at most max_length (3)", {"max_length": 3}),
     (422, "no_repeat_ngram_size is -1; ", {"no_repeat_ngram_size": -1}),
     (422, "length_penalty is 11; input should be less than or equal to 10", {"length_penalty": 11}),
     (422, "length_penalty is NaN; input should be a finite number", {"length_penalty": float("nan")}),
@@ -329,6 +333,7 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
         (["--max_bodybytes", "1"], "unknown argument --max_bodybytes; did you mean --max_body_bytes?"),
         (["--max_queue", "3"], "--max_queue is 3; allowed: at least --max_articles_per_request (64)"),
         (["--max_source_length", "151"], "--max_source_length is 151; allowed: at most 150"),
+        (["--host", "256.0.0.1"], "--host is 256.0.0.1, --port is 0: cannot listen there ("),
         (["--gpus", "0", "--precision", "tf32"], "--precision is tf32 and this would run on cpu; allowed there: fp32"),
     ],
 )
@@ -342,3 +347,11 @@ def test_bad_options_end_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_port_in_use_is_refused_before_the_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = f"--host is 127.0.0.1, --port is {port}: cannot listen there .*in use"
+        with pytest.raises(InputError, match=message):
+            main(["no_such_model", "--port", str(port)])

@@ -24,7 +24,7 @@ import uvicorn
 
 from tests.utils.serving.conftest import Decoder, until
 from utils.loading import load_for_evaluation
-from utils.serving.__main__ import server_of
+from utils.serving.__main__ import bound_socket, server_of
 from utils.serving.app import Service
 from utils.serving.arguments import ServeArguments
 from utils.summarize import summarize
@@ -41,8 +41,8 @@ def service_process(model: Path, log: Path, *options: object) -> Iterator[tuple[
     command = ["bash", "scripts/serve.sh", str(model), "--port", "0", "--gpus", "0", *map(str, options)]
     with log.open("wb") as stderr, subprocess.Popen(command, cwd=ROOT, env=environment, stderr=stderr) as process:
         try:
-            until(lambda: "running on" in log.read_text() or process.poll() is not None)
-            found = re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text())
+            until(lambda: "listening at" in log.read_text() or process.poll() is not None)
+            found = re.search(r"listening at (http://127\.0\.0\.1:\d+)", log.read_text())
             assert found is not None, log.read_text()
             yield process, found[1]
         finally:
@@ -113,13 +113,15 @@ def test_memory_does_not_grow(export: Path, texts: list[str], tmp_path: Path) ->
 @contextmanager
 def server_thread(export: Path, **options: Any) -> Iterator[tuple[uvicorn.Server, str]]:
     """A server in a thread of this process, and its address."""
-    args = ServeArguments(model=str(export), gpus=0, threads=1, port=0, **options)
+    args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
+    bound = bound_socket("127.0.0.1", 0)
+    address = "http://127.0.0.1:{1}".format(*bound.getsockname())
     server = server_of(Service(*args.load(), args))
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, args=[[bound]])
     thread.start()
     try:
         until(lambda: server.started)
-        yield server, "http://127.0.0.1:{1}".format(*server.servers[0].sockets[0].getsockname())
+        yield server, address
     finally:
         server.should_exit = True
         thread.join(60)
