@@ -39,9 +39,11 @@ def build_report(
         split: whose articles are shown; by default the first of test, val and train that was scored.
 
     Raises:
-        InputError: a directory is not a run's, a file of it is damaged, or the output cannot be written.
+        InputError: a directory is not a run's or given twice, a file of it is damaged, or the output cannot be written.
     """
     runs = [read_run(folder) for folder in folders]
+    if len({run.folder.resolve() for run in runs}) < len(runs):
+        raise InputError(f"run directories {', '.join(map(str, folders))}: one is given twice")
     if len({run.name for run in runs}) < len(runs):
         for run in runs:
             run.name = str(run.folder)

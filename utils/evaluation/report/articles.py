@@ -72,7 +72,7 @@ def add_articles(run: Run, split: str) -> None:
         InputError: the file is damaged, or its articles are not as many as were scored.
     """
     path, scores = articles_path(run, split), run.scores.get(split, {})
-    run.articles = read(path, lambda text: [json.loads(line) for line in text.removesuffix("\n").split("\n")]) or []
+    run.articles = read(path, articles_in) or []
     count, examples = len(run.articles), scores.get("examples")
     if run.articles and examples not in (None, count):
         raise InputError(f"{path}: has {count} articles; {split}_scores.json is of {examples!r}")
@@ -88,6 +88,24 @@ def add_articles(run: Run, split: str) -> None:
             numbers = {**text_statistics(source, own), "length_ratio": length_ratio(own, reference)}
             article[name] = {name: None if name in left_out else value for name, value in numbers.items()}
         article["statistics"]["source_words"] = len(source)
+
+
+def articles_in(text: str) -> list[dict[str, Any]]:
+    """The articles of a file that holds one a line.
+
+    Raises:
+        ValueError: a line holds something else; the message names it.
+    """
+    articles = []
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        try:
+            article = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from None
+        if not isinstance(article, dict):
+            raise ValueError(f"line {number}: a JSON object is expected")
+        articles.append(article)
+    return articles
 
 
 def text_of(article: dict[str, Any], name: str) -> str:

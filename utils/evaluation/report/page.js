@@ -12,7 +12,8 @@ const everyone = sources.map((_, i) => i);
 let found = everyone; // articles that hold the query, in the file's order
 let order, opened, typing; // the same, sorted; the open one; a timer
 let sorting = { by: "number", descending: false };
-let [query, page] = ["", 0];
+let query = "";
+let page = 0;
 
 /** Write an article's texts and numbers into the elements that say which one they show. */
 function fillIn(place, i) {
@@ -46,7 +47,8 @@ function turnTo(number) {
 /** Sort what was found, and show its first page. */
 function arrange() {
   const { by, descending } = sorting;
-  const [values, sign] = [columns[by] ?? everyone, descending ? -1 : 1];
+  const values = columns[by] ?? everyone;
+  const sign = descending ? -1 : 1;
   // Articles without a value come last; equals keep the order of the file.
   order = [...found].sort((a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]));
   for (const cell of list.tHead.querySelectorAll("[data-column]")) {

@@ -18,8 +18,13 @@ from utils.errors import brief
 
 SPLITS = ("test", "val", "train")  # in the order in which a report looks for one that was scored
 LABELS = {
-    **{"rouge": "ROUGE", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum"},
-    **{"bleu": "BLEU", "loss": "Loss"},
+    "rouge": "ROUGE",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "rougeLsum": "ROUGE-Lsum",
+    "bleu": "BLEU",
+    "loss": "Loss",
 }
 
 
@@ -66,15 +71,29 @@ def read(path: Path, parse: Callable[[str], Any]) -> Any:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
         raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
 
 
 def metrics_of(text: str) -> dict[str, list[float | None]]:
-    """The columns of metrics.csv by name."""
-    rows = list(csv.DictReader(text.splitlines()))
-    cells = {name: [float(row[name] or "nan") for row in rows] for name in (rows or [{}])[0]}
-    return {name: [value if math.isfinite(value) else None for value in column] for name, column in cells.items()}
+    """The columns of metrics.csv by name.
+
+    Raises:
+        ValueError: a row is cut, or not of numbers; the message names its line.
+    """
+    rows = csv.reader(text.splitlines())
+    header = next(rows, [])
+    columns: dict[str, list[float | None]] = {name: [] for name in header}
+    for row in rows:
+        if len(row) != len(header):
+            raise ValueError(f"line {rows.line_num}: {len(row)} cells; the header has {len(header)}")
+        for name, cell in zip(header, row, strict=True):
+            try:
+                value = float(cell or "nan")
+            except ValueError:
+                raise ValueError(f"line {rows.line_num}: {name} is {cell!r}; a number is expected") from None
+            columns[name].append(value if math.isfinite(value) else None)
+    return columns
 
 
 def articles_path(run: Run, split: str) -> Path:
@@ -92,7 +111,13 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         raise InputError(f"run directory {folder}: no such directory")
 
     def mapping(name: str, parse: Callable[[str], Any] = json.loads) -> dict[str, Any]:
-        return read(folder / name, lambda text: dict(parse(text))) or {}
+        def checked(text: str) -> dict[str, Any]:
+            content = parse(text)
+            if not isinstance(content, dict):
+                raise ValueError("a mapping of names to values is expected")
+            return content
+
+        return read(folder / name, checked) or {}
 
     run = Run(
         folder=folder,

@@ -45,6 +45,8 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
     """What there is to know of a run in short, as far as it is known."""
     trained, scores, speed = run.summary, run.scores.get(split, {}), run.speeds.get(split, {})
 
+    wall = trained.get("wall_seconds")
+
     def number(name: str, digits: int, unit: str = "") -> str | None:
         return None if (value := trained.get(name)) is None else f"{value:,.{digits}f}{unit}"
 
@@ -53,7 +55,7 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
         "Trained on": ", ".join(run.environment.get("devices", [])),
         "Steps": number("steps", 0),
         "Epochs": number("epochs", 2),
-        "Training, wall clock": timedelta(seconds=round(trained["wall_seconds"])) if trained else None,
+        "Training, wall clock": None if wall is None else timedelta(seconds=round(wall)),
         "Training speed": number("tokens_per_second", 0, " tokens/s"),
         "Best checkpoint": trained.get("best_checkpoint"),
         f"Examples scored, {split}": f"{scores['examples']:,}" if "examples" in scores else None,

@@ -144,6 +144,12 @@ def test_scores_of_an_older_run_are_enough(tmp_path: Path) -> None:
     assert f"ROUGE-1 12.50 {NOTHING}" in page_of(tmp_path).text
 
 
+def test_a_summary_of_a_former_version_may_lack_numbers(run: Path) -> None:
+    (run / "train_summary.json").write_text('{"steps": 40}')
+    text = page_of(run).text
+    assert "Steps 40" in text and "wall clock" not in text
+
+
 def test_a_translation_has_bleu_and_no_copy_rates(tmp_path: Path) -> None:
     text = {"source": "Ein Hund lief.", "reference": "A dog ran.", "summary": "A dog ran ran.", "index": 0}
     (tmp_path / "val_articles.jsonl").write_text(json.dumps({**text, "alternatives": ["Dogs run.", "A cat."]}) + "\n")
@@ -222,21 +228,25 @@ def test_scores_of_different_measures_are_not_subtracted(run: Path) -> None:
     assert f"ROUGE-1 other {scores['rouge1']:.2f} {low:.2f} to {high:.2f} ROUGE-2 run" in text
 
 
-def test_runs_of_one_name_are_told_apart(run: Path) -> None:
+def test_runs_of_one_name_are_told_apart_and_none_is_given_twice(run: Path) -> None:
     same = trained_only(run.parent / "elsewhere" / run.name)
     page = page_of(run, same, output=run.parent / "both.html")
     assert str(same) in page.text
+    with pytest.raises(InputError, match="given twice"):
+        build_report([run, run.parent / "." / run.name])
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("metrics.csv", "step,lr\n1,fast\n", "metrics.csv: .*could not convert string to float: 'fast'"),
+        ("metrics.csv", "step,lr\n1,fast\n", "metrics.csv: .*line 2: lr is 'fast'; a number"),
+        ("metrics.csv", "step,lr,loss\n1,2,3\n1,2", "metrics.csv: .*line 3: 2 cells; the header has 3"),
         ("metrics.csv", b"\xff\n", "metrics.csv: .*invalid start byte"),
         ("arguments.yaml", "a: [", "arguments.yaml: cannot be read, or is damaged"),
-        ("environment.json", "3", "environment.json: cannot be read, or is damaged"),
+        ("environment.json", "[1]", "environment.json: .*a mapping of names to values is expected"),
         ("test_scores.json", '{"examples": 7}', "test_articles.jsonl: has 120 articles; test_scores.json is of 7"),
-        ("test_articles.jsonl", "{\n", "test_articles.jsonl: cannot be read, or is damaged"),
+        ("test_articles.jsonl", "{}\n" * 8 + "{\n", "test_articles.jsonl: .*line 9, column 2: "),
+        ("test_articles.jsonl", "3\n", "test_articles.jsonl: .*line 1: a JSON object"),
     ],
 )
 def test_a_damaged_file_is_named_in_one_line(run: Path, name: str, content: str | bytes, message: str) -> None:
