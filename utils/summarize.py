@@ -51,7 +51,7 @@ def summarize(
             summaries again, until they fit one window.
         max_source_length: tokens that the model reads at once, `<s>` and `</s>` included. Default: its positions.
         batch_size: windows, of all documents, that are summarised at once.
-        options: passed to `model.generate_many`.
+        options: passed to `model.generate_many`, but num_return_sequences is always 1.
 
     Returns:
         The summary of the one document, or a list in the order of the documents.
