@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
+from filelock import FileLock, Timeout
+
 from bart.errors import InputError
+from bart.files import read_json
 from utils.data.line_files import SIDES, SPLITS
 from utils.data.tables import Row
 from utils.errors import unwritable
-from utils.files import write_json, write_whole
+from utils.files import difference, write_json, write_whole
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
@@ -24,12 +27,14 @@ class DataWriter:
     """Writes the examples of a data directory, and lists the rows that are none. `making` gives one.
 
     Attributes:
+        folder: where the files are written; what is needed only meanwhile can lie on the same disk.
         written: split -> examples so far.
         dropped: {"split", "example" (the row's name), "reason"} of each row that was left out.
         facts: goes into provenance.json.
     """
 
-    def __init__(self, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
+        self.folder = folder
         self.written = dict.fromkeys(SPLITS, 0)
         self.dropped: list[dict[str, str | None]] = []
         self.facts = dict(facts)
@@ -64,21 +69,15 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
         facts: says how it is made, for provenance.json.
 
     Raises:
-        InputError: something is in the folder already, a split has no examples, or the folder cannot be written.
+        InputError: something is in the folder already, another run is making it, a split has no examples, or the folder
+            cannot be written.
         RunError: the disk is full.
     """
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(f"{folder} is there already and is not overwritten: move it away, or name another folder")
-    place = folder.absolute()
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as temporary:
-            building = Path(temporary, "data")  # the temporary folder itself is closed to other users
-            building.mkdir()
+        with _building(folder) as building:
             with ExitStack() as stack:
-                data = DataWriter(
-                    {name: stack.enter_context((building / name).open("wb")) for name in PAIR_FILES}, facts
-                )
+                files = {name: stack.enter_context((building / name).open("wb")) for name in PAIR_FILES}
+                data = DataWriter(building, files, facts)
                 yield data
             reasons = data.reasons()
             if empty := [split for split, count in data.written.items() if not count]:
@@ -87,7 +86,8 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
             write_json(building / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
             lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in data.dropped)
             write_whole(building / DROPPED, "".join(lines))
-            building.rename(place)
+    except Timeout:
+        raise InputError(f"{folder}: another run is making it") from None
     except OSError as error:
         raise unwritable(str(folder), error) from None
     print(f"{folder}: {', '.join(f'{count:,} {split}' for split, count in data.written.items())} examples")
@@ -97,14 +97,58 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
             print(f"  {count:>10,}  {reason}")
 
 
+@contextmanager
+def _building(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder for the files of a data directory; they take their place once all went well.
+
+    It lies in the data directory, or beside it where there is none yet, and so on the same disk. Its name is fixed, so
+    that the next run deletes what a run that was killed has left.
+
+    Raises:
+        InputError: something is in the data directory already.
+        Timeout: another run is at work there.
+    """
+    place = folder.resolve()
+    exists = place.is_dir()
+    workplace = (place if exists else place.parent) / f".{place.name}.building"
+    taken = any(path != workplace for path in place.iterdir()) if exists else place.exists()
+    if taken:
+        raise InputError(f"{folder} is there already and is not overwritten: move it away, or name another folder")
+    workplace.mkdir(parents=True, exist_ok=True)
+    with FileLock(workplace / ".lock", timeout=0):
+        try:
+            building = workplace / "data"
+            if building.exists():
+                shutil.rmtree(building)
+            building.mkdir()
+            yield building
+            if exists:  # it may be a mount point, or lie where this user may not rename, so it stays
+                for name in (*PAIR_FILES, DROPPED, PROVENANCE):  # a set without the last one is not whole
+                    (building / name).rename(place / name)
+            else:
+                building.rename(place)
+        finally:
+            shutil.rmtree(workplace, ignore_errors=True)
+
+
 def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether the folder is a whole data directory that was made as these facts say; if so, a line says it."""
+    """Whether the folder is a whole data directory that was made as these facts say; if so, a line says it.
+
+    Raises:
+        InputError: it is the same set, made with other options.
+    """
     try:
-        found = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
-        made = all(found[name] == value for name, value in facts.items())
-    except (OSError, ValueError, LookupError, TypeError):
+        found = read_json(folder / PROVENANCE)
+    except InputError:
         return False
-    made = made and all((folder / name).is_file() for name in PAIR_FILES)
-    if made:
-        print(f"{folder}: is there already")
-    return made
+    if found.get("set") != facts["set"]:
+        return False
+    if other := difference({name: found.get(name) for name in facts}, facts):
+        raise InputError(
+            f"{folder} is there already, made otherwise ({other}), and is not overwritten: move it away, or name "
+            "another folder"
+        )
+    if not all((folder / name).is_file() for name in PAIR_FILES):
+        return False
+    print(f"{folder}: is there already")
+    return True

@@ -7,7 +7,6 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -25,12 +24,16 @@ from utils.progress import progress, start_log
 
 logger = logging.getLogger("utils.corpora.get_data")
 
-# Examples of train, val and test, as published; and where the set is on the Hub: the first place that has it counts.
-# At refs/convert/parquet the Hub keeps Parquet files that it makes of sets in other formats.
+# Examples of train, val and test, as published; where the set is on the Hub; and the options that are of use with it.
 PUBLISHED_SIZES = {"cnn_dm": (287_113, 13_368, 11_490), "xsum": (204_045, 11_332, 11_334)}
 ON_HUB = {
-    "cnn_dm": ("abisee/cnn_dailymail:3.0.0",),
-    "xsum": ("EdinburghNLP/xsum", "EdinburghNLP/xsum@refs/convert/parquet"),
+    "cnn_dm": "abisee/cnn_dailymail:3.0.0",
+    "xsum": "EdinburghNLP/xsum",
+}
+CONVERTED = "@refs/convert/parquet"  # where the Hub keeps Parquet files that it makes of sets in other formats
+OPTIONS = {
+    "cnn_dm": ("sources", "cnn_stories", "dailymail_stories", "url_lists", "datelines", "allow_other_sizes"),
+    "xsum": ("allow_other_sizes",),
 }
 SETS = (*PUBLISHED_SIZES, "sample")
 # The last commit of the Hub's repository that had the archives of stories, and the commit of the lists of URLs.
@@ -71,7 +74,13 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        """Refuse places of stories where none are read."""
+        """Refuse options that do nothing."""
+        for name in OPTIONS["cnn_dm"]:  # has all there are
+            users = [each for each in OPTIONS if name in OPTIONS[each]]
+            if getattr(self, name) != getattr(Options, name) and not set(users) & set(self.sets):
+                raise InputError(
+                    f"--{name} is of use with {' and '.join(users)} only, not with {' and '.join(self.sets)}"
+                )
         for name in ("cnn_stories", "dailymail_stories", "url_lists"):
             if self.sources != "stories" and getattr(self, name) != getattr(Options, name):
                 raise InputError(f"--{name} {getattr(self, name)}: is of use with --sources stories only")
@@ -109,25 +118,25 @@ def get_set(name: str, options: Options) -> None:
     if name == "sample":
         write_sample_corpus(folder)
         return
-    names = ["allow_other_sizes"]
-    if name == "cnn_dm":
-        names += ["sources", "cnn_stories", "dailymail_stories", "url_lists", "datelines"]
-    facts = {"set": name, "options": {option: getattr(options, option) for option in names}}
+    compared = [option for option in OPTIONS[name] if option != "allow_other_sizes"]
+    facts = {"set": name, **{option: getattr(options, option) for option in compared}}
     if is_made(folder, facts):
         return
     of_stories = name == "cnn_dm" and options.sources == "stories"
     strips = name == "cnn_dm" and options.datelines == "strip"
     with making(folder, facts) as data:
+        data.facts["allow_other_sizes"] = options.allow_other_sizes
         if of_stories:
-            rows = _stories(options)
+            rows = _stories(options, data.folder)
         else:
             splits, data.facts["from"] = _load_from_hub(name)
             rows = _rows_on_hub(name, splits, options)
         for split, row in rows:
             data.add(split, replace(row, source=strip_dateline(row.source)) if strips else row)
-        for split, count in data.written.items() if of_stories else ():
-            # The lists also name stories without article or highlights, which were never counted as examples.
-            _check_size(name, split, count, "stories with article and highlights", options)
+        if of_stories:
+            for split, count in data.written.items():
+                # The lists also name stories without article or highlights, which were never counted as examples.
+                _check_size(name, split, count, "stories with article and highlights", options)
 
 
 def _check_size(name: str, split: str, found: int, what: str, options: Options) -> None:
@@ -139,12 +148,15 @@ def _check_size(name: str, split: str, found: int, what: str, options: Options) 
 
 
 def _load_from_hub(name: str) -> tuple[Mapping[str, Any], str]:
-    *others, last = ON_HUB[name]
-    for place in others:
-        with suppress(InputError), opening(place):
-            return load_from_hub(place, streaming=False)
-    with opening(f"{last} on the Hub"):
-        return load_from_hub(last, streaming=False)
+    from huggingface_hub import HfApi
+
+    place = ON_HUB[name]
+    with opening(f"{place} on the Hub"):
+        files = HfApi().list_repo_files(place.partition(":")[0], repo_type="dataset")
+    if not any(file.endswith(".parquet") for file in files):
+        place += CONVERTED
+    with opening(f"{place} on the Hub"):
+        return load_from_hub(place, streaming=False)
 
 
 def _rows_on_hub(name: str, splits: Mapping[str, Any], options: Options) -> Iterator[tuple[str, Row]]:
@@ -167,7 +179,10 @@ def _published_file(name: str, option: str, place: str, options: Options) -> Pat
     from datasets import DownloadManager
 
     with opening(f"--{option}: {place}"):
-        path = Path(DownloadManager().download(os.path.expanduser(place)))
+        try:
+            path = Path(DownloadManager().download(os.path.expanduser(place)))
+        except FileNotFoundError:  # also where a server cannot be reached
+            raise InputError(f"--{option}: {place} cannot be found or reached") from None
     if options.allow_other_sizes:
         return path
     digest = hashlib.sha256()
@@ -175,17 +190,18 @@ def _published_file(name: str, option: str, place: str, options: Options) -> Pat
         while block := file.read(1 << 20):
             digest.update(block)
     if digest.hexdigest() != PUBLISHED[name]:
+        hint = ", and a download is made anew once this file is deleted" if "://" in place else ""
         raise InputError(
             f"--{option}: {path} has SHA-256 {digest.hexdigest()}, the published {name} has {PUBLISHED[name]}; "
-            "--allow_other_sizes takes it as it is, and a download is made anew once this file is deleted"
+            f"--allow_other_sizes takes it as it is{hint}"
         )
     return path
 
 
-def _stories(options: Options) -> Iterator[tuple[str, Row]]:
+def _stories(options: Options, folder: Path) -> Iterator[tuple[str, Row]]:
     """The stories of the archives, in the order of the URL lists.
 
-    They go to a nameless file on the disk first. Memory holds only where in it each story lies.
+    They go to a nameless file in the folder first. Memory holds only where in it each story lies.
     """
     urls, places = {}, {}
     for split in SPLITS:
@@ -193,7 +209,7 @@ def _stories(options: Options) -> Iterator[tuple[str, Row]]:
         place = f"{options.url_lists.rstrip('/')}/{name}"
         urls[split] = read_url_list(_published_file(name, "url_lists", place, options))
     wanted = {story_name(url) for split in SPLITS for url in urls[split]}
-    with tempfile.TemporaryFile(dir=options.folder) as spool:
+    with tempfile.TemporaryFile(dir=folder) as spool:
         for option in ("cnn_stories", "dailymail_stories"):
             path = _published_file(f"{option}.tgz", option, getattr(options, option), options)
             logger.info("reading %s", path)

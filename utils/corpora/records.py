@@ -135,7 +135,8 @@ def _csv_values(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     csv.field_size_limit(2**31 - 1)  # documents may exceed the usual limit of 128 KiB
     with _opened(path) as file:
         lines = (line + "\n" for line in decoded_lines(file, path, blank=True))
-        reader = csv.DictReader(lines, delimiter="\t" if suffix_of(path) == ".tsv" else ",", strict=True)
+        delimiter = "\t" if suffix_of(path) == ".tsv" else ","
+        reader = csv.DictReader(lines, restval=_ABSENT, delimiter=delimiter, strict=True)
         try:
             for row in reader:
                 if None in row:
@@ -148,6 +149,8 @@ def _csv_values(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             raise InputError(f"{path}, the record after line {reader.line_num}: not CSV ({error})") from None
 
 
+# Stands for the values that a CSV row lacks at its end, since None is null.
+_ABSENT = object()
 _READERS = {".jsonl": _json_values, ".json": _json_values, ".csv": _csv_values, ".tsv": _csv_values}
 
 
@@ -158,7 +161,8 @@ def _file_rows(
     columns = None
     for number, values in read(path):
         columns = columns or fields_of(values, *fields, str(path))
-        yield Row.of(f"{path}:{number}", values, columns)
+        present = {name: value for name, value in values.items() if value is not _ABSENT}
+        yield Row.of(f"{path}:{number}", present, columns)
 
 
 # ---- Parquet files, and sets of the Hub

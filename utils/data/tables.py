@@ -146,7 +146,11 @@ def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
     # A bare name could also be that of a folder here.
     path = f"hf://datasets/{named['name']}"
     splits = load_dataset(path, named["config"], revision=commit, streaming=streaming)
-    ours = {known: split for split, names in SPLIT_NAMES.items() for known in names}
+    ours = {}
+    for split, names in SPLIT_NAMES.items():
+        present = [known for known in names if known in splits]
+        if present:
+            ours[present[0]] = split
     return {ours.get(known, known): rows for known, rows in splits.items()}, f"{name.partition('@')[0]}@{commit}"
 
 
@@ -283,19 +287,23 @@ class Reader:
         Raises:
             RunError: the data cannot be read any further.
         """
+        for file in range(self._file, len(self.order)):
+            self._file = file
+            self._dataset = self.table.dataset.shard(num_shards=len(self.order), index=self.order[file])
+            if self._state is not None:
+                self._dataset.load_state_dict(self._state)
+                self._state = None
+            with closing(iter(self._dataset)) as rows:
+                while (values := self._next(rows)) is not None:
+                    row = Row.of(str(self.count + self.left_out + 1), values, self.table.fields)
+                    self.count += row.fault is None
+                    self.left_out += row.fault is not None
+                    yield row
+
+    def _next(self, rows: Iterator[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """The next row of a file, which is opened for its first one; None at the end."""
         try:
-            for file in range(self._file, len(self.order)):
-                self._file = file
-                self._dataset = self.table.dataset.shard(num_shards=len(self.order), index=self.order[file])
-                if self._state is not None:
-                    self._dataset.load_state_dict(self._state)
-                    self._state = None
-                with closing(iter(self._dataset)) as rows:
-                    for values in rows:
-                        row = Row.of(str(self.count + self.left_out + 1), values, self.table.fields)
-                        self.count += row.fault is None
-                        self.left_out += row.fault is not None
-                        yield row
+            return next(rows, None)
         except Exception as error:  # whatever the file system, the Hub's client or the format's reader raises
             raise RunError(
                 f"{self.table.name}: cannot be read after {self.count + self.left_out} examples ({_reason(error)})"

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import xxhash
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from bart.errors import InputError
 from bart.files import replacing
@@ -68,17 +68,20 @@ class TextFile:
         If several processes need it, one makes it and the others wait. It is in place only when all of it is written.
 
         Raises:
+            InputError: the cache cannot be written.
             RunError: the disk is full, or the text file changed meanwhile.
         """
         made_with = (_FORMAT, max_length, tokenizer.add_prefix_space, tokenizer.to_json())
         settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
         path = self.cache / f"{self.path.name}-{self.digest[:16]}-{settings[:16]}.arrow"
-        with _alone(self.cache):
-            found = self._mapped(path)
-            if found is None:
-                self._write(path, tokenizer, max_length)
+        found = self._mapped(path)  # without the lock, which may be another user's, or held for other texts
+        if found is None:
+            with _alone(self.cache):
                 found = self._mapped(path)
-                assert found is not None
+                if found is None:
+                    self._write(path, tokenizer, max_length)
+                    found = self._mapped(path)
+                    assert found is not None
         return found
 
     def _write(self, path: Path, tokenizer: BartTokenizer, max_length: int) -> None:
@@ -179,7 +182,7 @@ def _checked(path: Path) -> tuple[str, int]:
     return digest.hexdigest(), lines
 
 
-def _alone(cache: Path) -> FileLock:
+def _alone(cache: Path) -> AcquireReturnProxy:
     """Acquire a lock on the folder. The system frees it when the process ends."""
     lock = FileLock(cache / ".lock")
     try:
@@ -187,3 +190,5 @@ def _alone(cache: Path) -> FileLock:
     except Timeout:
         logger.info("waiting for another process that tokenises these texts")
         return lock.acquire()
+    except OSError as error:
+        raise unwritable(lock.lock_file, error) from None

@@ -188,7 +188,7 @@ def test_stories_from_files_here_need_no_server(server: HubServer, tmp_path: Pat
     assert stripped["val.source"].startswith(b"Story 0 of val. goes on.\n")
     assert kept["val.target"] == stripped["val.target"]
     (tmp_path / "here/cnn_stories.tgz").write_bytes(tgz([]))
-    with pytest.raises(InputError, match="--cnn_stories: .*cnn_stories.tgz has SHA-256"):
+    with pytest.raises(InputError, match="--cnn_stories: .*cnn_stories.tgz has SHA-256.*takes it as it is$"):
         run(tmp_path / "other", *here)
     (tmp_path / "here/cnn_stories.tgz").write_bytes(b"?")
     with pytest.raises(InputError, match="not a whole .tgz"):
@@ -229,8 +229,8 @@ def test_a_set_of_another_size_is_an_error_unless_allowed(server: HubServer, tmp
         run(tmp_path, "xsum")
     assert not (tmp_path / "xsum").exists()
     made = run(tmp_path, "xsum", "--allow-other-sizes")["xsum"]
-    assert made["examples"]["test"] == 5
-    assert made["options"] == {"allow_other_sizes": True}
+    assert made["examples"]["test"] == 5 and made["allow_other_sizes"]
+    assert run(tmp_path, "xsum")["xsum"] == made  # is there already, however it was allowed
 
 
 def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, tmp_path: Path, here: list[str]) -> None:
@@ -252,8 +252,9 @@ def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, t
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("nothing", "xsum@refs/convert/parquet on the Hub cannot be opened .*Repository Not Found"),
-        ("down", "xsum@refs/convert/parquet on the Hub cannot be opened .*503"),
+        ("nothing", "EdinburghNLP/xsum on the Hub cannot be opened .*Repository Not Found"),
+        ("down", "EdinburghNLP/xsum on the Hub cannot be opened .*503"),
+        ("damaged", "EdinburghNLP/xsum on the Hub cannot be opened"),
         ("no Parquet", "xsum@refs/convert/parquet on the Hub cannot be opened"),
         ("other fields", "xsum train has the fields .*: name those"),
         ("no texts", "xsum train: the field 'document' holds .*int64"),
@@ -266,6 +267,8 @@ def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path, place: s
     pair: Row = (1, 2) if place == "no texts" else ("", "")
     for size, file in zip(SIZES.values(), files, strict=True):
         files[file] = b"no Parquet" if place == "no Parquet" else table([pair] * size, names)
+    if place == "damaged":  # the first place, which has Parquet files, counts
+        server.repositories[XSUM]["main"]["data/train-00000-of-00001.parquet"] = b"?"
     if place == "nothing":
         server.repositories = {}
     server.status = 503 if place == "down" else 0
@@ -291,7 +294,7 @@ def test_files_from_elsewhere_are_never_overwritten(server: HubServer, tmp_path:
 def test_a_set_made_with_other_options_or_in_part_stays(server: HubServer, tmp_path: Path, here: list[str]) -> None:
     run(tmp_path, *here)
     before = contents(tmp_path / "cnn_dm")
-    with pytest.raises(InputError, match="cnn_dm is there already and is not overwritten"):
+    with pytest.raises(InputError, match="made otherwise .its datelines is 'keep', this run's is 'strip'"):
         run(tmp_path, *here, "--datelines", "strip")
     assert contents(tmp_path / "cnn_dm") == before
     (tmp_path / "cnn_dm/val.target").unlink()
@@ -327,7 +330,20 @@ def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.Cap
         (["cnn-dm"], "'cnn-dm' is no set (did you mean cnn_dm?)"),
         (["one", "xsum", "two"], "two folders, 'one' and 'two': one is allowed; sets are cnn_dm, xsum, sample"),
         (["file", "sample"], "file/sample: cannot be written"),
-        (["--sources", "stories", "--url_lists", "missing"], "--url_lists: missing/all_train.txt cannot be opened"),
+        (
+            ["--sources", "stories", "--url_lists", "missing"],
+            "--url_lists: missing/all_train.txt cannot be found or reached",
+        ),
+        (
+            ["cnn_dm", "--sources", "stories", "--url_lists", "http://127.0.0.1:9"],
+            "--url_lists: http://127.0.0.1:9/all_train.txt cannot be found or reached",
+        ),
+        (["xsum", "--sources", "stories"], "--sources is of use with cnn_dm only, not with xsum"),
+        (
+            ["sample", "xsum", "--datelines", "strip"],
+            "--datelines is of use with cnn_dm only, not with sample and xsum",
+        ),
+        (["sample", "--allow_other_sizes"], "--allow_other_sizes is of use with cnn_dm and xsum only, not with sample"),
         (["--cnn_stories", "x"], "--cnn_stories x: is of use with --sources stories only"),
     ],
 )
@@ -346,7 +362,7 @@ def test_bad_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word
         (["elsewhere"], "elsewhere", ["cnn_dm", "xsum"]),
         (["xsum"], "data", ["xsum"]),
         (["xsum", "./xsum", "cnn_dm", "xsum"], "xsum", ["xsum", "cnn_dm"]),
-        (["--datelines", "keep", "a/b/", "--allow-other-sizes", "sample"], "a/b", ["sample"]),
+        (["--datelines", "keep", "a/b/", "--allow-other-sizes", "xsum"], "a/b", ["xsum"]),
         (["sample", "--sources=hub", "a", "xsum"], "a", ["sample", "xsum"]),
     ],
 )

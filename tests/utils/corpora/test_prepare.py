@@ -111,7 +111,7 @@ def test_hostile_csv(tmp_path: Path) -> None:
     assert {('a "quoted" line and \u2028another, still the same', "NA"), (long.strip(), "12")} <= pairs
     file = tmp_path / "a.csv"
     assert {(entry["example"], entry["reason"]) for entry in dropped(tmp_path / "out")} == {
-        (f"{file}:6", "target is null"),
+        (f"{file}:6", "no field target"),
         (f"{file}:7", "empty source"),
         (f"{file}:10", "empty source"),
     }

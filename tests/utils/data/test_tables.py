@@ -100,6 +100,12 @@ def test_rows_of_a_set_that_declares_no_types_follow_the_same_rule() -> None:
     ]
 
 
+def test_a_fault_of_the_program_is_no_fault_of_the_data(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Row, "of", lambda *_: {}["a fault"])
+    with pytest.raises(KeyError, match="a fault"):
+        list(Reader(open_split(place, "train")))
+
+
 def test_fields_are_found_or_named(tmp_path: Path, place: str) -> None:
     assert open_split(place, "train").fields == PAIR
     write(tmp_path / "test-0.parquet", ["in"], ["out"], ("body", "gist"))
@@ -217,6 +223,11 @@ def test_a_set_on_the_hub(tmp_path: Path, place: str, server: HubServer, monkeyp
     assert train.identity == {"data": name, "fields": list(PAIR), "files": 3, "digest": ""}
     assert [target for _, target in Reader(train)] == [str(i) for i in range(30)]
     assert [target for _, target in Reader(val)] == ["1", "5", "6"]
+    many = {f"{name}-0.parquet": files[f"train-{i}.parquet"] for i, name in enumerate(("val", "validation", "dev"))}
+    configs = "".join(f"  - split: {split}\n    path: {split}-0.parquet\n" for split in ("val", "validation", "dev"))
+    many["README.md"] = f"---\nconfigs:\n- config_name: default\n  data_files:\n{configs}---\n".encode()
+    server.repositories["org/many"] = {"main": many}
+    assert next(iter(Reader(open_split("hub:org/many", "val")))) == ("text 0", "0")  # of several, the first name counts
     for wrong, split, message in (
         ("hub:org/name", "test", "hub:org/name: no test split; there are train, val"),
         ("hub:org/name:big", "val", "the val split of hub:org/name:big cannot be opened .*'big' not found"),

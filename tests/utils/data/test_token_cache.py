@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -92,6 +93,19 @@ def test_texts_are_tokenised_once(data: Path, tokenizer: BartTokenizer, request:
     assert rows(sources(data).tokenized(tokenizer, 24)) == first
 
 
+def test_a_cache_that_is_complete_needs_no_lock(
+    data: Path, tokenizer: BartTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")  # the lock is another user's
+
+    first = rows(sources(data).tokenized(tokenizer, 24))
+    monkeypatch.setattr(token_cache.FileLock, "acquire", refuse)
+    assert rows(sources(data).tokenized(tokenizer, 24)) == first
+    with pytest.raises(InputError, match=r"\.cache/\.lock: cannot be written \(Permission denied\)"):
+        sources(data).tokenized(tokenizer, 12)
+
+
 def test_a_limit_takes_the_first_texts_of_one_cache(
     data: Path, tokenizer: BartTokenizer, request: pytest.FixtureRequest
 ) -> None:
@@ -162,7 +176,7 @@ def test_a_damaged_cache_is_made_anew(
     path = data / ".cache" / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if damage is None else damage)
     assert rows(sources(data).tokenized(tokenizer, 24)) == first
-    assert [name in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True]
+    assert [name in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True] * 2
 
 
 def test_where_the_cache_lies(
