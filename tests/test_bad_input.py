@@ -137,7 +137,7 @@ def test_scoring(tiny: list[str], tmp_path: Path, run: Run) -> None:
     for options, message in [
         (["--num_beam_groups", 3], "--num_beam_groups is 3; allowed: divisors of num_beams (2)"),
         (["--eval_beams", 4, "--num_return_sequences", 5], "--num_return_sequences is 5; allowed: at most num_beams"),
-        (["--eval_beams", 0], "--eval_beams is 0; allowed: an integer of at least 1"),
+        (["--eval_beams", 0], "argument --eval_beams: '0' is not allowed: it takes an integer at least 1"),
         (["--top_p", 1.5], "--top_p is 1.5; allowed: above 0 and at most 1"),
         (["--eval_max_gen_length", 99], "--eval_max_gen_length is 99; the model has 64 positions"),
         (["--bad_words_ids", "[5]"], "--bad_words_ids is [5]; allowed: a list of lists of ids, none of them empty"),
