@@ -33,7 +33,7 @@ _setup_env() { # requirements file
     venv=$(cd "$venv" && pwd)
     export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
     hash -r
-    echo "installing $1 (the first time this takes minutes)"
+    echo "installing what is missing of $1 (the first time this takes minutes)"
     python -m pip install --quiet --disable-pip-version-check -r "$1"
 }
 
