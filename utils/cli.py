@@ -37,7 +37,9 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
             if error.errno not in FULL_DISK:
                 raise
             error = unwritable(error.filename or "a file", error)
-        print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)
+        program = Path(sys.argv[0])
+        name = program.parent.name if program.name == "__main__.py" else program.name
+        print(f"{name}: error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
