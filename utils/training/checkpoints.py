@@ -131,7 +131,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
-            for leftover in self.directory.glob(".*.ckpt.*.tmp"):  # of a run that was killed
+            for leftover in self.directory.glob(".*.tmp"):  # checkpoints and reports of a run that was killed
                 leftover.unlink()
 
     def on_train_batch_end(
