@@ -111,7 +111,7 @@ class Task(ABC, Generic[Options]):
         """A trained model for evaluation, and its vocabulary.
 
         Args:
-            config_path: JSON with options of decoding that replace the model's own.
+            config_path: JSON with the architecture and decoding options, for a model that has none of its own.
             tokenizer: a vocabulary in place of the one that lies with the weights.
         """
 

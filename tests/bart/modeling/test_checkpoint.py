@@ -19,7 +19,7 @@ from torch import Tensor
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import GenerationConfig
-from bart.modeling.checkpoint import stored_config
+from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
 EMBEDDINGS = "model.shared.weight"
@@ -239,9 +239,9 @@ def test_the_config_that_lies_with_the_weights(tmp_path: Path, model: BartForCon
         directory = tmp_path / form
         directory.mkdir()
         path = write(form, directory, model)
-        assert stored_config(path) == model.config
+        assert stored_configs(path)[0] == model.config
         (directory / "config.json").unlink()
-        assert stored_config(path) is None
+        assert stored_configs(path) == (None, None)
 
 
 def test_decoding_defaults_come_from_the_directory(tmp_path: Path, model: BartForConditionalGeneration) -> None:

@@ -68,7 +68,7 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
         (["--gpus", "2", "--accelerator", "cpu"], "--accelerator is cpu and --gpus is 2"),
         (["--gpus", "2", "--devices", "3"], "--devices is 3 and --gpus is 2"),
         (["--strategy", "fsdp", "--bf16", "--amp_level", "O2"], "--strategy fsdp and --amp_level O2"),
-        (["--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
+        (["--gpus", "1", "--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
         (["--strategy", "fsdp", "--optimizer", "lamb"], "--strategy fsdp and --optimizer lamb exclude"),
         (["--max_steps", "0"], "--max_steps is 0"),
         (["--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
