@@ -104,7 +104,8 @@ def prepare(options: Options) -> None:
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str:
     """The data directory of a file of examples, which is made by `prepare` once; any other --data_dir as it is.
 
-    It lies in the folder that token ids are kept in, and its name tells of which content and columns it was made.
+    It lies where token ids are kept. Its name tells of which content and columns it was made; those of other content
+    are removed.
 
     Raises:
         InputError: as `prepare` does, or the folder cannot be written.
@@ -115,11 +116,12 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
     if not file.is_file():
         raise InputError(f"--data_dir {file}: no such file")
     cache, content = cache_folder(file.parent, cache_dir), f"{file.name}-{file_digest(file)[:16]}"
-    folder = cache / "-".join([content, *filter(None, fields)])
+    folder = cache / f"{content}-{hashlib.blake2b(repr(fields).encode(), digest_size=4).hexdigest()}"
     with alone(cache):  # of several processes, one makes it
         if not (folder / PROVENANCE).is_file():
-            for stale in {*cache.glob(f"{escape(file.name)}-*/")} - {*cache.glob(f"{escape(content)}*/")}:
-                shutil.rmtree(stale)
+            for made in cache.glob(f"{escape(file.name)}-*/{PROVENANCE}"):
+                if not made.parent.name.startswith(content):
+                    shutil.rmtree(made.parent)
             try:
                 prepare(Options((str(file),), folder, *fields))
             except InputError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -63,7 +64,8 @@ class FinetuneArguments:
         if is_first() or STAMP not in os.environ:
             os.environ[STAMP] = time.strftime("%y%m%d_%H%M%S")
         start = self.task_options
-        name = Path(start.config_path).stem if start.is_scratch else Path(start.model_name_or_path).resolve().name
+        named = start.config_path if start.is_scratch else start.model_name_or_path.removesuffix("/export")
+        name = re.sub(r"\.(json|ckpt)$", "", Path(named).resolve().name)
         return f"results/{name}_{os.environ[STAMP]}"
 
     def _check_stream(self) -> None:
