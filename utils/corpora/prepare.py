@@ -20,13 +20,14 @@ from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.data_directory import PROVENANCE, making
 from utils.corpora.records import inputs_of
 from utils.data.line_files import SPLITS
-from utils.data.places import DEFAULT_RATIO, is_table
+from utils.data.places import is_table
 from utils.data.tables import Fields
 from utils.data.token_cache import alone, cache_folder
 from utils.files import file_digest
 from utils.progress import start_log
 
 logger = logging.getLogger("utils.corpora.prepare")
+DEFAULT_RATIO = "0.9,0.05,0.05"
 
 
 @dataclass(frozen=True)

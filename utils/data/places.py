@@ -10,14 +10,13 @@ from pathlib import Path
 from bart.errors import InputError
 
 SPLIT = "{split}"
-DEFAULT_RATIO = "0.9,0.05,0.05"  # of train, val and test
 PLACES = f"hub:NAME[:CONFIG][@REVISION], or a path or URL of Parquet files that contains {SPLIT}"
 HUB = "hub:"
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")  # files of examples; all but the last also as .gz
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
 KINDS = (
-    f"directory with {{train,val,test}}.{{source,target}}, a file {', '.join(TABLES)}, which is split by "
-    f"{DEFAULT_RATIO}, or {PLACES}"
+    f"directory with {{train,val,test}}.{{source,target}}, a file {', '.join(TABLES)}, which is split as "
+    f"utils.corpora.prepare does it, or {PLACES}"
 )
 # What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}

@@ -33,7 +33,6 @@ from utils.tasks.generation_options import GenerationOptions, check_generation
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
-SOURCE_LENGTH, TARGET_LENGTH = 1024, 142  # of the published recipe for CNN-DM
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
 LOSSES_AT_ONCE = 8
 
@@ -49,20 +48,10 @@ class TextToTextOptions(ModelOptions):
         help="column of the sources where data_dir is no directory; by default as published sets do it",
     )
     target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
-    max_source_length: int | None = option(
-        None, least=3, help=f"tokens a source is cut to; by default {SOURCE_LENGTH}, or the model's positions if fewer"
-    )
-    max_target_length: int | None = option(
-        None,
-        least=3,
-        help=f"tokens a training target is cut to; by default {TARGET_LENGTH}, or the model's positions if fewer",
-    )
-    val_max_target_length: int | None = option(
-        None, least=3, help="tokens a validation target is cut to; by default --max_target_length"
-    )
-    test_max_target_length: int | None = option(
-        None, least=3, help="tokens a test target is cut to for its loss; by default --max_target_length"
-    )
+    max_source_length: int | None = option(None, least=3, help="tokens a source is cut to; by default 1024 at most")
+    max_target_length: int | None = option(None, least=3, help="tokens of a training target; by default 142 at most")
+    val_max_target_length: int | None = option(None, least=3, help="of a validation target; by default as in training")
+    test_max_target_length: int | None = option(None, least=3, help="of a test target, for its loss; the same default")
     eval_beams: int | None = option(
         None,
         least=0,
@@ -72,7 +61,7 @@ class TextToTextOptions(ModelOptions):
     eval_max_gen_length: int | None = option(
         None,
         least=2,
-        help="tokens to generate at most; by default the config's max_length, or --max_target_length if it has none",
+        help="tokens to generate at most; by default the config's max_length or --max_target_length",
     )
 
     prefix = ""  # run_eval.py has an option of this name
@@ -85,14 +74,10 @@ class TextToTextOptions(ModelOptions):
 
     def fitted(self, positions: int) -> TextToTextOptions:
         """These options with the lengths that are not given, for a model of so many positions."""
-        target = self.max_target_length or min(TARGET_LENGTH, positions)
-        return dataclasses.replace(
-            self,
-            max_source_length=self.max_source_length or min(SOURCE_LENGTH, positions),
-            max_target_length=target,
-            val_max_target_length=self.val_max_target_length or target,
-            test_max_target_length=self.test_max_target_length or target,
-        )
+        target = self.max_target_length or min(142, positions)  # as in the published recipe for CNN-DM
+        lengths = {"max_source_length": min(1024, positions), "max_target_length": target}
+        lengths |= {"val_max_target_length": target, "test_max_target_length": target}
+        return dataclasses.replace(self, **{name: getattr(self, name) or most for name, most in lengths.items()})
 
     def target_length(self, split: str) -> int | None:
         """Tokens that a split's targets are cut to."""
