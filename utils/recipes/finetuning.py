@@ -79,7 +79,6 @@ def run(args: FinetuneArguments) -> None:
         predict(args, task, test)
     if is_first():
         write_report(output_dir)
-        logger.info("results lie in %s", output_dir)
 
 
 def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any]) -> None:

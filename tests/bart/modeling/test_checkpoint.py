@@ -475,3 +475,10 @@ def test_a_hub_name_is_found_in_the_offline_cache(tmp_path: Path, model: BartFor
     subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[3])
     for name in ("safetensors-directory", "bin-shards"):
         assert_same(BartForConditionalGeneration.from_pretrained(tmp_path / name), model)
+
+
+def test_configs_are_found_without_the_weights(tmp_path: Path) -> None:
+    config, generation = BartConfig(d_model=16, vocab_size=50), GenerationConfig(num_beams=3)
+    config.save(tmp_path / "config.json")
+    (tmp_path / "generation_config.json").write_text(json.dumps(generation.to_dict()))
+    assert stored_configs(tmp_path) == (config, generation)
