@@ -10,7 +10,7 @@ import yaml
 
 from utils.evaluation.report.articles import STATISTICS
 from utils.evaluation.report.runs import LABELS, Run, label_of, scores_of
-from utils.metrics.significance import compare
+from utils.metrics.significance import compare, p_shown
 from utils.metrics.text_statistics import mean
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
@@ -126,8 +126,8 @@ def difference(first: Run, other: Run, score: str, digits: int) -> list[str]:
     if any(None in pair for pair in pairs):
         return [""] * 3
     found = compare(*zip(*pairs, strict=True))
-    p = "< 0.001" if found["p_value"] < 0.001 else f"{found['p_value']:.3f}"
-    return [shown(found["difference"], digits, "+"), interval_shown(found["interval"], digits, "+"), p]
+    interval = interval_shown(found["interval"], digits, "+")
+    return [shown(found["difference"], digits, "+"), interval, p_shown(found["p_value"])]
 
 
 def speed_table(runs: Sequence[Run], split: str) -> Table:
