@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from bart.errors import InputError
 from bart.files import replacing
@@ -70,7 +68,6 @@ def build_report(
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    templates.filters["breakable"] = breakable
     templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     content = content_of(runs, split)
     try:
@@ -81,11 +78,6 @@ def build_report(
     except OSError as error:
         raise unwritable(f"{output}", error) from None
     return output
-
-
-def breakable(name: str) -> Markup:
-    """A name that may be broken after its underscores, dots and slashes, and so nowhere else."""
-    return Markup(re.sub(r"(?<=[_./])(?=\w)", "<wbr>", escape(name)))
 
 
 def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
