@@ -7,7 +7,7 @@ Names are capitalised words, days and months among them. They compare by their s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from decimal import Decimal
 from functools import cached_property, lru_cache
 from unicodedata import combining, normalize
@@ -42,17 +42,6 @@ def _stem(word: str) -> str:
     return porter()(plain) if len(plain) > 3 else plain
 
 
-def _figures(text: str) -> Iterator[tuple[int, int, str, str]]:
-    """Where each figure begins and ends, its unit, and its value as digits."""
-    for found in _FIGURE.finditer(text):
-        currency, digits, spelled, power, percent = found.groups()
-        number = digits.replace(",", "") if digits else sum(_SPELLED[word] for word in spelled.lower().split("-"))
-        value = Decimal(number)
-        if power and (currency or len(power) > 1):  # "10,000m" is a race
-            value = value.scaleb(_POWERS[power.lower()])
-        yield *found.span(), currency or ("%" if percent else ""), f"{value.normalize():f}"
-
-
 class _Text:
     """A text and what it supports. A source is long, so that of it only what is asked for is computed."""
 
@@ -66,7 +55,16 @@ class _Text:
 
     @cached_property
     def figures(self) -> list[tuple[int, int, str, str]]:
-        return list(_figures(self.text))
+        """Where each begins and ends, its unit, and its value as digits."""
+        figures = []
+        for found in _FIGURE.finditer(self.text):
+            currency, digits, spelled, power, percent = found.groups()
+            number = digits.replace(",", "") if digits else sum(_SPELLED[word] for word in spelled.lower().split("-"))
+            value = Decimal(number)
+            if power and (currency or len(power) > 1):  # "10,000m" is a race
+                value = value.scaleb(_POWERS[power.lower()])
+            figures.append((*found.span(), currency or ("%" if percent else ""), f"{value.normalize():f}"))
+        return figures
 
     @cached_property
     def values(self) -> set[str]:
@@ -78,8 +76,12 @@ class _Text:
         """Words that are capitalised inside sentences."""
         return {word for word in _INSIDE.findall(self.text) if word[0].isupper()}
 
-    def facts(self, names: Set[str], no_names: Set[str]) -> Iterator[tuple[int, int, set[str]]]:
-        """Where each figure and name begins and ends, and the values that support it, none of a name."""
+    def facts(self, texts: Sequence[_Text], names: Set[str]) -> Iterator[tuple[int, int, set[str]]]:
+        """Where each figure and name begins and ends, and the values that support it, none of a name.
+
+        Args:
+            texts: all of the article, which tell names from other words.
+        """
         in_figures = {place for begin, end, *_ in self.figures for place in range(begin, end)}
         for begin, end, unit, value in self.figures:
             if self.text[begin:end].lower() != "one":
@@ -88,8 +90,10 @@ class _Text:
             word, begin = found[0], found.start()
             if not word[0].isupper() or word == "I" or begin in in_figures:
                 continue
-            acronym = len(word) > 1 and word.isupper()
-            if acronym or (word.lower() not in no_names and (word in names or self._inside(begin))):
+            is_name = len(word) > 1 and word.isupper()
+            if not is_name and not any(word.lower() in text.words for text in texts):
+                is_name = self._inside(begin) or word in names or any(word in text.names for text in texts)
+            if is_name:
                 yield *found.span(), set()
 
     def _inside(self, begin: int) -> bool:
@@ -125,17 +129,12 @@ def differing_facts(
         (begin, end, kind) in order: of characters of the reference where the kind is MISSING, else of the summary.
     """
     article, wanted, own = texts = [_Text(text) for text in (source, reference or "", summary)]
-    names = names.union(*(text.names for text in texts))
-    no_names = set().union(*(text.words for text in texts))
     marks = []
-    for begin, end, values in own.facts(names, no_names):
+    for begin, end, values in own.facts(texts, names):
         fact = summary[begin:end]
         if not wanted.has(fact, values):
-            if not article.has(fact, values):
-                marks.append((begin, end, WRONG))
-            elif reference is not None:
-                marks.append((begin, end, ADDED))
-    for begin, end, values in wanted.facts(names, no_names):
-        if not own.has(wanted.text[begin:end], values):
-            marks.append((begin, end, MISSING))
+            kind = ADDED if article.has(fact, values) else WRONG
+            marks += [(begin, end, kind)] if kind == WRONG or reference is not None else []
+    lacking = wanted.facts(texts, names)
+    marks += [(begin, end, MISSING) for begin, end, values in lacking if not own.has(wanted.text[begin:end], values)]
     return sorted(marks)
