@@ -116,7 +116,7 @@ def facts_for_page(article: dict[str, Any], names: Set[str]) -> list[int]:
     The kinds are those of `differing_facts`, places are counted as JavaScript does it, in 16-bit units.
     """
     reference = article.get("reference") if isinstance(article.get("reference"), str) else None
-    summary, numbers = article["summary"], []
+    summary, numbers = text_of(article, "summary"), []
     for begin, end, kind in differing_facts(text_of(article, "source"), reference, summary, names):
         text = reference or "" if kind == MISSING else summary
         numbers += [place + sum(c > "\uffff" for c in text[:place]) for place in (begin, end)] + [kind]
