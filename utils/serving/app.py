@@ -293,6 +293,8 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # Every thread that allocates has an arena of its own, so memory is returned in a thread that is there anyway.
+        asyncio.get_running_loop().set_default_executor(service.text_threads[0])
         trimming = asyncio.ensure_future(_give_back_memory())
         service.engine.thread.start()
         yield
