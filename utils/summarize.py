@@ -84,6 +84,7 @@ class Rounds:
     Attributes:
         windows: ids of each window that the model reads in this round; empty when all summaries are done.
         summaries: one for each document; blank until it is done.
+        parts: for each document of this round, by its index: the tokens of its text, and the number of its windows.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Rounds:
         """
         texts = (self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in outputs)
         following = {}
-        for index, (size, count) in self._parts.items():
+        for index, (size, count) in self.parts.items():
             joined = " ".join(filter(None, islice(texts, count)))
             if count == 1 or self.long_documents == "join" or not joined:
                 self.summaries[index] = joined
@@ -161,8 +162,7 @@ class Rounds:
                     done += " and summarised again"
             logger.warning("%s; %s", found, done)
         self.windows = list(chain.from_iterable(windows))
-        # For each document: the tokens of its text, and the number of its windows.
-        self._parts = {index: (len(ids), len(own)) for index, ids, own in zip(pending, encoded, windows, strict=True)}
+        self.parts = {index: (len(ids), len(own)) for index, ids, own in zip(pending, encoded, windows, strict=True)}
 
 
 @dataclass(frozen=True)
