@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ def check_output(option: str, path: str | os.PathLike[str] | None) -> None:
 
 
 def writable_folder(name: str, path: str | os.PathLike[str]) -> Path:
-    """The folder, made if need be.
+    """The folder, made if need be, and removed at the end of the program if nothing was written to it.
 
     Args:
         name: what the error calls it, such as "--output_dir".
@@ -33,6 +35,7 @@ def writable_folder(name: str, path: str | os.PathLike[str]) -> Path:
         RunError: the disk is full.
     """
     folder = Path(path)
+    atexit.register(_remove_unused, [place for place in (folder, *folder.parents) if not place.exists()])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -40,6 +43,12 @@ def writable_folder(name: str, path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise unwritable(f"{name} {folder}", error) from None
     return folder
+
+
+def _remove_unused(folders: Sequence[Path]) -> None:
+    with suppress(OSError):  # it is not empty, or not there
+        for folder in folders:
+            folder.rmdir()
 
 
 def write_whole(path: Path, text: str) -> None:

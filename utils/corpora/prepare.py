@@ -18,7 +18,7 @@ from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.data_directory import making
 from utils.corpora.records import inputs_of
 from utils.data.line_files import SPLITS
-from utils.progress import start_log
+from utils.progress import progress, start_log
 
 logger = logging.getLogger("utils.corpora.prepare")
 DEFAULT_RATIO = "0.9,0.05,0.05"
@@ -89,7 +89,7 @@ def prepare(options: Options) -> None:
     with making(options.output, facts | {"split_ratio": split_ratio}) as data:
         for each in inputs:
             logger.info("reading %s", each.name)
-            for row in each.rows():
+            for row in progress("reading", None, "rows", each.rows()):
                 split = each.split
                 if split is None and row.fault is None:
                     split = split_of(row.source, shares, options.seed)

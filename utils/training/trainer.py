@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import platform
 import signal
 from pathlib import Path
@@ -22,8 +23,9 @@ from torch import nn
 from bart.errors import InputError
 from utils.data.batches import padded_length
 from utils.distributed import lost_peers_named
+from utils.figures import figure, label
 from utils.memory import keep_freed_memory
-from utils.progress import is_first
+from utils.progress import is_first, progress
 from utils.tasks.task import Task
 from utils.training import lightning_internals
 from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite
@@ -61,7 +63,8 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
         if is_first():
             keep_as_last(plan.checkpoint, output_dir)
     module = TrainingModule(task, model, plan, data.total_steps, data.options.eval_batch_size)
-    checkpoints, callbacks = build_callbacks(plan, task, data.streams)
+    line = progress("step", data.total_steps, "", after=0, log_every=math.inf)  # the figures are logged at intervals
+    checkpoints, callbacks = build_callbacks(plan, task, data.streams, line)
     trainer = build_trainer(plan, model, data, callbacks)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     logger.info(
@@ -75,20 +78,27 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     )
     try:
         with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
-            trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
+            with line:
+                trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
             if trainer.is_global_zero:
                 best = Path(checkpoints.best_model_path or output_dir / LAST_FILE)
                 task.export(best, output_dir / EXPORT)
                 summary = run_summary(trainer, checkpoints, best)
                 (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-                shown = [(name, f"{v:.6g}" if isinstance(v, float) else v) for name, v in summary.items()]
-                table = tabulate([*shown, ("best_model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
+                shown = [(label(name), figure(name, value)) for name, value in summary.items()]
+                table = tabulate([*shown, ("best model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
                 logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
     except Exception:
         if trainer.strategy.launcher is not None:  # the processes that this one started would wait for it
             trainer.strategy.launcher.kill(signal.SIGKILL)
         raise
+
+
+class _TensorBoard(TensorBoardLogger):
+    def save(self) -> None:
+        """Write what was logged, without Lightning's hparams.yaml, which would be empty."""
+        self.experiment.flush()
 
 
 def check_plan(plan: Plan, data: TrainingData) -> None:
@@ -147,7 +157,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
         # Lightning's own requeueing would write checkpoints in the midst of a step, and resume from them unasked.
         plugins.append(SLURMEnvironment(auto_requeue=False))
     folder = run.output_dir
-    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, TensorBoardLogger)]
+    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, _TensorBoard)]
     if run.wandb_project is not None:
         loggers.append(WandbLogger(project=run.wandb_project, save_dir=folder, config=dict(plan.settings)))
     trainer = pl.Trainer(
@@ -173,10 +183,16 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
     return trainer
 
 
-def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCheckpoint, list[Callback]]:
-    """The checkpoint callback, and the list of all."""
+def build_callbacks(
+    plan: Plan, task: Task[Any], streams: bool, line: progress[Any]
+) -> tuple[ModelCheckpoint, list[Callback]]:
+    """The checkpoint callback, and the list of all.
+
+    Args:
+        line: shows the steps of the run.
+    """
     run = plan.run
-    metric, mode = f"val_{plan.metric}", {"loss": "min", **task.figures}[plan.metric]
+    metric, mode = task.validation_name(plan.metric), {"loss": "min", **task.figures}[plan.metric]
     checkpoints = ModelCheckpoint(
         run.output_dir,
         filename="_epoch{epoch}_step{step}",
@@ -187,7 +203,7 @@ def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCh
         enable_version_counter=False,
         save_on_train_epoch_end=False,
     )
-    measurements, termination = Measurements(run.log_every_n_steps), Termination()
+    measurements, termination = Measurements(run.log_every_n_steps, line), Termination()
     callbacks: list[Callback] = [
         SameStart(plan.checkpoint),
         StopOnNonFinite(),
