@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -146,6 +147,7 @@ class progress(Generic[Item]):
 
     def __exit__(self, *_: object) -> None:
         if self.live is not None:
+            atexit.unregister(self.__exit__)
             with suppress(OSError):
                 self.live.stop()
             self.live = progress.shown = None
@@ -172,6 +174,7 @@ class progress(Generic[Item]):
             with suppress(OSError):  # the terminal is gone
                 if self.live is None:
                     progress.shown = self
+                    atexit.register(self.__exit__)  # an error keeps the frames of loops that it leaves
                     self.live = Live(
                         get_renderable=lambda: Text(self.text(console.width - 1), no_wrap=True, overflow="ellipsis"),
                         console=console,

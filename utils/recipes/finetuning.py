@@ -33,6 +33,7 @@ from utils.training.options import Plan
 from utils.training.precision import keeps_master_weights, precision_name
 from utils.training.trainer import EXPORT, train
 
+logger = logging.getLogger(__name__)
 # What the order of the training examples and the meaning of the optimizer's state depend on, besides the data.
 LASTING_OPTIONS = (
     *("task", "seed", "n_train", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps"),
@@ -53,6 +54,7 @@ def run(args: FinetuneArguments) -> None:
     check_gpus(args.hardware.gpus)
     check_wandb(args.run.wandb_project)
     task = args.make_task()
+    logger.info("reading %s", args.data.data_dir)
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
     test = task.read("test", for_scoring=True) if args.run.do_predict else None

@@ -68,7 +68,7 @@ class Measurements(Callback):
         self.since: Stamp = 0.0
         # Of the interval under way, on this process.
         self.steps: list[tuple[Stamp, Stamp]] = []
-        self.losses: list[Tensor] = []
+        self.losses: list[Tensor | float] = []
         self.tokens = self.samples = 0
         # Of the run so far, over all processes.
         self.step_times: list[float] = []
@@ -94,8 +94,7 @@ class Measurements(Callback):
                 values |= {"loss_scale": scaler.get_scale(), "skipped_steps": skipped}
             write_metrics(trainer, values)
             self.shown = [named("train_loss", values), figure("tokens_per_second", values["tokens_per_second"])]
-        validation = f"val in {min(interval - step % interval, total - step):,}"
-        self.line.notes = [*self.shown, validation]
+        self.line.notes = [*self.shown, f"val in {min(interval - step % interval, total - step):,}"]
         self.line.update(step - self.line.done)
         if closes and trainer.is_global_zero:
             others = [named(name, values) for name in ("lr", "grad_norm", "skipped_steps") if values.get(name)]
@@ -125,6 +124,12 @@ class Measurements(Callback):
         if self.steps:
             self._close_interval(trainer, pl_module)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": [float(loss) for loss in self.losses]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.losses = state_dict["losses"]
+
     def _close_interval(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, float]:
         """The interval's loss, speed and memory; waits for the device, and reduces over processes."""
         device, strategy = pl_module.device, trainer.strategy
@@ -134,7 +139,7 @@ class Measurements(Callback):
         worst = torch.tensor([peak_memory_gb(device), sum(times), *times], dtype=torch.float64, device=device)
         tokens, samples = strategy.reduce(totals, reduce_op="sum").tolist()
         peak, elapsed, *times = strategy.reduce(worst, reduce_op="max").tolist()
-        self.train_loss = float(torch.stack(self.losses).double().mean())
+        self.train_loss = sum(map(float, self.losses)) / len(self.losses)
         self.steps, self.losses, self.tokens, self.samples = [], [], 0, 0
         self.step_times += times
         self.run_tokens += tokens

@@ -68,11 +68,11 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     trainer = build_trainer(plan, model, data, callbacks)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     logger.info(
-        "training %.1f M of %.1f M parameters on %s for %d steps of %s%.0f examples",
+        "training %.1f M of %.1f M parameters on %s for %s steps of %s%.0f examples",
         trained / 1e6,
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
-        f"the stream {data.train.name}" if data.streams else f"{len(data.train)} examples",
-        data.total_steps,
+        f"the stream {data.train.name}" if data.streams else f"{len(data.train):,} examples",
+        f"{data.total_steps:,}",
         "about " if data.options.max_tokens_per_batch else "",
         data.examples_per_step,
     )

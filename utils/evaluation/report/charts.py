@@ -20,13 +20,15 @@ def curve(run: Run, column: str, name: str) -> list[Series]:
 
 def training_charts(runs: Sequence[Run]) -> list[Chart]:
     """Curves of training: for one run, related ones in one chart; for several runs, a chart for each quantity."""
+    # Without search, validation scores the arg-max under teacher forcing, far above what the model generates.
+    forced = ", teacher-forced" * any(run.arguments.get("eval_beams") == 0 for run in runs)
     scores = {name: None for run in runs for name in run.metrics if name.startswith("val_") and name != "val_loss"}
     validation = {name: label_of(name.removeprefix("val_")) for name in scores}
     charts = []
     for name, title, unit, from_zero, columns in (
         ("loss", "Loss", "nats per target token", False, {"train_loss": "training", "val_loss": "validation"}),
         ("learning_rate", "Learning rate", "learning rate", True, {"lr": ""}),
-        ("validation", "Validation", "score", False, validation),
+        ("validation", "Validation" + forced, "score", False, validation),
         ("throughput", "Training throughput", "tokens per second", True, {"tokens_per_second": ""}),
     ):
         if len(runs) == 1:

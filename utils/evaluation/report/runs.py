@@ -53,7 +53,7 @@ class Run:
 def label_of(score: str) -> str:
     """The name by which readers know a score."""
     first, *others = score.split("_")
-    return " ".join([LABELS.get(first, first), *("teacher-forced" if each == "forced" else each for each in others)])
+    return " ".join([LABELS.get(first, first), *others])
 
 
 def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
