@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyte
+from rich.console import Console
 
 from tests import forked
 
@@ -35,7 +36,7 @@ def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object
         os.dup2(descriptor, number)
     os.environ["TERM"] = "xterm"
     os.environ.pop("COLUMNS", None)
-    progress.console = progress._Console(stderr=True)  # which looks at its terminal when it is made
+    progress.console = Console(stderr=True)  # which looks at its terminal when it is made
     progress.REDRAW = 0
     prepare.progress = partial(progress.progress, after=0)
     report.draw = lambda path, chart: ""
@@ -56,12 +57,11 @@ def shown(folder: Path, main: Callable[[Sequence[str]], object], options: Sequen
             for part in re.split(rb"(?=\r)", os.read(own, 1 << 16)):  # at its end no line is half drawn
                 stream.feed(part)
                 frames.append([line.rstrip() for line in screen.display])
-                assert pyte.modes.DECTCEM in screen.mode  # the cursor is there
     process.join()
     os.close(own)
     os.close(its)
     assert process.exitcode == 0, "\n".join(frames[-1])
-    assert screen.cursor.x == 0
+    assert (screen.cursor.x, screen.cursor.hidden) == (0, False)
     return frames
 
 

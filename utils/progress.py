@@ -24,19 +24,12 @@ from utils.figures import duration, rate
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 REDRAW = 0.2  # seconds
-FORMAT = logging.Formatter("%(asctime)s  %(message)s", "%H:%M:%S")
-# `extra` of log records of figures, whose parts two spaces separate: what the line of progress says too, and what a
-# terminal prints in one line, without the last parts if they have no room. Files get all of both.
+# `extra` of log records of figures with two spaces between: what a line of progress says too, and what a terminal
+# prints in one line, without the last figures if they have no room.
 IN_THE_LINE, IN_ONE_LINE = {"terminal": "line"}, {"terminal": "fit"}
 
 
-class _Console(Console):
-    def show_cursor(self, show: bool = True) -> bool:
-        """Leave the cursor as it is, since a process that is killed could not bring it back."""
-        return False
-
-
-console = _Console(stderr=True)
+console = Console(stderr=True)
 
 
 def is_first() -> bool:
@@ -51,22 +44,21 @@ class _AboveLine(logging.Handler):
         text, place = self.format(record), getattr(record, "terminal", None)
         if place == "line" and progress.shown is not None:
             return
-        try:
+        with suppress(OSError):  # the terminal is gone
             console.print(Text(fitted(text.split("  "), console.width) if place == "fit" else text))
-        except OSError:  # the terminal is gone
-            self.handleError(record)
 
 
-def start_log(debug: bool = False) -> None:
-    """Send the first process's log to the terminal; the others only warn."""
+def start_log(debug: bool = False, file: Path | None = None) -> None:
+    """Send the first process's log to the terminal, and to a file if one is named; the others only warn."""
     # Imported here: processes that only compute ROUGE need not wait for it.
     from huggingface_hub.utils import disable_progress_bars
     from huggingface_hub.utils import logging as hub_log
 
-    handler = _AboveLine() if console.is_terminal else logging.StreamHandler()
-    handler.setFormatter(FORMAT)
+    handlers: list[logging.Handler] = [_AboveLine() if console.is_terminal else logging.StreamHandler()]
+    if file is not None and is_first():
+        handlers.append(logging.FileHandler(file, encoding="utf-8", delay=True))
     level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=handlers)
     for chatty in ("httpx", "httpx2", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     hub_log.get_logger().handlers.clear()  # which print all of it a second time
@@ -74,19 +66,8 @@ def start_log(debug: bool = False) -> None:
         disable_progress_bars()
 
 
-def log_to(file: Path) -> None:
-    """Send the first process's log to a file as well, in place of the file of a run before."""
-    for handler in [each for each in logging.root.handlers if type(each) is logging.FileHandler]:
-        logging.root.removeHandler(handler)
-        handler.close()
-    if is_first():
-        handler = logging.FileHandler(file, encoding="utf-8", delay=True)
-        handler.setFormatter(FORMAT)
-        logging.root.addHandler(handler)
-
-
-def fitted(parts: Sequence[str], width: int) -> str:
-    """The first of the parts, and those of the others for which a line of this width has room."""
+def fitted(parts: Sequence[str], width: float) -> str:
+    """The first part, and those of the others for which a line of this width has room."""
     line, *others = parts
     for part in others:
         if cell_len(line) + 2 + cell_len(part) <= width:
@@ -102,15 +83,12 @@ class progress(Generic[Item]):
     signals, forks or a debugger.
 
     Args:
-        what: the work.
         total: of the units; None where nobody knows.
         items: to iterate over, each of which is a unit.
         after: seconds until the line is shown, so that it is not for short work.
         log_every: seconds between two lines of the log.
 
     Attributes:
-        shown: the line on the terminal.
-        done: units so far.
         notes: what to show besides; by default the rate.
     """
 
@@ -123,8 +101,8 @@ class progress(Generic[Item]):
         unit: str,
         items: Iterable[Item] = (),
         *,
-        after: float = 1.0,
-        log_every: float = 60.0,
+        after: float = 1,
+        log_every: float = 60,
     ) -> None:
         self.what, self.total, self.unit, self.items = what, total, unit, items
         self.notes: Sequence[str] | None = None
@@ -158,32 +136,26 @@ class progress(Generic[Item]):
                 yield item
                 self.update()
 
-    def update(self, count: int = 1, notes: Sequence[str] | None = None) -> None:
-        """Tell that so many more units are done. With other notes the line is drawn at once."""
+    def update(self, count: int = 1, at_once: bool = False) -> None:
+        """Tell that so many more units are done; the line is drawn some times a second, or at once."""
         self.done += count
         now = time.monotonic()
-        if notes is not None:
-            self.notes = notes
-            self.due = now if self.has_terminal else self.due
-        if now < self.due:
+        if now < self.due and not (at_once and self.has_terminal):
             return
         self.due = now + self.interval
         if not self.has_terminal:
             logger.info(self.text())
         elif progress.shown in (None, self):
-            with suppress(OSError):  # the terminal is gone
+            with suppress(OSError):
                 if self.live is None:
                     progress.shown = self
                     atexit.register(self.__exit__)  # an error keeps the frames of loops that it leaves
-                    self.live = Live(
-                        get_renderable=lambda: Text(self.text(console.width - 1), no_wrap=True, overflow="ellipsis"),
-                        console=console,
-                        auto_refresh=False,
-                        transient=True,
-                        redirect_stdout=sys.stdout.isatty(),  # and not where it goes to a file
-                    )
+                    # Standard output may go to a file, and then must not come to the terminal.
+                    options = {"auto_refresh": False, "transient": True, "redirect_stdout": sys.stdout.isatty()}
+                    self.live = Live(console=console, **options)
                     self.live.start()
-                self.live.refresh()
+                    console.show_cursor()  # a process that is killed could not do so
+                self.live.update(Text(self.text(console.width - 1), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def text(self, width: float = math.inf) -> str:
         """The line, with as much of it as fits."""

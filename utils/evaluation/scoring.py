@@ -148,18 +148,14 @@ def write_results(
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
     """Scores and speed as a table for people, the scores by the names that they have in the files."""
-    rows = [[name, figure(name, value)] for name, value in scores.items() if isinstance(value, float)]
-    for row in rows:
-        if interval := scores.get("intervals", {}).get(row[0]):
-            row[1] += "  95 % interval " + " to ".join(figure(row[0], float(end)) for end in interval)
+    rows = [(name, figure(name, value)) for name, value in scores.items() if isinstance(value, float)]
     if speed["timed_articles"]:
         rates = ("articles_per_second", "generated_tokens_per_second")
-        latencies = (f"{name} {speed['latency_ms'][name]:,.0f} ms" for name in ("p50", "p95", "p99"))
         rows += [
-            ["speed", ", ".join(figure(name, speed[name]) for name in rates)],
-            ["latency", ", ".join(latencies)],
-            ["batch", f"{speed['batch_size']}, {speed['batching']}"],
-            ["peak memory", figure("peak_memory_gb", speed["peak_memory_gb"])],
+            ("speed", ", ".join(figure(name, speed[name]) for name in rates)),
+            ("latency", ", ".join(f"{name} {speed['latency_ms'][name]:,.0f} ms" for name in ("p50", "p95", "p99"))),
+            ("batch", f"{speed['batch_size']}, {speed['batching']}"),
+            ("peak memory", figure("peak_memory_gb", speed["peak_memory_gb"])),
         ]
     head = f"{scores['split']}: {scores['examples']:,} examples, {scores['precision']} on {speed['device']}"
     return f"{head}\n{indent(tabulate(rows, tablefmt='plain', disable_numparse=True), '  ')}"

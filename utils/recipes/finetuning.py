@@ -24,7 +24,7 @@ from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
 from utils.files import writable_folder
 from utils.machine import check_gpus, environment
-from utils.progress import is_first, log_to, start_log
+from utils.progress import is_first, start_log
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.tasks.task import Task
 from utils.training.checkpoints import FORMAT, find_checkpoint
@@ -33,7 +33,6 @@ from utils.training.options import Plan
 from utils.training.precision import keeps_master_weights, precision_name
 from utils.training.trainer import EXPORT, train
 
-logger = logging.getLogger(__name__)
 # What the order of the training examples and the meaning of the optimizer's state depend on, besides the data.
 LASTING_OPTIONS = (
     *("task", "seed", "n_train", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps"),
@@ -49,17 +48,15 @@ def run(args: FinetuneArguments) -> None:
         InputError: anything wrong with options, files or the machine, found before training starts.
         RunError: the run cannot go on.
     """
-    start_log()
     output_dir = Path(args.run.output_dir)
     check_gpus(args.hardware.gpus)
     check_wandb(args.run.wandb_project)
     task = args.make_task()
-    logger.info("reading %s", args.data.data_dir)
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
     test = task.read("test", for_scoring=True) if args.run.do_predict else None
     writable_folder("--output_dir", output_dir)
-    log_to(output_dir / "log.txt")
+    start_log(file=output_dir / "log.txt")
     quieten_lightning()
     if args.hardware.tf32:
         torch.set_float32_matmul_precision("high")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,11 +59,11 @@ class Measurements(Callback):
 
     Args:
         every: optimizer steps of an interval.
-        line: shows the steps of the run.
     """
 
-    def __init__(self, every: int, line: progress[Any]) -> None:
-        self.every, self.line = every, line
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.line = progress[Any]("step", None, "", after=0, log_every=math.inf)  # the log has the intervals
         self.shown: list[str] = []  # in the line, of the last interval
         self.started_at = time.perf_counter()
         self.since: Stamp = 0.0
@@ -75,7 +76,9 @@ class Measurements(Callback):
         self.run_tokens = self.run_samples = self.run_seconds = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.line.total = trainer.datamodule.total_steps
         self.line.begin(trainer.global_step)
+        self.line.update(0)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: list[Batch], batch_idx: int
@@ -101,7 +104,8 @@ class Measurements(Callback):
             logger.info("  ".join([self.line.text(), *others]), extra=IN_THE_LINE)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.line.update(0, notes=["validating"])
+        self.line.notes = ["validating"]
+        self.line.update(0, at_once=True)
 
     def on_validation_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
@@ -121,8 +125,12 @@ class Measurements(Callback):
         self.line.notes = self.shown
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.line.__exit__()
         if self.steps:
             self._close_interval(trainer, pl_module)
+
+    def on_exception(self, *_: Any) -> None:
+        self.line.__exit__()
 
     def state_dict(self) -> dict[str, Any]:
         return {"losses": [float(loss) for loss in self.losses]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import platform
 import signal
 from pathlib import Path
@@ -25,7 +24,7 @@ from utils.data.batches import padded_length
 from utils.distributed import lost_peers_named
 from utils.figures import figure, label
 from utils.memory import keep_freed_memory
-from utils.progress import is_first, progress
+from utils.progress import is_first
 from utils.tasks.task import Task
 from utils.training import lightning_internals
 from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite
@@ -63,8 +62,7 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
         if is_first():
             keep_as_last(plan.checkpoint, output_dir)
     module = TrainingModule(task, model, plan, data.total_steps, data.options.eval_batch_size)
-    line = progress("step", data.total_steps, "", after=0, log_every=math.inf)  # the figures are logged at intervals
-    checkpoints, callbacks = build_callbacks(plan, task, data.streams, line)
+    checkpoints, callbacks = build_callbacks(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, callbacks)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     logger.info(
@@ -78,8 +76,7 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     )
     try:
         with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
-            with line:
-                trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
+            trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
             if trainer.is_global_zero:
                 best = Path(checkpoints.best_model_path or output_dir / LAST_FILE)
                 task.export(best, output_dir / EXPORT)
@@ -183,14 +180,8 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
     return trainer
 
 
-def build_callbacks(
-    plan: Plan, task: Task[Any], streams: bool, line: progress[Any]
-) -> tuple[ModelCheckpoint, list[Callback]]:
-    """The checkpoint callback, and the list of all.
-
-    Args:
-        line: shows the steps of the run.
-    """
+def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCheckpoint, list[Callback]]:
+    """The checkpoint callback, and the list of all."""
     run = plan.run
     metric, mode = task.validation_name(plan.metric), {"loss": "min", **task.figures}[plan.metric]
     checkpoints = ModelCheckpoint(
@@ -203,7 +194,7 @@ def build_callbacks(
         enable_version_counter=False,
         save_on_train_epoch_end=False,
     )
-    measurements, termination = Measurements(run.log_every_n_steps, line), Termination()
+    measurements, termination = Measurements(run.log_every_n_steps), Termination()
     callbacks: list[Callback] = [
         SameStart(plan.checkpoint),
         StopOnNonFinite(),

@@ -23,7 +23,7 @@ def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
     options = ("--max_epochs", 2, "--learning_rate", 1e-3, "--val_check_interval", 0.5, "--do_predict")
     output = train("run", *options)
     names = {path.name for path in output.iterdir()}
-    assert {"arguments.yaml", "environment.json", "log.txt", "metrics.csv", "last.ckpt", "export"} <= names
+    assert {"arguments.yaml", "environment.json", "metrics.csv", "last.ckpt", "export"} <= names
     assert {"train_summary.json", "test_generations.txt", "test_scores.json", "report.html"} <= names
     assert "hparams.yaml" not in names
     assert any(name.startswith("events.out.tfevents") for name in names)

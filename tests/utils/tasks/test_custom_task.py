@@ -49,17 +49,17 @@ def test_a_task_in_one_short_file_trains_goes_on_where_it_was_ended_and_is_score
     assert len(REVERSING.read_text().splitlines()) <= 60
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     finetune.main([*options, "--output_dir", str(whole)])
-    accuracies = [row["val_accuracy_forced"] for row in rows(whole, "val_accuracy_forced")]
+    accuracies = [row["val_accuracy"] for row in rows(whole, "val_accuracy")]
     assert len(accuracies) == 6
     assert accuracies[-1] > accuracies[0]
     summary = json.loads((whole / "train_summary.json").read_text())
-    assert summary["val_accuracy_forced"] == max(accuracies)  # by which the best checkpoint is chosen
+    assert summary["val_accuracy"] == max(accuracies)  # by which the best checkpoint is chosen
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         add_callback(patch, Interrupt("asked", 100, in_validation=False))
         finetune.main([*options, "--output_dir", str(parts)])
     finetune.main([*options, "--output_dir", str(parts), "--resume_from_checkpoint", "last", "--do_predict"])
-    for column in ("train_loss", "val_accuracy_forced"):
+    for column in ("train_loss", "val_accuracy"):
         assert [row[column] for row in rows(parts, column)] == [row[column] for row in rows(whole, column)]
     assert same(weights(parts), weights(whole))
 

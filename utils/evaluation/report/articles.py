@@ -11,6 +11,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.evaluation.report.runs import Run, articles_path, label_of, read, scores_of
 from utils.metrics.text_statistics import NOVEL_ORDERS, length_ratio, text_statistics, words
+from utils.progress import progress
 
 STATISTICS = {
     "words": ("Length", "words", 1),
@@ -82,7 +83,7 @@ def add_articles(run: Run, split: str) -> None:
     if not {"source", "summary"} <= texts_of(run).keys():
         return
     left_out = OF_THE_SOURCE if scores.get("task") == "translation" else set()
-    for article in run.articles:
+    for article in progress("report", len(run.articles), "articles", run.articles):
         source, reference, summary = (words(text_of(article, name)) for name in ("source", "reference", "summary"))
         for name, own in (("reference_statistics", reference), ("statistics", summary)):
             numbers = {**text_statistics(source, own), "length_ratio": length_ratio(own, reference)}
