@@ -38,7 +38,7 @@ def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object
     os.environ.pop("COLUMNS", None)
     progress.console = Console(stderr=True)  # which looks at its terminal when it is made
     progress.REDRAW = 0
-    prepare.progress = partial(progress.progress, after=0)
+    prepare.progress = partial(progress.progress, wait=0)
     report.draw = lambda path, chart: ""
     main(options)
 

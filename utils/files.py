@@ -35,7 +35,8 @@ def writable_folder(name: str, path: str | os.PathLike[str]) -> Path:
         RunError: the disk is full.
     """
     folder = Path(path)
-    atexit.register(_remove_unused, [place for place in (folder, *folder.parents) if not place.exists()])
+    places = (folder.absolute(), *folder.absolute().parents)
+    atexit.register(_remove_unused, [place for place in places if not place.exists()])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

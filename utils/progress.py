@@ -27,8 +27,6 @@ REDRAW = 0.2  # seconds
 # `extra` of log records of figures with two spaces between: what a line of progress says too, and what a terminal
 # prints in one line, without the last figures if they have no room.
 IN_THE_LINE, IN_ONE_LINE = {"terminal": "line"}, {"terminal": "fit"}
-
-
 console = Console(stderr=True)
 
 
@@ -85,8 +83,8 @@ class progress(Generic[Item]):
     Args:
         total: of the units; None where nobody knows.
         items: to iterate over, each of which is a unit.
-        after: seconds until the line is shown, so that it is not for short work.
-        log_every: seconds between two lines of the log.
+        wait: seconds until the line is shown, so that it is not for short work.
+        every: seconds between two lines of the log.
 
     Attributes:
         notes: what to show besides; by default the rate.
@@ -95,21 +93,14 @@ class progress(Generic[Item]):
     shown: progress[Any] | None = None
 
     def __init__(
-        self,
-        what: str,
-        total: int | None,
-        unit: str,
-        items: Iterable[Item] = (),
-        *,
-        after: float = 1,
-        log_every: float = 60,
+        self, what: str, total: int | None, unit: str, items: Iterable[Item] = (), *, wait: float = 1, every: float = 60
     ) -> None:
         self.what, self.total, self.unit, self.items = what, total, unit, items
         self.notes: Sequence[str] | None = None
         self.live: Live | None = None
         self.has_terminal = is_first() and console.is_terminal and not console.is_dumb_terminal
-        log_every = log_every if is_first() else math.inf
-        self.wait, self.interval = (after, REDRAW) if self.has_terminal else (log_every, log_every)
+        every = every if is_first() else math.inf
+        self.wait, self.interval = (wait, REDRAW) if self.has_terminal else (every, every)
         self.begin()
 
     def begin(self, done: int = 0) -> None:

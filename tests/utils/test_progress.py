@@ -80,13 +80,13 @@ def test_a_line_appears_after_a_second_and_goes(now: list[float], terminal: io.S
     for number in progress("reading", None, "rows", range(4)):
         now[0] += 0.4
         if progress.shown is not None:
-            list(progress("inner work", 2, "parts", range(2), after=0))  # which stays silent
+            list(progress("inner work", 2, "parts", range(2), wait=0))  # which stays silent
         assert bool(terminal.getvalue()) == (number == 3)
     shown = terminal.getvalue()
     assert "reading 3 rows  2.5 rows/s" in shown and "inner" not in shown
     assert shown.endswith("\x1b[1A\x1b[2K") and shown.startswith("\x1b[?25l\x1b[?25h")
     assert progress.shown is None
-    with pytest.raises(KeyboardInterrupt), progress("decoding", 2, "articles", after=0):
+    with pytest.raises(KeyboardInterrupt), progress("decoding", 2, "articles", wait=0):
         raise KeyboardInterrupt
     assert terminal.getvalue().endswith("\x1b[1A\x1b[2K") and progress.shown is None
 
@@ -97,7 +97,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_work(
     def fail(text: str) -> int:
         raise OSError(5, "Input/output error")
 
-    with progress("decoding", 2, "articles", after=0) as line:
+    with progress("decoding", 2, "articles", wait=0) as line:
         monkeypatch.setattr(terminal, "write", fail)
         now[0] += 1
         line.update()
@@ -109,7 +109,7 @@ def test_output_that_goes_to_a_file_stays_out_of_the_line(
     terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    with progress("decoding", 2, "articles", after=0):
+    with progress("decoding", 2, "articles", wait=0):
         print("a summary")
         print("a warning", file=sys.stderr)
         assert sys.stdout.getvalue() == "a summary\n"
@@ -121,7 +121,7 @@ def test_the_log_stands_above_the_line_and_in_the_file(
 ) -> None:
     logger = log(monkeypatch, tmp_path / "log.txt")
     assert not (tmp_path / "log.txt").exists()
-    with progress("decoding", 2, "articles", after=0):
+    with progress("decoding", 2, "articles", wait=0):
         logger.info("a [bold]long[/bold] message, %s, that a terminal of 60 columns breaks between words", "so")
         logger.info("step 1  loss 2.5", extra=IN_THE_LINE)
         logger.info("val 12  loss 3.2145  rouge1 43.43  rouge2 16.67  acc 1", extra=IN_ONE_LINE)

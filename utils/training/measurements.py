@@ -63,7 +63,7 @@ class Measurements(Callback):
 
     def __init__(self, every: int) -> None:
         self.every = every
-        self.line = progress[Any]("step", None, "", after=0, log_every=math.inf)  # the log has the intervals
+        self.line = progress[Any]("step", None, "", wait=0, every=math.inf)  # the log has the intervals
         self.shown: list[str] = []  # in the line, of the last interval
         self.started_at = time.perf_counter()
         self.since: Stamp = 0.0
