@@ -34,6 +34,7 @@ def test_what_was_made_and_not_used_goes_at_the_end(tmp_path: Path) -> None:
         "from utils.files import writable_folder as make\n"
         "for name in ('own', 'new/a/b', 'used/a', 'new/a'): make('folder', name)\n"
         "open('used/file', 'w')\n"
+        "open(make('folder', 'logged', log='log.txt') / 'log.txt', 'w')\n"
         "raise SystemExit(2)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
