@@ -168,6 +168,9 @@ class Task(ABC, Generic[Options]):
     ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
         """The figures of all predictions together and, where there are such, of each.
 
+        Reports show what stands among the former under `intervals` (figure -> [low, high]) and under `baselines`
+        (name -> figures of what needs no training).
+
         Args:
             raw: what `read` gave.
         """
