@@ -17,6 +17,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option, parse_dataclass, run_main
 from utils.loading import for_inference, load_for_evaluation
 from utils.machine import PRECISIONS, check_gpus
+from utils.progress import progress
 from utils.windows import SHORTEST_WINDOW, split_text
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ def summarize(
     while rounds.windows:
         outputs: list[Sequence[int]] = [[]] * len(rounds.windows)
         # A document gets one summary, also where the model's own defaults ask for more sequences.
-        for article in model.generate_many(rounds.windows, batch_size, **{**options, "num_return_sequences": 1}):
+        articles = model.generate_many(rounds.windows, batch_size, **{**options, "num_return_sequences": 1})
+        for article in progress("summarising", len(rounds.windows), "windows", articles):
             outputs[article.index] = article.sequences[0].tolist()
         rounds.proceed(outputs)
     return rounds.summaries[0] if isinstance(texts, str) else rounds.summaries

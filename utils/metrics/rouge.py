@@ -100,7 +100,7 @@ def rouge_per_example(
         processes, batch_size=1, pre_dispatch="all", return_as="generator", idle_worker_timeout=_IDLE_SECONDS
     )
     rows: list[list[float]] = []
-    with progress("ROUGE", len(pairs), "pairs", shown=len(pairs) > _PAIRS_PER_PROCESS) as bar:
+    with progress("ROUGE", len(pairs), "pairs") as bar:
         for part in pool(delayed(score_pairs)(chunk, mode, exceptions) for chunk in chunks):
             rows += part
             bar.update(len(part))
