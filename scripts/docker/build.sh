@@ -5,7 +5,9 @@
 #
 # For example --build-arg FROM_IMAGE_NAME=nvcr.io/nvidia/pytorch:<tag>.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=scripts/arguments.sh
+source "$(dirname "$0")/../arguments.sh"
+cd "$root"
 
 image=(--tag bart_pyt --file Dockerfile)
 if [[ ${1:-} == --cpu ]]; then
@@ -13,4 +15,4 @@ if [[ ${1:-} == --cpu ]]; then
     shift
 fi
 
-docker build --pull "${image[@]}" "$@" .
+exec docker build --pull "${image[@]}" "$@" .
