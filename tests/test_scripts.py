@@ -482,11 +482,9 @@ HEADED = [
 
 
 @pytest.mark.parametrize("script", HEADED)
-@pytest.mark.parametrize("words", ["--help", "data/x 1 -h --n_train 7"])
-def test_help_prints_the_scripts_arguments_and_runs_nothing(
-    script: str, words: str, recorded: Recorder, tmp_path: Path
-) -> None:
+def test_help_prints_the_scripts_arguments_and_runs_nothing(script: str, recorded: Recorder, tmp_path: Path) -> None:
     recorded.stand_in("docker")
+    words = "--help" if script == "quickstart.sh" else "data/x 1 -h --n_train 7"
     done, started = recorded(f"bash {ROOT}/scripts/{script} {words}", tmp_path)
     assert (done.returncode, started, done.stderr) == (0, [], "")
     assert f"scripts/{script}" in done.stdout and "set -euo" not in done.stdout and "#" not in done.stdout
@@ -520,23 +518,17 @@ def clone(recorded: Recorder, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("script", "program"),
+    ("script", "program", "variables", "interpreter"),
     [
-        ("run_summarization.sh data/x", "finetune.py"),
-        ("run_eval_summarization.sh ckpt 8 1", "run_eval.py"),
-        ("get_data.sh", "utils.corpora.get_data"),
-        ("serve.sh model", "utils.serving"),
-        ("run_training_benchmark.sh", "utils.benchmark"),
-        ("run_inference_benchmark.sh", "utils.benchmark"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("variables", "interpreter"),
-    [
-        ({}, "venv"),
-        ({"CONDA_DEFAULT_ENV": "base", "CONDA_PREFIX": "/conda"}, "venv"),
-        ({"CONDA_DEFAULT_ENV": "mine", "CONDA_PREFIX": "/conda"}, "python"),
-        ({"VIRTUAL_ENV": "/mine"}, "python"),
+        ("run_summarization.sh data/x", "finetune.py", {}, "venv"),
+        ("run_eval_summarization.sh ckpt 8 1", "run_eval.py", {}, "venv"),
+        ("get_data.sh", "utils.corpora.get_data", {}, "venv"),
+        ("serve.sh model", "utils.serving", {}, "venv"),
+        ("run_training_benchmark.sh", "utils.benchmark", {}, "venv"),
+        ("run_inference_benchmark.sh", "utils.benchmark", {}, "venv"),
+        ("get_data.sh", "utils.corpora.get_data", {"CONDA_DEFAULT_ENV": "base"}, "venv"),
+        ("get_data.sh", "utils.corpora.get_data", {"CONDA_DEFAULT_ENV": "mine"}, "python"),
+        ("get_data.sh", "utils.corpora.get_data", {"VIRTUAL_ENV": "/mine"}, "python"),
     ],
 )
 def test_a_fresh_shell_in_any_folder_finds_python_and_the_repository(
@@ -618,18 +610,19 @@ def test_the_preset_for_laptops_beats_the_lead_baseline(tmp_path: Path) -> None:
 # ---- Signals
 
 
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
 @pytest.mark.parametrize(
-    "script",
+    ("script", "sent", "to_group"),
     [
-        "run_summarization.sh data/x",
-        "run_eval_summarization.sh ckpt 8 1",
-        "serve.sh model",
-        "run_training_benchmark.sh",
-        "quickstart.sh",
-        "slurm/run_summarization.sbatch data/x",
+        *(("run_summarization.sh data/x", TERM, False), ("run_summarization.sh data/x", INT, False)),
+        ("run_summarization.sh data/x", INT, True),
+        *(("quickstart.sh", TERM, False), ("quickstart.sh", INT, True)),
+        *(("run_eval_summarization.sh ckpt 8 1", TERM, False), ("serve.sh model", TERM, False)),
+        *(("run_training_benchmark.sh", INT, True), ("slurm/run_summarization.sbatch data/x", TERM, False)),
     ],
 )
-@pytest.mark.parametrize(("sent", "to_group"), [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)])
 def test_a_signal_reaches_the_child_once_and_nothing_follows_it(
     script: str, sent: signal.Signals, to_group: bool, job: Slurm, tmp_path: Path
 ) -> None:
