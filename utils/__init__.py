@@ -13,7 +13,7 @@ from types import TracebackType
 
 _ROOT = Path(__file__).resolve().parents[1]
 # A process that multiprocessing starts has the arguments of its parent, but another main module, or one without a file.
-_PROGRAM = Path(getattr(sys.modules["__main__"], "__file__", "")).name
+_PROGRAM = Path(getattr(sys.modules["__main__"], "__file__", None) or "").name
 
 
 def _name_missing_package(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -27,7 +27,7 @@ def _name_missing_package(kind: type[BaseException], error: BaseException, trace
 
 
 # argv[0] is "-m" while Python looks for the module of `python -m utils.summarize`.
-if sys.argv[0] == "-m" or _PROGRAM.startswith(("finetune.py", "run_eval.py", "bart-", "benchmark_")):
+if sys.argv[:1] == ["-m"] or _PROGRAM.startswith(("finetune.py", "run_eval.py", "bart-", "benchmark_")):
     sys.excepthook = _name_missing_package
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes that torchrun or Lightning start
     if is_first and sys.stderr.isatty() and not {"-h", "--help"} & set(sys.argv):
