@@ -5,7 +5,6 @@
 #
 # FOLDER is data/ unless named, the sets are cnn_dm and xsum. python -m utils.corpora.get_data --help lists the options.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/arguments.sh"
 
 find_python

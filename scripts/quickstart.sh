@@ -7,7 +7,6 @@
 # What an earlier run has finished is skipped. PYTHON names the interpreter of a new environment. Only pip needs a network.
 # The hyperparameters are those of the preset cpu_smoke, for more steps. Results lie in results/quickstart.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/arguments.sh"
 (($# == 0)) || fail "$1 is an argument too many; it takes none"
 cd "$root"

@@ -10,7 +10,6 @@
 # Everything from the first argument that starts with "--" goes to run_eval.py (python run_eval.py --help) and wins.
 # RESULTS_DIR (default results/bart_pyt_inference_<stamp>) is read from the environment.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/arguments.sh"
 
 read_arguments INIT_CKPT= PRED_BS=128 NUM_GPU=8 PRECISION=fp16 EVAL_BEAMS=4 MAX_SOURCE_LEN=1024 MAX_TARGET_LEN=142 \

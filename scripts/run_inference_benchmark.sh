@@ -8,7 +8,6 @@
 # Read from the environment: GPU_COUNTS ("0 1 8", 0 is the CPU), PRECISIONS ("fp32 bf16"), BATCHES, TIME_LIMIT and
 # RESULTS_DIR; python -m utils.benchmark inference --help says more.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/arguments.sh"
 
 find_python

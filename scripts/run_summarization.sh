@@ -15,7 +15,6 @@
 # --resume_from_checkpoint last goes on with an interrupted run; LAUNCH (default python), the words that start finetune.py,
 # such as "torchrun --nproc_per_node=8 --numa-binding=node"; SCORE (default 1), where 0 leaves off the scoring.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/arguments.sh"
 
 read_arguments DATA_DIR=data/cnn_dm/ CONFIG_PATH=configs/config.json NUM_GPU=8 LR=1e-4 BS=24 ACCUM=1 PREC=fp16 \

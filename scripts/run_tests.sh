@@ -5,7 +5,6 @@
 #
 # --slow and --network add the tests that are left out by default; tests that need a GPU run where there is one.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/arguments.sh"
 cd "$root"
 

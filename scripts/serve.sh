@@ -6,7 +6,6 @@
 # MODEL is a checkpoint file, an exported directory or a Hub name. python -m utils.serving --help lists the options, such
 # as --host and --port.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/arguments.sh"
 
 find_python

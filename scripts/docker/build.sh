@@ -5,7 +5,6 @@
 #
 # For example --build-arg FROM_IMAGE_NAME=nvcr.io/nvidia/pytorch:<tag>.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/../arguments.sh"
 cd "$root"
 

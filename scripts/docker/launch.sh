@@ -6,7 +6,6 @@
 # COMMAND is one shell command line (default: an interactive bash). GPUS is `all` (default), numbers such as 0,1, or
 # `none` for the image bart_pyt:cpu without any.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/../arguments.sh"
 
 read_arguments COMMAND=bash GPUS=all -- "$@"
