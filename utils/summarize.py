@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Literal, get_args
 
@@ -255,7 +256,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         SummarizeArguments,
         argv,
         "Summarise the text on standard input, however long, and print one summary a line.",
-        prog="python -m utils.summarize",
     )
     documents = read_documents(args.lines)
     model, tokenizer = args.load()
@@ -265,5 +265,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(" ".join(summary.split("\n")))
 
 
+command = partial(run_main, main)
+
 if __name__ == "__main__":
-    run_main(main)
+    command()

@@ -240,7 +240,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         Options,
         argv,
         "Write CNN-DM, XSum and the sample corpus to FOLDER/SET/{train,val,test}.{source,target}.",
-        "get_data.sh",
     )
     start_log()
     for name in options.sets:

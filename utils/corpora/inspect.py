@@ -233,7 +233,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         Options,
         argv,
         "Print what a data directory holds: lengths, repeats, overlap of splits, baselines, examples.",
-        "python -m utils.corpora.inspect",
     )
     start_log()
     tokenizer = BartTokenizer.from_pretrained(options.tokenizer)

@@ -136,7 +136,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         Options,
         argv,
         "Make a data directory, {train,val,test}.{source,target}, of tables, text files or a Hub dataset.",
-        "python -m utils.corpora.prepare",
     )
     start_log()
     prepare(options)

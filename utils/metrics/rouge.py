@@ -188,7 +188,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         RougeArguments,
         argv,
         "Score summaries, one a line, by ROUGE; prints F measures in percent.",
-        prog="python -m utils.metrics.rouge",
     )
     references = read_lines(args.references)
     systems = {path: read_lines(path, blank=True) for path in (args.predictions, args.compare) if path is not None}

@@ -10,6 +10,7 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import uvicorn
@@ -81,7 +82,7 @@ class Server(uvicorn.Server):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(ServeArguments, argv, "Serve summaries over HTTP.", prog="python -m utils.serving")
+    args = parse_dataclass(ServeArguments, argv, "Serve summaries over HTTP.")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when torch first computes
     # The decoding thread sets this too. If only that thread does, memory grows by 60 MB in 19,200 requests; if both do,
@@ -98,5 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     server.run(sockets=[bound])
 
 
+command = partial(run_main, main)
+
 if __name__ == "__main__":
-    run_main(main)
+    command()
