@@ -37,7 +37,7 @@ from utils.training.trainer import EXPORT, train
 LASTING_OPTIONS = (
     *("task", "seed", "n_train", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps"),
     *("sortish_sampler", "max_source_length", "max_target_length", "optimizer", "learning_rate", "weight_decay"),
-    *("strategy", "freeze_embeds", "freeze_encoder"),
+    *("strategy", "freeze_embeds", "freeze_encoder", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
 )
 
 
