@@ -16,7 +16,7 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests import forked
-from tests.tiny_run import ALIKE, Train, compute_in_double, checkpoint_of, rows, same
+from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, rows, same
 from utils import loading
 from utils.training.optim import build_optimizer
 

@@ -20,6 +20,7 @@ from bart.errors import InputError
 from utils.data.order import ORDER
 from utils.distributed import connected
 from utils.errors import RunError
+from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
 from utils.files import writable_folder
@@ -101,6 +102,8 @@ def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any]
         checkpoint=checkpoint,
     )
     train(plan, task, model, data)
+    if is_first():
+        write_card(output_dir, output_dir / EXPORT)
 
 
 def identity_of(args: FinetuneArguments, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,6 +150,8 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
         )
     if results is not None:
         print(format_scores(*results))
+        if args.run.do_train:
+            write_card(args.run.output_dir, export)
 
 
 def write_records(args: FinetuneArguments, output_dir: Path) -> None:
