@@ -89,25 +89,20 @@ class ModelOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.distill is None:
-            for name in ("layers", "do_encoder", "do_decoder"):
-                if getattr(self, name):
-                    raise InputError(f"--{name} is about --distill sft, which is not given")
-        elif self.layers is None or not self.shrunk:
+        for owner, value, names in (
+            ("--distill sft", self.distill, ("layers", "do_encoder", "do_decoder")),
+            ("--lora_rank", self.lora_rank, ("lora_alpha", "lora_dropout", "lora_targets")),
+        ):
+            for name in names:
+                if value is None and getattr(self, name):
+                    raise InputError(f"--{name} is about {owner}, which is not given")
+            if value is not None and self.model_name_or_path == SCRATCH:
+                raise InputError(
+                    f"{owner} is about trained weights; --model_name_or_path is {SCRATCH}, which has none: name weights"
+                )
+        if self.distill is not None and (self.layers is None or not self.shrunk):
             raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
-        elif self.model_name_or_path == SCRATCH:
-            raise InputError(
-                f"--distill sft keeps trained layers; --model_name_or_path is {SCRATCH}, which has none: name weights"
-            )
-        if self.lora_rank is None:
-            for name in ("lora_alpha", "lora_dropout", "lora_targets"):
-                if getattr(self, name) is not None:
-                    raise InputError(f"--{name} is about --lora_rank, which is not given")
-        elif self.model_name_or_path == SCRATCH:
-            raise InputError(
-                f"--lora_rank adapts trained weights; --model_name_or_path is {SCRATCH}, which has none: name weights"
-            )
-        elif importlib.util.find_spec("peft") is None:
+        if self.lora_rank is not None and importlib.util.find_spec("peft") is None:
             raise InputError(f"--lora_rank is {self.lora_rank}; it needs the package peft: pip install peft")
 
     @property
@@ -147,8 +142,7 @@ class ModelOptions:
                 raise InputError(f"--layers is {self.layers}; the {name} has {count} layers, allowed: 0 to {count - 1}")
         if (self.lora_rank or 0) > config.d_model:
             raise InputError(
-                f"--lora_rank is {self.lora_rank}; allowed: at most {config.d_model}, the width of the model "
-                "(d_model of the config)"
+                f"--lora_rank is {self.lora_rank}; allowed: at most {config.d_model}, the config's d_model"
             )
         return config
 

@@ -97,7 +97,8 @@ def test_adapters_alone_are_trained(
         else:
             assert torch.equal(tensor, base[name.replace(".base_layer.", ".")])
     assert "training 576 of 13," in caplog.text
-    assert (output / "test_scores.json").is_file()
+    card = (output / "export" / "README.md").read_text()
+    assert "LoRA adapters of rank 3 were trained and merged into the weights." in card and "| ROUGE-1 |" in card
 
 
 @pytest.mark.parametrize("options", [["--lora_dropout", 0.2], ["--bf16", "--amp_level", "O2"]])
@@ -147,8 +148,8 @@ def test_processes_train_adapters_as_one_would(strategy: str, lora: Lora, tiny: 
     [
         (["--lora_alpha", 4], "--lora_alpha is about --lora_rank, which is not given"),
         (["--lora_targets", "fc1"], "--lora_targets is about --lora_rank"),
-        (["--lora_rank", 17], r"--lora_rank is 17; allowed: at most 16, the width of the model \(d_model"),
-        (["--lora_rank", 4, "--model_name_or_path", "scratch"], "--lora_rank adapts trained weights; .* is scratch"),
+        (["--lora_rank", 17], r"--lora_rank is 17; allowed: at most 16, the config.s d_model"),
+        (["--lora_rank", 4, "--model_name_or_path", "scratch"], "--lora_rank is about trained weights; .* is scratch"),
         (["--lora_rank", 4, "--do_predict", "--no_do_train"], "--lora_rank is 4; it needs --do_train"),
     ],
 )

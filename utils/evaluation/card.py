@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -45,49 +44,31 @@ def card_of(folder: Path, export: Path) -> ModelCard:
     Of a path it holds the last name alone.
     """
     run, config_file = read_run(folder), export / "config.json"
-    arguments, config = run.arguments, json.loads(config_file.read_text(encoding="utf-8"))
+    arguments, exported = run.arguments, config_file.stat().st_mtime_ns
     start, data_dir, task = arguments["model_name_or_path"], arguments["data_dir"], Path(arguments["task"]).stem
     base, base_id = (None, None) if start == SCRATCH else _named(start, not Path(start).exists())
     data, data_id = _named(data_dir, data_dir.startswith(HUB))
-    exported = config_file.stat().st_mtime_ns
     run.scores = {s: v for s, v in run.scores.items() if (folder / f"{s}_scores.json").stat().st_mtime_ns >= exported}
-    results = [
-        EvalResult(
-            task_type=task if task in TASKS else "text2text-generation",
-            dataset_type=data_id or re.sub(r"[^\w.-]+", "-", data),
-            dataset_name=data,
-            dataset_split=split,
-            metric_type="rouge" if name.startswith("rouge") else name,
-            metric_name=label_of(name),
-            metric_value=round(value, 4),
-        )
-        for split, record in run.scores.items()
-        for name, value in scores_of(record).items()
-    ]
-    metadata = ModelCardData(
-        model_name=run.name if results else None,
-        license="unknown",
-        library_name="transformers",
-        pipeline_tag=task if task in TASKS else None,  # the Hub has the same names
-        tags=["bart"],
-        base_model=base_id,
-        datasets=data_id,
-        eval_results=results or None,
-    )
+    pipeline = task if task in TASKS else "text2text-generation"  # the Hub's names
+    metadata = ModelCardData(license="unknown", library_name="transformers", pipeline_tag=pipeline, tags=["bart"])
+    metadata.base_model, metadata.datasets = base_id, data_id
+    if run.scores:
+        metadata.model_name = run.name
+        metadata.eval_results = [
+            EvalResult(
+                *(pipeline, data_id or data, data, "rouge" if name.startswith("rouge") else name, round(value, 4)),
+                dataset_split=split,
+                metric_name=label_of(name),
+            )
+            for split, record in run.scores.items()
+            for name, value in scores_of(record).items()
+        ]
     return ModelCard.from_template(
         metadata,
         str(Path(__file__).with_suffix(".md")),
-        ours=OURS,
-        name=run.name,
-        task=task,
-        base=base,
-        data=data,
-        summary=run.summary,
-        rank=arguments.get("lora_rank"),
-        tables=[(score_table([run], split, []), record.get("generation", {})) for split, record in run.scores.items()],
-        length=arguments.get("max_source_length") or config["max_position_embeddings"],
+        **{"ours": OURS, "run": run, "task": task, "base": base, "data": data, "score_table": score_table},
+        length=arguments["max_source_length"] or json.loads(config_file.read_bytes())["max_position_embeddings"],
         options={name: arguments[name] for name in OPTIONS if arguments.get(name) not in (None, False)},
-        versions=", ".join(f"{name} {value}" for name, value in run.environment["versions"].items() if value),
     )
 
 

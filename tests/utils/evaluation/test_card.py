@@ -10,6 +10,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 import run_eval
+from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import Train
 
 
@@ -17,8 +18,7 @@ def test_a_scored_run_has_a_card_that_the_hub_can_read(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = train("base", "--max_steps", 1) / "export"
-    lora = ("--model_name_or_path", base, "--lora_rank", 2, "--lora_targets", "q_proj", "fc1")
-    output = train("run", "--max_steps", 2, *lora, "--do_predict")
+    output = train("run", "--max_steps", 2, "--model_name_or_path", base, "--do_predict", "--bf16")
     scores = json.loads((output / "test_scores.json").read_text())
     card = ModelCard.load(output / "export" / "README.md")
     assert (card.data.license, card.data.pipeline_tag, card.data.base_model) == ("unknown", "summarization", None)
@@ -28,18 +28,20 @@ def test_a_scored_run_has_a_card_that_the_hub_can_read(
     assert (results["ROUGE-2"].metric_type, results["ROUGE-2"].dataset_split) == ("rouge", "test")
     text = card.text
     assert "summarization, fine-tuned from base on data (22 examples) for 2 optimizer steps" in text
-    assert "LoRA adapters of rank 2 were trained and merged" in text and "| lora_targets | q_proj fc1 |" in text
+    assert "| train_batch_size | 4 |" in text and "| bf16 | True |" in text and "LoRA" not in text
     low, high = (f"{end:.2f}" for end in scores["intervals"]["rouge1"])
     assert f"| ROUGE-1 | {scores['rouge1']:.2f} | {low} to {high} |" in text
-    assert re.search(r"Versions: python [\d.]+, torch 2", text) and "Decoding: num_beams 2, max_length 12" in text
+    assert re.search(r"Versions: python [\d.]+, torch 2", text) and "Decoding: 2 beams." in text
     assert str(tmp_path) not in str(card)
-    snippet, imports = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    [snippet] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(output.parent)
     (output / "export").rename(output.parent / "moved")
-    for first in (snippet.splitlines()[0], imports):
+    for code in (snippet, snippet.replace("# from", "from")):
         capsys.readouterr()
-        exec(snippet.replace(snippet.splitlines()[0], first).replace('"run"', '"moved"'), {})
+        used: dict[str, object] = {}
+        exec(code.replace('"run"', '"moved"'), used)
         assert capsys.readouterr().out.startswith("['")
+    assert type(used["model"]) is BartForConditionalGeneration
 
 
 def test_scoring_a_run_later_updates_its_card_until_someone_edits_it(train: Train, tmp_path: Path) -> None:
