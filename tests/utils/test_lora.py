@@ -101,7 +101,9 @@ def test_adapters_alone_are_trained(
     assert "LoRA adapters of rank 3 were trained and merged into the weights." in card and "| ROUGE-1 |" in card
 
 
-@pytest.mark.parametrize("options", [["--lora_dropout", 0.2], ["--bf16", "--amp_level", "O2"]])
+@pytest.mark.parametrize(
+    "options", [["--lora_dropout", 0.2], pytest.param(["--bf16", "--amp_level", "O2"], marks=pytest.mark.slow)]
+)
 def test_a_run_in_parts_ends_as_the_whole_one(options: list[object], lora: Lora) -> None:
     whole = lora("whole", "--max_steps", 4, *options)
     parts = lora("parts", "--max_steps", 2, *options)
