@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from bart.errors import InputError
 from utils.data.line_files import SIDES, SPLITS, paired
-from utils.data.places import HUB_NAME, fields_of
+from utils.data.places import HUB_NAME, TABLES, fields_of, suffix_of
 from utils.data.tables import Fields, Reader, Row, Table, load_from_hub, open_dataset, open_files, opening
 from utils.lines import decoded_lines
 
@@ -52,7 +52,7 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
         InputError: something is missing or of another kind. What is malformed in a file raises it when that is read.
     """
     paths = [Path(name).expanduser() for name in names]
-    kinds = {suffix_of(path) if suffix_of(path) in (*_READERS, ".parquet") else "text" for path in paths}
+    kinds = {suffix_of(path) if suffix_of(path) in TABLES else "text" for path in paths}
     if len(names) == 1 and kinds == {"text"} and not paths[0].exists() and HUB_NAME.fullmatch(names[0]):
         return _set_inputs(names[0], fields, keep_splits)
     for path in paths:
@@ -68,11 +68,6 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
             tables = [open_files([str(path.absolute())], str(path), fields) for path in paths]
         return [Input(None, table.name, partial(_table_rows, table)) for table in tables]
     return [Input(None, str(path), partial(_file_rows, _READERS[kind], path, fields)) for path in paths]
-
-
-def suffix_of(path: Path) -> str:
-    """`.jsonl` of `news.JSONL.gz`."""
-    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 # ---- Text files, JSON Lines and CSV
