@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import logging
 import os
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 DEFAULT_CONFIG = "configs/config.json"
 DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+LORA_DEFAULT = ("q_proj", "v_proj")  # Hu et al. (2021), section 7.1
 # What a training checkpoint holds; a file that lacks one of these is something else.
 CHECKPOINT_PARTS = {"config", "state_dict", "optimizer_states", "loops", "identity"}
 
@@ -60,6 +63,23 @@ class ModelOptions:
     activation_checkpointing: bool = option(
         False, help="recompute activations in the backward pass: less memory, a third more time"
     )
+    lora_rank: int | None = option(
+        None,
+        section="LoRA",
+        least=1,
+        help="train adapters of this rank and freeze all weights (Hu et al., 2021); the export has them merged in; by "
+        "default all weights are trained",
+    )
+    lora_alpha: float | None = option(
+        None, above=0, help="adapters are scaled by lora_alpha / lora_rank; by default twice the rank"
+    )
+    lora_dropout: float | None = option(None, least=0, most=0.99, help="of the adapters' inputs; by default 0")
+    lora_targets: tuple[str, ...] | None = option(
+        None,
+        choices=LORA_TARGETS,
+        metavar="LAYER",
+        help=f"layers that get adapters, of {', '.join(LORA_TARGETS)}; by default {' '.join(LORA_DEFAULT)}",
+    )
     dropout: float | None = option(
         None,
         section="regularisation",
@@ -82,18 +102,24 @@ class ModelOptions:
             object.__setattr__(self, "config_path", DEFAULT_CONFIG)
         if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
             raise InputError(f"--new_vocabulary needs --tokenizer, and a --model_name_or_path that is not {SCRATCH}")
-        if self.new_vocabulary and self.freeze_embeds:
-            raise InputError("--new_vocabulary and --freeze_embeds exclude each other: new embeddings must be trained")
-        if self.distill is None:
-            for name in ("layers", "do_encoder", "do_decoder"):
-                if getattr(self, name):
-                    raise InputError(f"--{name} is about --distill sft, which is not given")
-        elif self.layers is None or not self.shrunk:
+        for name in ("freeze_embeds", "lora_rank"):
+            if self.new_vocabulary and getattr(self, name):
+                raise InputError(f"--new_vocabulary and --{name} exclude each other: new embeddings must be trained")
+        for owner, value, names in (
+            ("--distill sft", self.distill, ("layers", "do_encoder", "do_decoder")),
+            ("--lora_rank", self.lora_rank, ("lora_alpha", "lora_dropout", "lora_targets")),
+        ):
+            for name in names:
+                if value is None and getattr(self, name):
+                    raise InputError(f"--{name} is about {owner}, which is not given")
+            if value is not None and self.is_scratch:
+                raise InputError(
+                    f"{owner} is about trained weights; --model_name_or_path is {SCRATCH}, which has none: name weights"
+                )
+        if self.distill is not None and (self.layers is None or not self.shrunk):
             raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
-        elif self.is_scratch:
-            raise InputError(
-                f"--distill sft keeps trained layers; --model_name_or_path is {SCRATCH}, which has none: name weights"
-            )
+        if self.lora_rank is not None and importlib.util.find_spec("peft") is None:
+            raise InputError(f"--lora_rank is {self.lora_rank}; it needs the package peft: pip install peft")
 
     @property
     def is_scratch(self) -> bool:
@@ -116,11 +142,16 @@ class ModelOptions:
             raise InputError(f"--layers is {self.layers!r}; allowed: rising numbers such as 0-6-11") from None
         return layers
 
+    @property
+    def lora_scale(self) -> float | None:
+        """What the product of an adapter's matrices is multiplied by; None without LoRA."""
+        return None if self.lora_rank is None else (self.lora_alpha or 2 * self.lora_rank) / self.lora_rank
+
     def config(self) -> BartConfig:
         """The config of --config_path or of the weights, with the dropouts that are given in place of its own.
 
         Raises:
-            InputError: the file is no config, the weights have none, or it has fewer layers than --layers names.
+            InputError: the file is no config, the weights have none, or --layers or --lora_rank exceeds it.
         """
         if self.config_path is not None:
             config = BartConfig.from_json(self.config_path)
@@ -133,6 +164,10 @@ class ModelOptions:
             count = getattr(config, f"{name}_layers")
             if max(self.kept_layers) >= count:
                 raise InputError(f"--layers is {self.layers}; the {name} has {count} layers, allowed: 0 to {count - 1}")
+        if (self.lora_rank or 0) > config.d_model:
+            raise InputError(
+                f"--lora_rank is {self.lora_rank}; allowed: at most {config.d_model}, the config's d_model"
+            )
         return config
 
 
@@ -279,7 +314,7 @@ def set_layers(config: BartConfig, count: int, stacks: Sequence[str]) -> None:
 
 
 def _prepare(model: BartForConditionalGeneration, options: ModelOptions) -> None:
-    """Freeze what is not trained, and set how activations are kept."""
+    """Freeze what is not trained, add adapters, and set how activations are kept."""
     network = model.model
     if options.freeze_embeds:
         for table in (network.shared, network.encoder.embed_positions, network.decoder.embed_positions):
@@ -288,6 +323,16 @@ def _prepare(model: BartForConditionalGeneration, options: ModelOptions) -> None
         network.encoder.requires_grad_(False)
         # The token table belongs to the decoder and the head as well; --freeze_embeds freezes it.
         network.shared.requires_grad_(not options.freeze_embeds)
+    if options.lora_rank is not None:
+        from peft import LoraConfig, inject_adapter_in_model  # which takes seconds to load
+
+        adapters = LoraConfig(
+            r=options.lora_rank,
+            lora_alpha=options.lora_scale * options.lora_rank,
+            lora_dropout=options.lora_dropout or 0.0,
+            target_modules=list(options.lora_targets or LORA_DEFAULT),
+        )
+        inject_adapter_in_model(adapters, network.decoder if options.freeze_encoder else network)
     model.set_activation_checkpointing(options.activation_checkpointing)
 
 

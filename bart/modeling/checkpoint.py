@@ -135,7 +135,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             if Path(name).name != name or not (path.parent / name).is_file():
                 raise InputError(f"{path}: it names the shard {name!r}, which is no file in {path.parent}")
             checkpoint.update(read_file(path.parent / name))
-    return checkpoint, _canonical_names(_state_dict(checkpoint, path), path)
+    state = _state_dict(checkpoint, path)
+    if (scale := checkpoint.get("lora_scale")) is not None:
+        state = _with_adapters(state, scale)
+    return checkpoint, _canonical_names(state, path)
 
 
 def _state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
@@ -148,6 +151,16 @@ def _state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
     if not state:
         raise InputError(f"{path}: no weights in it; its keys are {_shorten(map(str, checkpoint))}")
     return state
+
+
+def _with_adapters(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """Add LoRA's adapters, named as peft does, to the weights W: W + scale · B A (Hu et al., 2021, section 4.1)."""
+    merged = {name.replace(".base_layer.", "."): tensor for name, tensor in state.items() if ".lora_" not in name}
+    for name, a in state.items():
+        if ".lora_A." in name:
+            b, adapted = state[name.replace(".lora_A.", ".lora_B.")], f"{name.partition('.lora_A.')[0]}.weight"
+            merged[adapted] = merged[adapted].float() + scale * (b.float() @ a.float())
+    return merged
 
 
 def _canonical_names(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:

@@ -38,6 +38,11 @@ def _readable(attention_mask: Tensor | None) -> Tensor | None:
     return None if attention_mask is None else attention_mask.bool()[:, None, None, :]
 
 
+def activated(states: Tensor, activation: str | None) -> Tensor:
+    """The states after one of ACTIVATIONS, or after none."""
+    return states if activation is None else ACTIVATIONS[activation](states)
+
+
 def _dropout(states: Tensor, probability: float, training: bool) -> Tensor:
     if training and probability and states.device.type == "cpu":
         return cpu.dropout(states, probability)
@@ -102,18 +107,6 @@ class BartAttention(nn.Module):
         return self.out_proj(context.transpose(1, 2).flatten(2))
 
 
-class ActivatedLinear(nn.Linear):
-    """A linear layer and the activation after it."""
-
-    def __init__(self, inputs: int, outputs: int, activation: str) -> None:
-        super().__init__(inputs, outputs)
-        self.activation = activation
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(…, inputs) -> (…, outputs)."""
-        return ACTIVATIONS[self.activation](super().forward(states))
-
-
 class ResidualNorm(nn.LayerNorm):
     """A layer norm that can add a branch's output to the residual stream first."""
 
@@ -130,7 +123,8 @@ class _Layer(nn.Module):
         self.pre_ln = config.pre_ln
         self.dropout = config.dropout
         self.activation_dropout = config.activation_dropout
-        self.fc1 = ActivatedLinear(config.d_model, ffn_dim, config.activation_function)
+        self.activation: str | None = config.activation_function
+        self.fc1 = nn.Linear(config.d_model, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
         self.final_layer_norm = ResidualNorm(config.d_model)
 
@@ -140,7 +134,8 @@ class _Layer(nn.Module):
         return hidden + update if self.pre_ln else norm.add(hidden, update)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
-        return self.fc2(_dropout(self.fc1(hidden), self.activation_dropout, self.training))
+        inner = activated(self.fc1(hidden), self.activation)
+        return self.fc2(_dropout(inner, self.activation_dropout, self.training))
 
 
 class BartEncoderLayer(_Layer):

@@ -19,11 +19,11 @@ from bart.errors import InputError
 from bart.generation.cache import additive
 from bart.modeling.kernels import MOST_KEYS, WIDTH, Kernels, PackedCodes, load
 from bart.modeling.layers import (
-    ACTIVATIONS,
     BartAttention,
     BartDecoderLayer,
     BartEncoderLayer,
     ResidualNorm,
+    activated,
     attend,
 )
 from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
@@ -62,7 +62,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """(…, I) -> (…, O)."""
-        return _activated(self.multiply(states, self.weight, self.bias), self.activation)
+        return activated(self.multiply(states, self.weight, self.bias), self.activation)
 
 
 class Int8Linear(nn.Module):
@@ -118,12 +118,8 @@ class Int8Linear(nn.Module):
             codes = (rows * (127 / peak)).round_().to(torch.int8).view(torch.uint8).add_(128)
             out = multiply_codes(codes, self.weight, self.scale, self.zero_point).mul_(peak).add_(self.bias)
         if not with_gelu:
-            out = _activated(out, self.activation)
+            out = activated(out, self.activation)
         return out.to(self.dtype).view(*states.shape[:-1], -1)
-
-
-def _activated(states: Tensor, activation: str | None) -> Tensor:
-    return states if activation is None else ACTIVATIONS[activation](states)
 
 
 @functools.cache
@@ -262,7 +258,8 @@ class Packer:
         own.self_attn = fused(original.self_attn, in_int8=self.is_int8 and is_encoder)
         if not is_encoder:
             own.encoder_attn = fused(original.encoder_attn, is_cross=True, in_int8=self.is_int8)
-        own.fc1 = linear([original.fc1], activation=original.fc1.activation, dtype=self.inner_dtype)
+        own.fc1 = linear([original.fc1], activation=original.activation, dtype=self.inner_dtype)
+        own.activation = None  # which fc1 applies
         own.fc2 = linear([original.fc2])
         for name, module in list(own.named_children()):
             if isinstance(module, ResidualNorm) and self.is_int8 and self.kernels is not None:

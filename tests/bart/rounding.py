@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bart.modeling.layers import ACTIVATIONS, ActivatedLinear, BartAttention
+from bart.modeling.layers import BartAttention
 
 FP32, BF16 = 2.0**-24, 2.0**-8  # the greatest relative error of one rounding
 Run = Callable[[nn.Module], Tensor]
@@ -64,8 +64,7 @@ def quantisation(model: nn.Module, run: Run, greatest_weight_code: int) -> float
         return numbers + numbers.abs().amax(dim=-1, keepdim=True) / greatest / 2 * _noise(numbers)
 
     def linear(module: nn.Linear, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        product = F.linear(coded(inputs[0]), coded(module.weight, greatest_weight_code), module.bias)
-        return ACTIVATIONS[module.activation](product) if isinstance(module, ActivatedLinear) else product
+        return F.linear(coded(inputs[0]), coded(module.weight, greatest_weight_code), module.bias)
 
     def attention(module: BartAttention, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return *(coded(part) for part in inputs[:3]), *inputs[3:]

@@ -12,6 +12,7 @@ import yaml
 
 from bart.errors import InputError
 from utils.distributed import connected
+from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
 from utils.files import check_output, writable_folder, write_json, write_whole
@@ -64,6 +65,10 @@ def run(args: EvalArguments) -> None:
         write_json(Path(args.json_summary), summary)
     print(format_scores(scores, speed))
     write_report(save_dir, args.type_path)
+    if (
+        export := Path(args.model)
+    ).is_dir() and export.resolve().parent == save_dir.resolve():  # of the run scored here
+        write_card(save_dir, export)
     if args.dump_args:
         print(arguments, end="")
 

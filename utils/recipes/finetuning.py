@@ -21,6 +21,7 @@ from bart.errors import InputError
 from utils.data.order import ORDER
 from utils.distributed import connected
 from utils.errors import RunError
+from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
 from utils.files import writable_folder
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 LASTING_OPTIONS = (
     *("task", "seed", "n_train", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps"),
     *("sortish_sampler", "max_source_length", "max_target_length", "optimizer", "learning_rate", "weight_decay"),
-    *("strategy", "freeze_embeds", "freeze_encoder"),
+    *("strategy", "freeze_embeds", "freeze_encoder", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
 )
 
 
@@ -107,6 +108,8 @@ def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any]
         checkpoint=checkpoint,
     )
     train(plan, task, model, data)
+    if is_first():
+        write_card(output_dir, output_dir / EXPORT)
 
 
 def identity_of(args: FinetuneArguments, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,6 +156,8 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
         )
     if results is not None:
         print(format_scores(*results))
+        if args.run.do_train:
+            write_card(args.run.output_dir, export)
 
 
 def write_records(args: FinetuneArguments, output_dir: Path) -> None:

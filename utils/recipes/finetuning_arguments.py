@@ -54,6 +54,8 @@ class FinetuneArguments:
                 f"--strategy fsdp and --optimizer {self.optimisation.optimizer} exclude each other: it needs whole "
                 "matrices, and fsdp gives each process parts; fsdp takes adamw, fused_adam or sgd"
             )
+        if getattr(self.task_options, "lora_rank", None) is not None and not self.run.do_train:
+            raise InputError(f"--lora_rank is {self.task_options.lora_rank}; it needs --do_train, which is not given")
         if is_streamed(self.data.data_dir) and self.run.do_train:
             self._check_stream()
 

@@ -207,6 +207,7 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
             "config": model.config.to_dict(),
             "generation_config": model.generation_config.to_dict(),
             "tokenizer_json": self.tokenizer.to_json(),
+            "lora_scale": self.options.lora_scale,
         }
 
     def export(self, checkpoint: Path, directory: Path) -> None:

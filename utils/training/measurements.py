@@ -205,7 +205,7 @@ def run_summary(trainer: pl.Trainer, checkpoints: ModelCheckpoint, best: Path) -
     last = trainer.callback_metrics.get(metric)
     summary = {"steps": trainer.global_step, "steps_since_start": len(measured.step_times)}
     if data.steps_per_epoch:
-        summary["epochs"] = trainer.global_step / data.steps_per_epoch
+        summary |= {"epochs": trainer.global_step / data.steps_per_epoch, "train_examples": len(data.train)}
     summary |= {
         "wall_seconds": time.perf_counter() - measured.started_at,
         "training_seconds": measured.run_seconds,

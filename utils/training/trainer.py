@@ -65,10 +65,11 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     checkpoints, callbacks = build_callbacks(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, callbacks)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info(
-        "training %.1f M of %.1f M parameters on %s for %s steps of %s%.0f examples",
-        trained / 1e6,
-        sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+        "training %s of %s parameters on %s for %s steps of %s%.0f examples",
+        f"{trained:,}",
+        f"{parameters:,}",
         f"the stream {data.train.name}" if data.streams else f"{len(data.train):,} examples",
         f"{data.total_steps:,}",
         "about " if data.options.max_tokens_per_batch else "",

@@ -1,0 +1,80 @@
+"""The model card of a run's export: `README.md`, which the Hub shows and reads scores from."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from utils.data.places import HUB, HUB_NAME
+from utils.evaluation.report.runs import label_of, read_run, scores_of
+from utils.evaluation.report.tables import score_table
+from utils.files import write_whole
+from utils.loading import SCRATCH
+from utils.tasks import TASKS
+
+logger = logging.getLogger(__name__)
+OURS = "<!-- Training and scoring write this file anew until you delete this line. -->"
+# What bears on the model, among the options of training.
+OPTIONS = """optimizer learning_rate lr_scheduler warmup_steps train_batch_size gradient_accumulation_steps
+max_tokens_per_batch weight_decay gradient_clip_val label_smoothing dropout attention_dropout max_source_length
+max_target_length freeze_embeds freeze_encoder distill layers lora_rank lora_alpha lora_dropout lora_targets
+fp16 bf16 tf32 seed""".split()
+
+
+def write_card(folder: str | os.PathLike[str], export: str | os.PathLike[str]) -> None:
+    """Write the card of a run's export, unless a user has made it theirs by deleting the line OURS.
+
+    Since the run is done, whatever goes wrong here is a warning.
+    """
+    path = Path(export) / "README.md"
+    try:
+        if not path.exists() or OURS in path.read_text(encoding="utf-8"):
+            write_whole(path, str(card_of(Path(folder), Path(export))))
+    except Exception as error:
+        logger.warning("%s was not written: %s: %s", path, type(error).__name__, error)
+
+
+def card_of(folder: Path, export: Path) -> ModelCard:
+    """The card, from what the run's directory tells of training and, since the export was written, of scoring.
+
+    Of a path it holds the last name alone.
+    """
+    run, config_file = read_run(folder), export / "config.json"
+    arguments, exported = run.arguments, config_file.stat().st_mtime_ns
+    start, data_dir, task = arguments["model_name_or_path"], arguments["data_dir"], Path(arguments["task"]).stem
+    base, base_id = (None, None) if start == SCRATCH else _named(start, not Path(start).exists())
+    data, data_id = _named(data_dir, data_dir.startswith(HUB))
+    run.scores = {s: v for s, v in run.scores.items() if (folder / f"{s}_scores.json").stat().st_mtime_ns >= exported}
+    pipeline = task if task in TASKS else "text2text-generation"  # the Hub's names
+    metadata = ModelCardData(license="unknown", library_name="transformers", pipeline_tag=pipeline, tags=["bart"])
+    metadata.base_model, metadata.datasets = base_id, data_id
+    if run.scores:
+        metadata.model_name = run.name
+        metadata.eval_results = [
+            EvalResult(
+                *(pipeline, data_id or data, data, "rouge" if name.startswith("rouge") else name, round(value, 4)),
+                dataset_split=split,
+                metric_name=label_of(name),
+            )
+            for split, record in run.scores.items()
+            for name, value in scores_of(record).items()
+        ]
+    return ModelCard.from_template(
+        metadata,
+        str(Path(__file__).with_suffix(".md")),
+        **{"ours": OURS, "run": run, "task": task, "base": base, "data": data, "score_table": score_table},
+        length=arguments["max_source_length"] or json.loads(config_file.read_bytes())["max_position_embeddings"],
+        options={name: arguments[name] for name in OPTIONS if arguments.get(name) not in (None, False)},
+    )
+
+
+def _named(place: str, is_on_hub: bool) -> tuple[str, str | None]:
+    """What to call a model or a data set, and its name on the Hub where it has one."""
+    if is_on_hub and (found := HUB_NAME.fullmatch(place.removeprefix(HUB))):
+        return found["name"], found["name"]
+    path = Path(place).resolve()
+    return (path.parent if path.name == "export" or path.suffix == ".ckpt" else path).name, None
