@@ -73,7 +73,8 @@ def load_pretrained(
 
     Args:
         path_or_name: a Hub-format directory (`model.safetensors` or `pytorch_model.bin`, whole or in shards), one such
-            file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, or a Hub name.
+            file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, a run's directory, which
+            stands for the export in it, or a Hub name.
         config: the architecture; the weights must fit it and its decoding fields become the generation defaults.
             None: taken from the checkpoint itself (our `.ckpt`) or from `config.json` beside the weights, with the
             generation defaults of the same place.
@@ -114,7 +115,9 @@ def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:
     for name in WEIGHT_FILES:
         if (path / name).is_file():
             return path / name
-    raise InputError(f"{path}: a directory without weights; it must hold one of {', '.join(WEIGHT_FILES)}")
+    raise InputError(
+        f"{path}: a directory without weights; it must hold one of {', '.join(WEIGHT_FILES)}, or export/ as a run's"
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -283,6 +286,12 @@ def save_pretrained(
     # transformers loads in the precision that the config names, so a stale one would cast the weights.
     fields["dtype"] = str(model.get_parameter(_SHARED).dtype).removeprefix("torch.")
     fields["model_type"] = "mbart" if config.pre_ln else "bart"
+    if config.pre_ln:
+        logger.warning(
+            "%s: a Pre-LN model is written as mBART, whose arrangement it has; transformers loads it by "
+            "AutoModelForSeq2SeqLM, and BartForConditionalGeneration would take it wrongly",
+            directory,
+        )
     fields["architectures"] = ["MBartForConditionalGeneration" if config.pre_ln else "BartForConditionalGeneration"]
 
     copies = _tied_copies(model)
