@@ -17,8 +17,9 @@ _FILE_SUFFIXES = (".ckpt", ".pt", ".bin", ".safetensors", ".json")
 def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
     """Find the folder or file that `path_or_name` means.
 
-    What exists on this machine wins; the directory of a training run stands for the export in it. Otherwise a well-formed Hub name (`name` or `organisation/name`) is downloaded
-    into the Hub cache (`HF_HOME`); without a network, or under `HF_HUB_OFFLINE=1`, the cached copy serves.
+    What exists on this machine wins; the directory of a training run stands for the export in it. Otherwise a
+    well-formed Hub name (`name` or `organisation/name`) is downloaded into the Hub cache (`HF_HOME`); without a
+    network, or under `HF_HUB_OFFLINE=1`, the cached copy serves.
 
     Args:
         patterns: glob patterns of the files wanted from a Hub repository.
@@ -28,8 +29,8 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
         files that the repository has; offline it may hold fewer, so the caller checks for what it needs.
 
     Raises:
-        InputError: neither exists; a run's directory has no export; the repository is missing, closed to this user, or out of reach and not cached; it
-            has none of the wanted files.
+        InputError: neither exists; a run's directory has no export; the repository is missing, closed to this user, or
+            out of reach and not cached; it has none of the wanted files.
     """
     text = os.fspath(path_or_name)
     if not text.strip():

@@ -73,8 +73,8 @@ def load_pretrained(
 
     Args:
         path_or_name: a Hub-format directory (`model.safetensors` or `pytorch_model.bin`, whole or in shards), one such
-            file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, a run's directory, which
-            stands for the export in it, or a Hub name.
+            file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, the directory of
+            a training run, which stands for the export in it, or a Hub name.
         config: the architecture; the weights must fit it and its decoding fields become the generation defaults.
             None: taken from the checkpoint itself (our `.ckpt`) or from `config.json` beside the weights, with the
             generation defaults of the same place.

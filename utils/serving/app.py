@@ -141,7 +141,8 @@ class Service:
     async def _summarize(self, wanted: BaseModel) -> tuple[list[str], int]:
         """The summaries, and the number of articles decoded for them."""
         texts = wanted.texts or [wanted.text]
-        given = wanted.model_dump(exclude={"text", "texts", "long_documents"}, exclude_unset=True, exclude_none=True)
+        others = {"text", "texts", "long_documents", "drop_repeated_sentences"}
+        given = wanted.model_dump(exclude=others, exclude_unset=True, exclude_none=True)
         # Without those that are the model's own, so that requests which mean the same are equal.
         options = {name: value for name, value in given.items() if value != getattr(self.defaults, name)}
         config = self.defaults.merged(**options)
@@ -149,7 +150,7 @@ class Service:
         if config.min_length > longest:
             raise InputError(f"min_length is {config.min_length}; allowed: at most max_length ({longest})")
         long_documents = wanted.long_documents or self.args.long_documents
-        rounds = await asyncio.to_thread(self._first_round, texts, long_documents)
+        rounds = await asyncio.to_thread(self._first_round, texts, long_documents, bool(wanted.drop_repeated_sentences))
         articles = 0
         while rounds.windows:
             # A request is not refused in its second round.
@@ -158,7 +159,7 @@ class Service:
             await asyncio.to_thread(rounds.proceed, outputs)
         return rounds.summaries, articles
 
-    def _first_round(self, texts: list[str], long_documents: str) -> Rounds:
+    def _first_round(self, texts: list[str], long_documents: str, drop_repeated_sentences: bool) -> Rounds:
         most = self.args.max_articles_per_request
         # Splitting takes ten times as long as counting, so texts that are far too long are not split.
         if long_documents in ("join", "resummarize") and sum(map(len, texts)) > most * self.limit:
@@ -166,7 +167,7 @@ class Service:
             tokens = sum(map(len, self.tokenizer([" ".join(text.split()) for text in texts])["input_ids"]))
             if tokens > most * self.limit:
                 raise HTTPException(413, f"the request has {tokens} tokens; allowed: {most} windows of {self.limit}")
-        rounds = Rounds(texts, self.tokenizer, self.positions, long_documents, self.limit)
+        rounds = Rounds(texts, self.tokenizer, self.positions, long_documents, self.limit, drop_repeated_sentences)
         if len(rounds.windows) > most:
             raise HTTPException(413, f"the request makes {len(rounds.windows)} windows; allowed: at most {most}")
         return rounds

@@ -10,9 +10,9 @@ import torch
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
+from utils.generation_options import JSON_OPTIONS, SPELLINGS, GenerationOptions
 from utils.recipes.evaluation import device_of
 from utils.recipes.evaluation_arguments import EvalArguments, parse_eval_arguments
-from utils.tasks.generation_options import JSON_OPTIONS, SPELLINGS, GenerationOptions
 
 POSITIONAL = ["model", "config.json", "data", "out"]
 # They bear on what generate returns besides the ids, which scoring does not ask for.
