@@ -229,8 +229,10 @@ class SummarizerArguments:
 
 
 @dataclass(frozen=True)
-class SummarizeArguments(SummarizerArguments, DecodingOptions):
-    file: str | None = option(None, positional=True, help="UTF-8 text to summarise; by default standard input")
+class SummarizeArguments(DecodingOptions, SummarizerArguments):
+    file: str | None = option(
+        None, section="texts", positional=True, help="UTF-8 text to summarise; by default standard input"
+    )
     output: str | None = option(None, help="file for the summaries, one a line; by default standard output")
     lines: bool = option(False, help="read one document a line; without it the whole input is one document")
     batch_size: int = option(8, least=1, help="windows that are summarised at once")

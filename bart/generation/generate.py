@@ -307,10 +307,10 @@ def _told(value: object) -> str:
 def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
     """Raise InputError for a source that is no ids, has none or too many, or has ids outside the vocabulary."""
     try:
-        are_ids = len(source) == 0 or torch.as_tensor(source).dtype in (torch.int64, torch.int32, torch.int16)
+        ids = torch.as_tensor(source)
     except (TypeError, ValueError, RuntimeError):
-        are_ids = False
-    if not are_ids:
+        ids = None
+    if ids is None or ids.dim() != 1 or (len(ids) and ids.is_floating_point()):
         raise InputError(f"source {number} is {_told(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
     most, last = model.config.max_position_embeddings, model.config.vocab_size - 1
     if not 0 < len(source) <= most:

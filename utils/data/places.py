@@ -14,7 +14,7 @@ HUB = "hub:"
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
 # What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
-NO_TARGET = ""  # in place of --target_field where only documents are read; their column then stands for both
+NO_TARGET = ""  # in place of a column of summaries where only documents are read
 # Documents and summaries as published sets name their columns.
 KNOWN_FIELDS = (
     ("article", "highlights"),
@@ -69,7 +69,7 @@ def fields_of(columns: Collection[str], source: str | None, target: str | None, 
     if target == NO_TARGET:
         for known, _ in KNOWN_FIELDS:
             if (source or known) in columns:
-                return source or known, source or known
+                return source or known, NO_TARGET
         raise InputError(
             f"{where} has the fields {', '.join(sorted(columns))}: name that of documents by --source_field"
         )
