@@ -446,13 +446,22 @@ def test_static_batches_are_timed_as_a_whole(trained: Path, monkeypatch: pytest.
     assert 0.05 < report["peak_memory_gb"] < 50
 
 
-def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """README's Python, as it stands, with local files behind its names."""
-    readme = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", "DESIGN.md"])
+def test_the_snippet_runs(
+    trained: Path,
+    page: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A page's Python, as it stands, with local files behind its names."""
+    folder = ROOT if page == "README.md" else request.getfixturevalue("shared")
     [snippet] = [
-        part.split("```")[0] for part in readme.split("```python\n")[1:] if "BartForConditionalGeneration" in part
+        part.split("```")[0]
+        for part in (folder / page).read_text().split("```python\n")[1:]
+        if "BartForConditionalGeneration" in part
     ]
-    work = trained / "work"
+    work = trained / f"work on {page}"
     (work / "configs").mkdir(parents=True)
     (work / "results").mkdir()
     (work / "facebook").mkdir()
@@ -460,7 +469,7 @@ def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys
     (work / "results" / "_epoch1_step2000.ckpt").symlink_to(next((trained / "run").glob("_epoch*.ckpt")))
     (work / "facebook" / "bart-large-cnn").symlink_to(trained / "run" / "export")
     monkeypatch.chdir(work)
-    exec(compile(snippet, "README.md", "exec"), {})
+    exec(compile(snippet, page, "exec"), {})
     printed = capsys.readouterr().out
     assert printed.startswith("[") and len(printed) > 5
     assert torch.is_grad_enabled()

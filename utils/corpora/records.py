@@ -92,9 +92,13 @@ def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str |
     end = None if limit < 0 else limit
     if path.is_dir() or suffix_of(path) not in (*_READERS, ".parquet"):
         return read_lines(path / f"{split}.source" if path.is_dir() else path)[:end]
-    [table] = inputs_of([data_dir], fields, keep_splits=False)
+    if suffix_of(path) in _READERS:
+        rows = _file_rows(_READERS[suffix_of(path)], path, fields)
+    else:
+        with opening(data_dir):
+            rows = _table_rows(open_files([str(path.absolute())], data_dir, fields))
     sources = []
-    for row in islice(table.rows(), end):
+    for row in islice(rows, end):
         if row.fault is not None:
             raise InputError(f"{row.name}: {row.fault}; a document is expected in every row")
         sources.append(row.source)

@@ -32,7 +32,8 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
         ("b.jsonl", "b.jsonl:2: empty source; a document is expected in every row"),
         ("c.jsonl", "has the fields body: name that of documents by --source_field"),
         ("d.jsonl", "d.jsonl: has no rows"),
-        ("absent.jsonl", "no such file"),
+        ("absent.jsonl", r"^/.*/absent.jsonl: cannot be read \(.*No such file"),
+        ("absent.parquet", r"^/.*/absent.parquet cannot be opened \(FileNotFoundError"),
         ("absent", "absent: no such file"),
     ):
         with pytest.raises(InputError, match=message):
