@@ -88,20 +88,18 @@ def push(
     private: bool | None = None,
     token: str | None = None,
     commit_message: str = "Upload",
-    revision: str | None = None,
 ) -> str:
     """Upload the files that `save` writes into a folder to a model repository on the Hub, which is made if need be.
 
     Args:
         private: whether a repository that is made is private; by default as its owner has set it.
         token: of access; by default HF_TOKEN, or what `hf auth login` stored.
-        revision: the branch, which is made if need be; by default main.
 
     Returns:
         The commit's URL.
 
     Raises:
-        InputError: the name is none of the Hub's, it cannot be reached, or it refuses.
+        InputError: the Hub refuses, or cannot be reached.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, HTTPError
@@ -111,11 +109,7 @@ def push(
         save(folder)
         try:
             name = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            if revision is not None:
-                hub.create_branch(name, branch=revision, exist_ok=True)
-            return hub.upload_folder(
-                repo_id=name, folder_path=folder, commit_message=commit_message, revision=revision
-            ).commit_url
+            return hub.upload_folder(repo_id=name, folder_path=folder, commit_message=commit_message).commit_url
         except (HFValidationError, HTTPError, OSError) as error:
             reason = textwrap.shorten(str(error), 300) or type(error).__name__
             raise InputError(f"{repo_id}: could not be uploaded to the Hub: {reason}") from error

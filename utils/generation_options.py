@@ -11,8 +11,8 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from utils.cli import option
 
-# Options that NVIDIA's scripts know by other names than generate does.
 GENERATE = "options of generate"  # a section of --help
+# Options that NVIDIA's scripts know by other names than generate does.
 SPELLINGS = {"num_beams": "eval_beams", "max_length": "eval_max_gen_length"}
 JSON_OPTIONS = ("bad_words_ids", "eos_token_id", "forced_eos_token_id")
 
@@ -30,10 +30,10 @@ class DecodingOptions:
         "none is possible",
     )
     no_repeat_ngram_size: int | None = option(None, help="no n-gram of this size occurs twice; 0 for off")
-    max_ratio: float | None = option(None, help="tokens of a summary for each token that the model reads, at most")
-    min_ratio: float | None = option(None, help="tokens of a summary for each token that the model reads, at least")
+    max_ratio: float | None = option(None, help="tokens to generate at most, for each token of the source that is read")
+    min_ratio: float | None = option(None, help="no end before so many tokens for each token of the source")
     drop_repeated_sentences: bool = option(
-        False, help="leave out sentences that a summary has said before, whatever their case and white space"
+        False, help="leave out sentences that a text has said before, whatever their case and white space"
     )
 
     @property

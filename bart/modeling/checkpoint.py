@@ -115,9 +115,7 @@ def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:
     for name in WEIGHT_FILES:
         if (path / name).is_file():
             return path / name
-    raise InputError(
-        f"{path}: a directory without weights; it must hold one of {', '.join(WEIGHT_FILES)}, or export/ as a run's"
-    )
+    raise InputError(f"{path}: a directory without weights; it must hold export/ or one of {', '.join(WEIGHT_FILES)}")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -287,11 +285,8 @@ def save_pretrained(
     fields["dtype"] = str(model.get_parameter(_SHARED).dtype).removeprefix("torch.")
     fields["model_type"] = "mbart" if config.pre_ln else "bart"
     if config.pre_ln:
-        logger.warning(
-            "%s: a Pre-LN model is written as mBART, whose arrangement it has; transformers loads it by "
-            "AutoModelForSeq2SeqLM, and BartForConditionalGeneration would take it wrongly",
-            directory,
-        )
+        text = "%s: Pre-LN, and so an mBART: transformers loads it by AutoModelForSeq2SeqLM, and its BART class wrongly"
+        logger.warning(text, directory)
     fields["architectures"] = ["MBartForConditionalGeneration" if config.pre_ln else "BartForConditionalGeneration"]
 
     copies = _tied_copies(model)

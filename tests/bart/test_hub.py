@@ -162,28 +162,24 @@ def test_push_uploads_what_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
             calls.append(("create", name, private, exist_ok))
             return SimpleNamespace(repo_id=f"me/{name}")
 
-        def create_branch(self, name: str, branch: str, exist_ok: bool) -> None:
-            calls.append(("branch", name, branch, exist_ok))
-
-        def upload_folder(self, repo_id: str, folder_path: str, commit_message: str, revision: str) -> SimpleNamespace:
+        def upload_folder(self, repo_id: str, folder_path: str, commit_message: str) -> SimpleNamespace:
             held = sorted(path.name for path in Path(folder_path).iterdir())
-            calls.append(("upload", repo_id, held, commit_message, revision))
+            calls.append(("upload", repo_id, held, commit_message))
             return SimpleNamespace(commit_url="https://there")
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     tokenizer = BartTokenizer.train(["a b"], 261)
-    options = {"private": True, "token": "t", "commit_message": "New", "revision": "dev"}
+    options = {"private": True, "token": "t", "commit_message": "New"}
     assert tokenizer.push_to_hub("name", **options) == "https://there"
     files = ["merges.txt", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
     assert calls == [
         ("token", "t"),
         ("create", "name", True, True),
-        ("branch", "me/name", "dev", True),
-        ("upload", "me/name", files, "New", "dev"),
+        ("upload", "me/name", files, "New"),
     ]
     BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=50)).push_to_hub("other")
     files = ["config.json", "generation_config.json", "model.safetensors"]
-    assert calls[-2:] == [("create", "other", None, True), ("upload", "me/other", files, "Upload", None)]
+    assert calls[-2:] == [("create", "other", None, True), ("upload", "me/other", files, "Upload")]
     with pytest.raises(InputError, match="^org/closed: could not be uploaded to the Hub: 403 Forbidden: not yours$"):
         tokenizer.push_to_hub("org/closed")
 

@@ -270,10 +270,8 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
             texts = [" ".join(text.split("\n")).strip() for text in texts]
             values = {"texts": list(map(without_repeats, texts)) if self.options.drop_repeated_sentences else texts}
             tokens = int((article.sequences[0, 1:] != self.tokenizer.pad_token_id).sum())
-            yield (
-                numbers[article.index],
-                Prediction(values, *losses.pop(article.index, (0.0, 0)), tokens, article.seconds),
-            )
+            loss = losses.pop(article.index, (0.0, 0))
+            yield numbers[article.index], Prediction(values, *loss, tokens, article.seconds)
 
     def score(
         self, raw: Pairs, predictions: Sequence[Prediction]
