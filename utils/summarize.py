@@ -182,7 +182,9 @@ class Rounds:
 class SummarizerArguments:
     """The options that this command and the service share: the model, and what it does with long documents."""
 
-    model: str = option(positional=True, section=MODEL, help="checkpoint file, Hub-format directory or Hub name")
+    model: str = option(
+        positional=True, section=MODEL, help="checkpoint file, Hub-format or run directory, or Hub name"
+    )
     config_path: str | None = option(
         None,
         section=MODEL,

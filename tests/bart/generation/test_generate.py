@@ -27,7 +27,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "num_return_sequences": 4},
     "rules": {"num_beams": 2, "min_length": 5, "repetition_penalty": 1.3, "bad_words_ids": [[5], [6, 7]]},
     "ratios": {"num_beams": 3, "max_ratio": 1.1, "min_ratio": 0.6, "early_stopping": "never", "length_penalty": 2.0},
-    "ratios of groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "max_ratio": 0.9},
 }
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
