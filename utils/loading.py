@@ -32,7 +32,7 @@ class ModelOptions:
     model_name_or_path: str = option(
         "facebook/bart-large",
         section="model",
-        help="initial weights: a Hub name, a Hub-format or run directory, a checkpoint file, or 'scratch' for random ones",
+        help="initial weights: a Hub name, Hub-format or run directory, checkpoint file, or 'scratch' for random ones",
     )
     config_path: str = option("configs/config.json", help="JSON with the architecture and decoding options")
     tokenizer: str | None = option(
