@@ -27,6 +27,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration, InferenceB
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from utils.evaluation.show import ShowArguments, describe
+from utils.metrics.baselines import leads
 from utils.metrics.rouge import rouge, rouge_per_example
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +88,8 @@ def test_generations_are_in_order_and_scored(trained: Path) -> None:
     assert len(set(generations)) > 1
     for name, value in rouge(generations, references).items():
         assert scores[name] == pytest.approx(value)
+    first = [source.split(". ")[0] for source in sources]
+    assert scores["baselines"]["first 1 sentence"] == rouge(first, references)
     tokens = [encoded(target).shape[1] for target in references]
     pairs = zip(sources, references, strict=True)
     losses = [model(encoded(source), labels=encoded(target)).loss.item() for source, target in pairs]
@@ -374,6 +377,9 @@ def test_translation_is_scored_by_sacrebleu(trained: Path) -> None:
     assert not any(name.startswith("rouge") for name in [*scores, *articles(trained, "translated")[0]])
 
 
+FORMS = {"ran": "run", "sat": "sit", "men": "man"}
+
+
 def test_rouge_as_the_perl_script_has_it(trained: Path) -> None:
     lists = trained / "lists"
     lists.mkdir()
@@ -381,11 +387,14 @@ def test_rouge_as_the_perl_script_has_it(trained: Path) -> None:
         (lists / f"{name}.exc").write_text("ran run\nsat sit\n" if name == "verb" else "men man\n")
     mode = ("--rouge_mode", "rouge-1.5.5", "--wordnet_exceptions", lists)
     scores = evaluate(trained, trained / "run" / "export", "perl", *mode)
-    generations, references = lines(trained / "perl" / "test_generations.txt"), lines(trained / "data" / "test.target")
+    generations = lines(trained / "perl" / "test_generations.txt")
+    sources, references = (lines(trained / "data" / f"test.{side}") for side in ("source", "target"))
     assert scores["rouge_mode"] == "rouge-1.5.5" and scores["wordnet_exceptions"] == 3
-    expected = rouge_per_example(generations, references, "rouge-1.5.5", {"ran": "run", "sat": "sit", "men": "man"})
+    expected = rouge_per_example(generations, references, "rouge-1.5.5", FORMS)
     assert {name: scores[name] for name in expected} == {name: values.mean() for name, values in expected.items()}
     assert "rougeLsum" not in scores
+    baselines = {name: rouge(texts, references, "rouge-1.5.5", FORMS) for name, texts in leads(sources).items()}
+    assert scores["baselines"] == baselines
 
 
 def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from torch import nn
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from bart.modeling.checkpoint import read_file, stored_config
+from bart.modeling.checkpoint import read_file, stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option
 
+logger = logging.getLogger(__name__)
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
+DEFAULT_CONFIG = "configs/config.json"
 DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
 # What a training checkpoint holds; a file that lacks one of these is something else.
 CHECKPOINT_PARTS = {"config", "state_dict", "optimizer_states", "loops", "identity"}
@@ -34,9 +37,15 @@ class ModelOptions:
         section="model",
         help="initial weights: a Hub name, Hub-format or run directory, checkpoint file, or 'scratch' for random ones",
     )
-    config_path: str = option("configs/config.json", help="JSON with the architecture and decoding options")
+    config_path: str | None = option(
+        None,
+        help=f"JSON with architecture and decoding options; by default the weights' own, from scratch {DEFAULT_CONFIG}",
+    )
     tokenizer: str | None = option(
         None, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
+    )
+    new_vocabulary: bool = option(
+        False, help="let --tokenizer be another vocabulary than that of the weights; token embeddings start anew"
     )
     freeze_embeds: bool = option(False, help="do not train token and position embeddings")
     freeze_encoder: bool = option(False, help="do not train the encoder")
@@ -69,16 +78,27 @@ class ModelOptions:
     )
 
     def __post_init__(self) -> None:
+        if self.is_scratch and self.config_path is None:
+            object.__setattr__(self, "config_path", DEFAULT_CONFIG)
+        if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
+            raise InputError(f"--new_vocabulary needs --tokenizer, and a --model_name_or_path that is not {SCRATCH}")
+        if self.new_vocabulary and self.freeze_embeds:
+            raise InputError("--new_vocabulary and --freeze_embeds exclude each other: new embeddings must be trained")
         if self.distill is None:
             for name in ("layers", "do_encoder", "do_decoder"):
                 if getattr(self, name):
                     raise InputError(f"--{name} is about --distill sft, which is not given")
         elif self.layers is None or not self.shrunk:
             raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
-        elif self.model_name_or_path == SCRATCH:
+        elif self.is_scratch:
             raise InputError(
                 f"--distill sft keeps trained layers; --model_name_or_path is {SCRATCH}, which has none: name weights"
             )
+
+    @property
+    def is_scratch(self) -> bool:
+        """Whether training starts from random weights."""
+        return self.model_name_or_path == SCRATCH
 
     @property
     def shrunk(self) -> list[str]:
@@ -97,12 +117,15 @@ class ModelOptions:
         return layers
 
     def config(self) -> BartConfig:
-        """The config of --config_path, with the dropouts that are given in place of its own.
+        """The config of --config_path or of the weights, with the dropouts that are given in place of its own.
 
         Raises:
-            InputError: the file is no config, or it has fewer layers than --layers names.
+            InputError: the file is no config, the weights have none, or it has fewer layers than --layers names.
         """
-        config = BartConfig.from_json(self.config_path)
+        if self.config_path is not None:
+            config = BartConfig.from_json(self.config_path)
+        elif (config := stored_configs(self.model_name_or_path)[0]) is None:
+            raise InputError(f"--model_name_or_path {self.model_name_or_path}: no config there; give --config_path")
         for name in DROPOUTS:
             if getattr(self, name) is not None:
                 setattr(config, name, getattr(self, name))
@@ -123,7 +146,8 @@ def initial_model(options: ModelOptions) -> tuple[BartForConditionalGeneration, 
         InputError: no tokenizer can be found, or vocabulary, weights and config do not fit together.
     """
     config, name = options.config(), options.model_name_or_path
-    if name == SCRATCH:
+    logger.info("architecture and decoding options: %s", options.config_path or f"those of {name}")
+    if options.is_scratch:
         if options.tokenizer is None:
             raise InputError(
                 "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
@@ -133,11 +157,20 @@ def initial_model(options: ModelOptions) -> tuple[BartForConditionalGeneration, 
         config.validate()
         model = BartForConditionalGeneration(config)
     else:
-        tokenizer = BartTokenizer.from_pretrained(options.tokenizer or name)
-        if (stored := stored_config(name)) is not None:
+        stored, generation = stored_configs(name)
+        if stored is not None:
             config.vocab_size = stored.vocab_size
             config.validate()
+        if options.new_vocabulary:
+            tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
+        else:
+            tokenizer = own_vocabulary(name, options.tokenizer, ", or give --new_vocabulary")
         model = BartForConditionalGeneration.from_pretrained(name, config)
+        if options.config_path is None and generation is not None:
+            model.generation_config = generation
+        if options.new_vocabulary:
+            model.resize_token_embeddings(len(tokenizer), keep=False)
+            logger.info("--new_vocabulary: random embeddings for %d tokens", len(tokenizer))
     fit_vocabulary(model, tokenizer)
     if options.distill is not None:
         shrink(model, options.kept_layers, options.shrunk)
@@ -165,6 +198,8 @@ def resumed_model(options: ModelOptions, checkpoint: Path) -> tuple[BartForCondi
             raise InputError(f"--resume_from_checkpoint {checkpoint}: its {field.name} is {old}, this run's is {new}")
     tokenizer = BartTokenizer.from_pretrained(checkpoint)
     model = BartForConditionalGeneration.from_pretrained(checkpoint, config)
+    if options.config_path is None:
+        model.generation_config = GenerationConfig.from_dict(content["generation_config"])
     fit_vocabulary(model, tokenizer)
     _prepare(model, options)
     return model, tokenizer
@@ -177,17 +212,47 @@ def load_for_evaluation(
 ) -> tuple[BartForConditionalGeneration, BartTokenizer]:
     """A trained model and its vocabulary.
 
-    A checkpoint that carries its architecture keeps it; the config then gives the decoding options alone. Without a
-    config, those of the checkpoint are used.
+    A checkpoint that carries its architecture keeps it, and one that carries decoding options keeps all of them. The
+    config gives what the checkpoint lacks.
+
+    Raises:
+        InputError: there is no such model or vocabulary, or they do not fit together.
     """
-    tokenizer = BartTokenizer.from_pretrained(tokenizer_path or model_name_or_path)
+    tokenizer = own_vocabulary(model_name_or_path, tokenizer_path)
     config = None if config_path is None else BartConfig.from_json(config_path)
-    stored = None if config is None else stored_config(model_name_or_path)
-    model = BartForConditionalGeneration.from_pretrained(model_name_or_path, stored or config)
+    has_config = config is None or stored_configs(model_name_or_path)[0] is not None
+    model = BartForConditionalGeneration.from_pretrained(model_name_or_path, None if has_config else config)
     if config is not None:
-        model.generation_config = GenerationConfig.from_model_config(config.to_dict())
+        others = GenerationConfig.from_model_config(config.to_dict())
+        if not model.generation_config.choices():
+            model.generation_config = others
+        elif others.choices() != model.generation_config.choices():
+            logger.info("decoding options of %s are not used: the model has its own", config_path)
     fit_vocabulary(model, tokenizer)
     return model, tokenizer
+
+
+def own_vocabulary(
+    model_name_or_path: str | os.PathLike[str], tokenizer_path: str | None, remedy: str = ""
+) -> BartTokenizer:
+    """The vocabulary that lies with the weights, or the one at another place.
+
+    Raises:
+        InputError: there is none, or it is another one than that of the weights; the error ends with the remedy.
+    """
+    if tokenizer_path is None:
+        return BartTokenizer.from_pretrained(model_name_or_path)
+    tokenizer = BartTokenizer.from_pretrained(tokenizer_path)
+    try:
+        own = BartTokenizer.from_pretrained(model_name_or_path)
+    except InputError:  # none lies with the weights
+        return tokenizer
+    if not tokenizer.same_vocabulary(own):
+        raise InputError(
+            f"--tokenizer {tokenizer_path} is another vocabulary ({len(tokenizer)} ids) than that of "
+            f"{model_name_or_path} ({len(own)} ids); leave off --tokenizer{remedy}"
+        )
+    return tokenizer
 
 
 def for_inference(model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:

@@ -188,8 +188,7 @@ class SummarizerArguments:
     config_path: str | None = option(
         None,
         section=MODEL,
-        help="JSON with the decoding options, and the architecture if the checkpoint has none; by default the "
-        "checkpoint's own",
+        help="JSON with the architecture and decoding options, for a checkpoint that has none of its own",
     )
     tokenizer: str | None = option(
         None, section=MODEL, help="vocabulary; by default the one in the folder of the weights"

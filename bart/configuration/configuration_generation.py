@@ -169,6 +169,14 @@ class GenerationConfig:
         """Every option by name; ``from_dict`` reverses this, and transformers reads it."""
         return dataclasses.asdict(self)
 
+    def choices(self) -> dict[str, Any]:
+        """The options by name that are not at their defaults, ids of tokens aside."""
+        return {
+            option.name: value
+            for option in dataclasses.fields(self)
+            if not option.name.endswith("token_id") and (value := getattr(self, option.name)) != option.default
+        }
+
     def merged(self, **options: Any) -> GenerationConfig:
         """A copy with some options replaced.
 

@@ -98,12 +98,17 @@ def load_pretrained(
     return model.eval()
 
 
-def stored_config(path_or_name: str | os.PathLike[str]) -> BartConfig | None:
-    """The config in a checkpoint or beside its weights, if any; sources and errors are those of `load_pretrained`."""
-    path = _find_weights(path_or_name)
+def stored_configs(path_or_name: str | os.PathLike[str]) -> tuple[BartConfig | None, GenerationConfig | None]:
+    """The config in a checkpoint or beside its weights, and the generation defaults of the same place, if any.
+
+    Sources and errors are those of `load_pretrained`. Of a Hub repository no weights are downloaded.
+    """
+    path = resolve(path_or_name, [CONFIG_FILE, GENERATION_FILE])
+    if path.is_dir():
+        path = path / WEIGHT_FILES[0]
     # Files of weights alone need not be read.
     checkpoint = {} if path.suffix in (".safetensors", ".json") else read_file(path)
-    return _stored_config(checkpoint, path)[0]
+    return _stored_config(checkpoint, path)
 
 
 def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:

@@ -281,12 +281,12 @@ class BartForConditionalGeneration(nn.Module):
         self.model.encoder.activation_checkpointing = enabled
         self.model.decoder.activation_checkpointing = enabled
 
-    def resize_token_embeddings(self, vocab_size: int) -> None:
-        """Cut or grow the vocabulary; new rows are drawn from N(0, init_std), their logit bias is 0."""
+    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
+        """Cut or grow the vocabulary; new rows, without `keep` all, are drawn from N(0, init_std), their bias is 0."""
         if vocab_size < 1:
             raise InputError(f"vocab_size is {vocab_size}; allowed: at least 1")
         old = self.model.shared
-        kept = min(vocab_size, old.num_embeddings)
+        kept = min(vocab_size, old.num_embeddings) if keep else 0
         new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
         bias = self.final_logits_bias.new_zeros(1, vocab_size)
         with torch.no_grad():

@@ -164,6 +164,10 @@ class BartTokenizer:
         """The whole tokenizer, apart from `model_max_length`, in the format of `tokenizer.json`."""
         return self._backend.to_str()
 
+    def same_vocabulary(self, other: BartTokenizer) -> bool:
+        """Whether both have the same tokens, with the same ids."""
+        return self._backend.get_vocab(with_added_tokens=True) == other._backend.get_vocab(with_added_tokens=True)
+
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Write `tokenizer.json`, `vocab.json`, `merges.txt` and `tokenizer_config.json`; make the folder if need be.
 

@@ -288,7 +288,7 @@ def test_command_takes_decoding_options_and_tokenizer_from_elsewhere(export: Pat
     assert found == one_by_one(export, DOCUMENTS[:1], num_beams=1, max_length=7, min_length=0)[0] + "\n"
     assert found != one_by_one(export, DOCUMENTS[:1])[0] + "\n"
     BartTokenizer.train(DOCUMENTS, vocab_size=500, min_frequency=1).save_pretrained(tmp_path / "larger")
-    with pytest.raises(InputError, match="the vocabulary does not fit the model"):
+    with pytest.raises(InputError, match="larger is another vocabulary"):
         run(DOCUMENTS[0], export, "--tokenizer", tmp_path / "larger")
     with pytest.raises(InputError, match=r"no config in it and no config\.json beside it"):
         run(DOCUMENTS[0], tmp_path / "weights", "--tokenizer", export)

@@ -27,12 +27,11 @@ from utils.data.tokenized import tokenise
 from utils.errors import unwritable
 from utils.files import check_output, write_json
 from utils.lines import iter_lines
-from utils.metrics.baselines import lead, oracle
+from utils.metrics.baselines import leads, oracle
 from utils.metrics.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, rouge_table
 from utils.progress import progress, start_log
 
 PERCENTILES = (1, 5, 25, 50, 75, 90, 95, 99)
-LEADS = (1, 3)
 EXAMPLES, SEED = 5, 42  # how many are shown; of what is drawn at random
 WIDTH = 100
 _UNCUT = 1 << 30  # tokens
@@ -97,7 +96,7 @@ def drawn(folder: Path, split: str, size: int, count: int) -> list[tuple[int, st
 
 def baselines(pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, float]]:
     """ROUGE F in percent of summaries that need no training: name -> mean of each type."""
-    texts = {f"first {n} sentence{'s' * (n > 1)}": [lead(source, n) for source, _ in pairs] for n in LEADS}
+    texts = leads([source for source, _ in pairs])
     best = texts["oracle: best sentences, greedily"] = []
     best += [oracle(source, target) for source, target in progress("oracle", len(pairs), "examples", pairs)]
     return {name: rouge(summaries, [target for _, target in pairs]) for name, summaries in texts.items()}

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
-from utils.corpora.data_directory import making
+from utils.corpora.data_directory import PROVENANCE, making
 from utils.corpora.records import inputs_of
 from utils.data.line_files import SPLITS
+from utils.data.places import is_table
+from utils.data.tables import Fields
+from utils.data.token_cache import alone, cache_folder
+from utils.files import file_digest
 from utils.progress import start_log
 
 logger = logging.getLogger("utils.corpora.prepare")
@@ -94,6 +100,34 @@ def prepare(options: Options) -> None:
                 if split is None and row.fault is None:
                     split = split_of(row.source, shares, options.seed)
                 data.add(split, row)
+
+
+def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str:
+    """The data directory of a file of examples, which is made by `prepare` once; any other --data_dir as it is.
+
+    It lies where token ids are kept. Its name tells of which content and columns it was made; those of other content
+    are removed.
+
+    Raises:
+        InputError: as `prepare` does, or the folder cannot be written.
+    """
+    if not is_table(data_dir):
+        return data_dir
+    file = Path(data_dir)
+    if not file.is_file():
+        raise InputError(f"--data_dir {file}: no such file")
+    cache, content = cache_folder(file.parent, cache_dir), f"{file.name}-{file_digest(file)[:16]}"
+    folder = cache / f"{content}-{hashlib.blake2b(repr(fields).encode(), digest_size=4).hexdigest()}"
+    with alone(cache):  # of several processes, one makes it
+        if not (folder / PROVENANCE).is_file():
+            for made in cache.glob(f"{escape(file.name)}-*/{PROVENANCE}"):
+                if not made.parent.name.startswith(content):
+                    shutil.rmtree(made.parent)
+            try:
+                prepare(Options((str(file),), folder, *fields))
+            except InputError as error:
+                raise InputError(str(error).replace(str(folder), f"--data_dir {file}")) from None
+    return str(folder)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

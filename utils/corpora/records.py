@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from bart.errors import InputError
 from utils.data.line_files import SIDES, SPLITS, paired
-from utils.data.places import HUB_NAME, NO_TARGET, fields_of, is_streamed
+from utils.data.places import HUB_NAME, NO_TARGET, TABLES, fields_of, is_streamed, suffix_of
 from utils.data.tables import Fields, Reader, Row, Table, load_from_hub, open_dataset, open_files, opening, read_split
 from utils.lines import decoded_lines, read_lines
 
@@ -53,7 +53,7 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
         InputError: something is missing or of another kind. What is malformed in a file raises it when that is read.
     """
     paths = [Path(name).expanduser() for name in names]
-    kinds = {suffix_of(path) if suffix_of(path) in (*_READERS, ".parquet") else "text" for path in paths}
+    kinds = {suffix_of(path) if suffix_of(path) in TABLES else "text" for path in paths}
     if len(names) == 1 and kinds == {"text"} and not paths[0].exists() and HUB_NAME.fullmatch(names[0]):
         return _set_inputs(names[0], fields, keep_splits)
     for path in paths:
@@ -71,11 +71,6 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
     return [Input(None, str(path), partial(_file_rows, _READERS[kind], path, fields)) for path in paths]
 
 
-def suffix_of(path: Path) -> str:
-    """`.jsonl` of `news.JSONL.gz`."""
-    return Path(path.name.lower().removesuffix(".gz")).suffix
-
-
 def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str | None = None) -> list[str]:
     """Read documents without summaries, the first `limit` unless it is negative.
 
@@ -90,7 +85,7 @@ def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str |
     if is_streamed(data_dir):
         return read_split(data_dir, split, limit, *fields)[0]
     end = None if limit < 0 else limit
-    if path.is_dir() or suffix_of(path) not in (*_READERS, ".parquet"):
+    if path.is_dir() or suffix_of(path) not in TABLES:
         return read_lines(path / f"{split}.source" if path.is_dir() else path)[:end]
     if suffix_of(path) in _READERS:
         rows = _file_rows(_READERS[suffix_of(path)], path, fields)

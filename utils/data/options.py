@@ -6,17 +6,18 @@ from dataclasses import dataclass
 
 from bart.errors import InputError
 from utils.cli import option
+from utils.data.places import KINDS
 
 
 @dataclass(frozen=True)
 class DataOptions:
     """Where examples come from, how many are used, and how they are put together to batches."""
 
-    data_dir: str = option("data/cnn_dm", section="data", help="where the examples are; see the task's options")
+    data_dir: str = option("data/cnn_dm", section="data", help=f"where examples are: for texts a {KINDS}")
     cache_dir: str | None = option(
         None,
-        help="folder for the token ids of training and validation texts, which are made once; by default .cache in the "
-        "data directory or, where that cannot be written, ~/.cache/bart-pytorch",
+        help="folder for what is made of the data once: token ids, the splits of a file; by default .cache in the data "
+        "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
     )
     n_train: int = option(-1, least=-1, help="training examples to use; -1 for all")
     n_val: int = option(-1, least=-1, help="validation examples to use; -1 for all")

@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from difflib import get_close_matches
+from pathlib import Path
 
 from bart.errors import InputError
 
 SPLIT = "{split}"
 PLACES = f"hub:NAME[:CONFIG][@REVISION], or a path or URL of Parquet files that contains {SPLIT}"
 HUB = "hub:"
+TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")  # files of examples; all but the last also as .gz
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
+KINDS = (
+    f"directory with {{train,val,test}}.{{source,target}}, a file {', '.join(TABLES)}, which is split as "
+    f"utils.corpora.prepare does it, or {PLACES}"
+)
 # What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
 NO_TARGET = ""  # in place of a column of summaries where only documents are read
@@ -39,13 +45,23 @@ def is_streamed(data_dir: str) -> bool:
     return on_hub or SPLIT in data_dir
 
 
+def is_table(data_dir: str) -> bool:
+    """Whether `--data_dir` names one file of examples, which are yet to be split."""
+    return not is_streamed(data_dir) and suffix_of(Path(data_dir)) in TABLES and not Path(data_dir).is_dir()
+
+
+def suffix_of(path: Path) -> str:
+    """`.jsonl` of `news.JSONL.gz`."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
 def check_fields(data_dir: str | None, **fields: str | None) -> None:
     """Raise InputError where columns are named for a data directory, which has none."""
     for name, value in fields.items():
-        if value is not None and not is_streamed(data_dir or ""):
+        if value is not None and not is_streamed(data_dir or "") and not is_table(data_dir or ""):
             raise InputError(
-                f"--{name} is {value}, a column of a set that is streamed; the data directory is {data_dir}, and line "
-                f"files have no columns (streamed are {PLACES})"
+                f"--{name} is {value}, a column of a table; the data directory is {data_dir}, and line files have no "
+                f"columns (allowed: a file {', '.join(TABLES)}; {PLACES})"
             )
 
 

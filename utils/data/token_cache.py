@@ -76,7 +76,7 @@ class TextFile:
         path = self.cache / f"{self.path.name}-{self.digest[:16]}-{settings[:16]}.arrow"
         found = self._mapped(path)  # without the lock, which may be another user's, or held for other texts
         if found is None:
-            with _alone(self.cache):
+            with alone(self.cache):
                 found = self._mapped(path)
                 if found is None:
                     self._write(path, tokenizer, max_length)
@@ -145,13 +145,13 @@ def check_pairs(
         RunError: the disk is full.
     """
     paths = pair_paths(data_dir, split)
-    cache = _cache_folder(Path(data_dir), cache_dir)
+    cache = cache_folder(Path(data_dir), cache_dir)
     source, target = (TextFile(path, *_checked(path), cache, limit) for path in paths)
     check_counts(paths, source.lines, target.lines)
     return source, target
 
 
-def _cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
+def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
     """A folder for this data directory alone."""
     own = f"{data_dir.resolve().name}-{xxhash.xxh3_64_hexdigest(os.fsencode(data_dir.resolve()))}"
     if cache_dir is None:
@@ -182,13 +182,13 @@ def _checked(path: Path) -> tuple[str, int]:
     return digest.hexdigest(), lines
 
 
-def _alone(cache: Path) -> AcquireReturnProxy:
+def alone(cache: Path) -> AcquireReturnProxy:
     """Acquire a lock on the folder. The system frees it when the process ends."""
     lock = FileLock(cache / ".lock")
     try:
         return lock.acquire(timeout=1)
     except Timeout:
-        logger.info("waiting for another process that tokenises these texts")
+        logger.info("waiting for another process that prepares these texts")
         return lock.acquire()
     except OSError as error:
         raise unwritable(lock.lock_file, error) from None

@@ -9,12 +9,14 @@ from itertools import pairwise
 from utils.metrics.rouge_pairs import rouge_words
 from utils.sentences import split_sentences
 
+LEADS = (1, 2, 3)  # sentences
 _TINY = 1e-12  # scores that differ by less are equal but for rounding
 
 
-def lead(article: str, sentences: int) -> str:
-    """The article's first sentences: the baseline that news summarisers are measured against."""
-    return " ".join(split_sentences(article)[:sentences])
+def leads(articles: Sequence[str]) -> dict[str, list[str]]:
+    """Each article's first sentences, 1 to 3 of them: the baselines that news summarisers are measured against."""
+    sentences = [split_sentences(article) for article in articles]
+    return {f"first {n} sentence{'s' * (n > 1)}": [" ".join(each[:n]) for each in sentences] for n in LEADS}
 
 
 def oracle_sentences(sentences: Sequence[str], reference: str) -> list[int]:

@@ -23,7 +23,7 @@ from utils.cli import option, parse_dataclass, run_main
 from utils.errors import unwritable
 from utils.lines import read_lines
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TYPES, score_pairs
-from utils.metrics.significance import compare, means_and_intervals
+from utils.metrics.significance import compare, means_and_intervals, p_shown
 from utils.progress import progress
 
 logger = logging.getLogger(__name__)
@@ -130,6 +130,27 @@ def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -
     return tabulate(cells, header, tablefmt="plain", floatfmt=".2f")
 
 
+def report_table(report: Mapping[str, Any], predictions: str, references: str, other: str | None) -> str:
+    """What the command prints: the means with their intervals, and beside another system's where there is one."""
+    lines = [
+        f"ROUGE F in percent ({report['mode']}) on {report['examples']:,} examples",
+        f"predictions  {predictions}",
+        *([] if other is None else [f"other        {other}"]),
+        f"references   {references}",
+    ]
+    rows = []
+    for kind, interval in report["intervals"].items():
+        name, low_high = kind.replace("rouge", "ROUGE-"), "{:.2f} to {:.2f}"
+        rows.append([name, f"{report[kind]:.2f}", low_high.format(*interval)])
+        if other is not None:
+            found = report["compare"][kind]
+            signed = f"{found['difference']:+.2f}", "{:+.2f} to {:+.2f}".format(*found["interval"])
+            rows += [["  other", f"{found['other']:.2f}"], ["  difference", *signed, p_shown(found["p_value"])]]
+    header = ["", "F", "95 % interval", *([] if other is None else ["p"])]
+    align = ["left", *["right"] * (len(header) - 1)]
+    return "\n".join(lines) + "\n\n" + tabulate(rows, header, "plain", colalign=align, disable_numparse=True)
+
+
 @dataclass(frozen=True)
 class RougeArguments:
     """The options of the command."""
@@ -155,6 +176,7 @@ class RougeArguments:
     per_article: str | None = option(
         None, metavar="FILE", help="write each article's scores there, one JSON object a line"
     )
+    json: bool = option(False, help="print JSON with all digits in place of the table")
 
     def __post_init__(self) -> None:
         if self.wordnet_exceptions is not None and self.mode != "rouge-1.5.5":
@@ -165,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
         RougeArguments,
         argv,
-        "Score summaries, one a line, by ROUGE; prints F measures in percent as JSON.",
+        "Score summaries, one a line, by ROUGE; prints F measures in percent.",
         prog="python -m utils.metrics.rouge",
     )
     references = read_lines(args.references)
@@ -196,7 +218,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             Path(args.per_article).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         except OSError as error:
             raise unwritable(f"--per_article {args.per_article}", error) from None
-    print(json.dumps(report, indent=2))
+    print(
+        json.dumps(report, indent=2)
+        if args.json
+        else report_table(report, args.predictions, args.references, args.compare)
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ ROUGE_MODES = tuple(ROUGE_TYPES)
 
 
 @cache
-def _porter(algorithm: str) -> Callable[[str], str]:
+def porter(algorithm: str = PorterStemmer.NLTK_EXTENSIONS) -> Callable[[str], str]:
     """nltk's Porter stemmer in one of its variants, with a cache, since stemming would take most of the time."""
     return lru_cache(maxsize=1 << 17)(PorterStemmer(algorithm).stem)
 
@@ -45,20 +45,20 @@ class _Tokenizer(Tokenizer):
 
 def rouge_words(text: str) -> list[str]:
     """The stemmed words that mode rouge-score counts."""
-    return _Tokenizer(_porter(PorterStemmer.NLTK_EXTENSIONS)).tokenize(text)
+    return _Tokenizer(porter()).tokenize(text)
 
 
 def score_pairs(pairs: Sequence[tuple[str, str]], mode: str, exceptions: Mapping[str, str]) -> list[list[float]]:
     """F in percent of each (prediction, reference), in the order of the mode's types."""
     kinds = ROUGE_TYPES[mode]
     if mode == "rouge-score":
-        stem = _porter(PorterStemmer.NLTK_EXTENSIONS)
+        stem = porter()
     else:
         kinds = tuple(kind.replace("rougeL", "rougeLsum") for kind in kinds)
-        porter = _porter(PorterStemmer.MARTIN_EXTENSIONS)
+        martins = porter(PorterStemmer.MARTIN_EXTENSIONS)
 
         def stem(word: str) -> str:
-            return exceptions.get(word) or porter(word)
+            return exceptions.get(word) or martins(word)
 
     scorer = RougeScorer(kinds, tokenizer=_Tokenizer(stem))
     rows = []

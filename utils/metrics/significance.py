@@ -66,6 +66,11 @@ def paired_test(a: ArrayLike, b: ArrayLike, shuffles: int = 10_000, seed: int = 
     return (1 + as_large) / (1 + shuffles)
 
 
+def p_shown(p_value: float) -> str:
+    """A p value for people."""
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+
+
 def compare(a: ArrayLike, b: ArrayLike) -> dict[str, Any]:
     """How much higher the mean of one system's scores is than that of another's, of the same articles, (N,) each.
 

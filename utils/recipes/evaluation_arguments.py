@@ -14,7 +14,7 @@ from bart.errors import InputError
 from utils.cli import early_option, option, parse_dataclass
 from utils.data.line_files import SPLITS
 from utils.data.options import DataOptions
-from utils.data.places import PLACES
+from utils.data.places import KINDS
 from utils.evaluation.predicting import BATCHINGS, CONTINUOUS
 from utils.machine import PRECISIONS
 from utils.tasks import TASKS, find_task
@@ -31,9 +31,9 @@ class EvalArguments:
 
     model: str = option(positional=True, help="checkpoint file, Hub-format or run directory, or Hub name")
     config_path: str = option(
-        positional=True, help="JSON with the decoding options, and the architecture if the checkpoint has none"
+        positional=True, help="JSON with the architecture and decoding options, for a checkpoint that has none"
     )
-    data_dir: str = option(positional=True, help=f"directory with {{train,val,test}}.{{source,target}}, or {PLACES}")
+    data_dir: str = option(positional=True, help=KINDS)
     save_dir: str = option(positional=True, help="where results are written")
     tokenizer: str | None = option(
         None, section="data", help="vocabulary; by default the one that lies with the weights"

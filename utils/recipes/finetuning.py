@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
@@ -34,6 +35,7 @@ from utils.training.options import Plan
 from utils.training.precision import keeps_master_weights, precision_name
 from utils.training.trainer import train
 
+logger = logging.getLogger(__name__)
 # What the order of the training examples and the meaning of the optimizer's state depend on, besides the data.
 LASTING_OPTIONS = (
     *("task", "seed", "n_train", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps"),
@@ -53,12 +55,16 @@ def run(args: FinetuneArguments) -> None:
     check_gpus(args.hardware.gpus)
     check_wandb(args.run.wandb_project)
     task = args.make_task()
+    args = replace(args, task_options=task.options)  # with the defaults that depend on the model
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
     test = task.read("test", for_scoring=True) if args.run.do_predict else None
     writable_folder("--output_dir", output_dir)
     start_log(file=output_dir / "log.txt")
     quieten_lightning()
+    logger.info("writing to %s", output_dir)
+    if not torch.cuda.is_available():
+        logger.info("no CUDA device here: running on the CPU in %s", precision_name(args.hardware))
     if args.hardware.tf32:
         torch.set_float32_matmul_precision("high")
     pl.seed_everything(args.run.seed, verbose=False)
@@ -124,7 +130,7 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
     """Predict and score the test split, with the best checkpoint of this run or with the model that is named."""
     export = Path(args.run.output_dir) / EXPORT
     if args.run.do_train:
-        model, name = task.trained_model(export, args.task_options.config_path), export
+        model, name = task.trained_model(export), export
     else:
         model, name = task.initial_model(), args.task_options.model_name_or_path
     if args.hardware.gpus:

@@ -12,7 +12,8 @@ from bart.errors import InputError
 from utils.cli import option
 from utils.data.line_files import Pairs
 from utils.data.options import DataOptions
-from utils.metrics.rouge import ROUGE_MODES, rouge_per_example, wordnet_exceptions
+from utils.metrics.baselines import leads
+from utils.metrics.rouge import ROUGE_MODES, rouge, rouge_per_example, wordnet_exceptions
 from utils.metrics.significance import means_and_intervals
 from utils.progress import is_first
 from utils.tasks.task import Prediction
@@ -67,4 +68,6 @@ class Summarization(TextToText):
     ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
         _, each = super().score(raw, predictions)
         forms = {"wordnet_exceptions": len(self.exceptions)} if self.mode == "rouge-1.5.5" else {}
-        return {"rouge_mode": self.mode, **forms, **means_and_intervals(each)}, each
+        # Without training, in the same mode, to tell what the model's scores are worth.
+        baselines = {name: rouge(texts, raw[1], self.mode, self.exceptions) for name, texts in leads(raw[0]).items()}
+        return {"rouge_mode": self.mode, **forms, **means_and_intervals(each), "baselines": baselines}, each

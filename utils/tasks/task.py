@@ -52,7 +52,7 @@ class Task(ABC, Generic[Options]):
         data: where the examples are.
 
     Attributes:
-        Options: dataclass of the task's own options of finetune.py, fields made by `utils.cli.option`.
+        Options: dataclass of the task's own options of finetune.py, a `ModelOptions`; fields by `utils.cli.option`.
         EvalOptions: the same for run_eval.py.
         figures: the figures that `figures_of` gives, each with "max" or "min", the direction in which it gets better.
             "loss" is a figure of every task.
@@ -112,7 +112,7 @@ class Task(ABC, Generic[Options]):
         """A trained model for evaluation, and its vocabulary.
 
         Args:
-            config_path: JSON with options of decoding that replace the model's own.
+            config_path: JSON with the architecture and decoding options, for a model that has none of its own.
             tokenizer: a vocabulary in place of the one that lies with the weights.
         """
 
@@ -164,6 +164,9 @@ class Task(ABC, Generic[Options]):
         self, raw: Any, predictions: Sequence[Prediction]
     ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
         """The figures of all predictions together and, where there are such, of each; only if there are any targets.
+
+        Reports show what stands among the former under `intervals` (figure -> [low, high]) and under `baselines`
+        (name -> figures of what needs no training).
 
         Args:
             raw: what `read` gave.

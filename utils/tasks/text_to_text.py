@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGenerati
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading
 from utils.cli import option
+from utils.corpora.prepare import prepared
 from utils.corpora.records import read_sources
 from utils.data.batches import Inputs, pad
 from utils.data.line_files import Pairs
@@ -32,6 +35,7 @@ from utils.progress import Clock
 from utils.sentences import without_repeats
 from utils.tasks.task import Prediction, Task
 
+logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
 LOSSES_AT_ONCE = 8
 
@@ -44,13 +48,13 @@ class TextToTextOptions(ModelOptions):
     source_field: str | None = option(
         None,
         section="texts",
-        help="column of the sources in a set that is streamed; by default as published sets do it",
+        help="column of the sources where data_dir is no directory; by default as published sets do it",
     )
-    target_field: str | None = option(None, help="column of the targets in a set that is streamed")
-    max_source_length: int = option(1024, least=3, help="tokens a source is cut to")
-    max_target_length: int = option(142, least=3, help="tokens a training target is cut to")
-    val_max_target_length: int = option(142, least=3, help="tokens a validation target is cut to")
-    test_max_target_length: int = option(142, least=3, help="tokens a test target is cut to for its loss")
+    target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
+    max_source_length: int | None = option(None, least=3, help="tokens a source is cut to; by default 1024 at most")
+    max_target_length: int | None = option(None, least=3, help="tokens of a training target; by default 142 at most")
+    val_max_target_length: int | None = option(None, least=3, help="of a validation target; by default as in training")
+    test_max_target_length: int | None = option(None, least=3, help="of a test target, for its loss; the same default")
     eval_beams: int | None = option(
         None,
         least=0,
@@ -58,7 +62,9 @@ class TextToTextOptions(ModelOptions):
         "teacher-forced arg-max, without search, and leaves the test split at the config's num_beams",
     )
     eval_max_gen_length: int | None = option(
-        None, least=2, help="tokens to generate at most; by default the config's max_length"
+        None,
+        least=2,
+        help="tokens to generate at most; by default the config's max_length or --max_target_length",
     )
 
     # run_eval.py has options of these names
@@ -70,7 +76,14 @@ class TextToTextOptions(ModelOptions):
         given = {"num_beams": self.eval_beams or None, "max_length": self.eval_max_gen_length}
         return {name: value for name, value in given.items() if value is not None}
 
-    def target_length(self, split: str) -> int:
+    def fitted(self, positions: int) -> TextToTextOptions:
+        """These options with the lengths that are not given, for a model of so many positions."""
+        target = self.max_target_length or min(142, positions)  # as in the published recipe for CNN-DM
+        lengths = {"max_source_length": min(1024, positions), "max_target_length": target}
+        lengths |= {"val_max_target_length": target, "test_max_target_length": target}
+        return dataclasses.replace(self, **{name: getattr(self, name) or most for name, most in lengths.items()})
+
+    def target_length(self, split: str) -> int | None:
         """Tokens that a split's targets are cut to."""
         lengths = {"train": self.max_target_length, "val": self.val_max_target_length}
         return lengths.get(split, self.test_max_target_length)
@@ -125,8 +138,10 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
         super().__init__(options, data)
         check_fields(data.data_dir, source_field=options.source_field, target_field=options.target_field)
         if isinstance(options, ModelOptions):
+            config = options.config()
+            self.options = options = options.fitted(config.max_position_embeddings)
             names = ("max_source", "max_target", "val_max_target", "test_max_target", "eval_max_gen")
-            check_lengths(options.config(), **{f"{n}_length": getattr(options, f"{n}_length") for n in names})
+            check_lengths(config, **{f"{n}_length": getattr(options, f"{n}_length") for n in names})
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
         """The `figures` of each example."""
@@ -138,11 +153,12 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
         data, fields = self.data, (self.options.source_field, self.options.target_field)
         if not self.options.references:
             return read_sources(data.data_dir, split, data.limit(split), fields[0]), None
-        if not for_scoring and split == "train" and is_streamed(data.data_dir):
-            return open_split(data.data_dir, split, *fields)
-        if for_scoring or is_streamed(data.data_dir):
-            return read_split(data.data_dir, split, data.limit(split), *fields)
-        return check_pairs(data.data_dir, split, data.limit(split), data.cache_dir)
+        data_dir = prepared(data.data_dir, fields, data.cache_dir)
+        if not for_scoring and split == "train" and is_streamed(data_dir):
+            return open_split(data_dir, split, *fields)
+        if for_scoring or is_streamed(data_dir):
+            return read_split(data_dir, split, data.limit(split), *fields)
+        return check_pairs(data_dir, split, data.limit(split), data.cache_dir)
 
     def encode(self, raw: PairFiles | Pairs | Table, split: str) -> TokenPairs | StreamedPairs:
         lengths = (
@@ -165,10 +181,10 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
     # ---- Model
 
     def initial_model(self) -> BartForConditionalGeneration:
-        return self._with(*loading.initial_model(self.options))
+        return self._to_train(*loading.initial_model(self.options))
 
     def resumed_model(self, checkpoint: Path) -> BartForConditionalGeneration:
-        return self._with(*loading.resumed_model(self.options, checkpoint))
+        return self._to_train(*loading.resumed_model(self.options, checkpoint))
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
@@ -182,7 +198,15 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
             eval_max_gen_length=options.eval_max_gen_length,
         )
         check_generation(model.generation_config, options.generation, model.config.vocab_size, self.positions)
+        chosen = model.generation_config.merged(**options.generation).choices()
+        logger.info("decoding: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()) or "greedy")
         return model
+
+    def _to_train(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> BartForConditionalGeneration:
+        generation = model.generation_config
+        if generation.max_length is None and generation.max_new_tokens is None:
+            generation.max_length = self.options.max_target_length
+        return self._with(model, tokenizer)
 
     def _with(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> BartForConditionalGeneration:
         self.tokenizer, self.positions = tokenizer, model.config.max_position_embeddings

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bart.errors import InputError
 from utils.cli import option
 
+FINE_TUNING_RATE, SCRATCH_RATE = 3e-5, 1e-3  # learning rates of trained and of random weights
 POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, transformers' default
 COSINE_CYCLES = 4  # decays of cosine_w_restarts (Loshchilov & Hutter, 2017); transformers' default of 1 has no restart
 # Their names and options in transformers.
@@ -32,7 +35,10 @@ class RunOptions:
     """What a run does, where it writes, and when it saves, validates and logs."""
 
     config: str | None = option(None, section="run", help="YAML file of these options by name; the command line wins")
-    output_dir: str = option("results", help="where logs, checkpoints, the export and scores are written")
+    output_dir: str | None = option(
+        None,
+        help="where everything is written; by default results/NAME_TIME, of the model or, from scratch, the config",
+    )
     do_train: bool = option(False, help="train on the train split")
     do_predict: bool = option(False, help="score the test split, with the best checkpoint after training")
     seed: int = option(42, least=0, help="seed of weights, order and dropout")
@@ -67,6 +73,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         if not (self.do_train or self.do_predict):
             raise InputError("nothing to do: give --do_train, --do_predict or both")
+        if self.resume_from_checkpoint == LAST and self.output_dir is None:
+            raise InputError(f"--resume_from_checkpoint {LAST} needs --output_dir, where the checkpoints are")
         if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
             raise InputError(
                 f"--val_check_interval is {self.val_check_interval}; above 1 it counts training samples, so it is whole"
@@ -84,7 +92,9 @@ class OptimisationOptions:
         help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
         "fused AdamW and our lamb serve",
     )
-    learning_rate: float = option(3e-5, above=0, help="peak learning rate")
+    learning_rate: float | None = option(
+        None, above=0, help=f"peak; by default {FINE_TUNING_RATE:g} for trained weights, {SCRATCH_RATE:g} from scratch"
+    )
     lr_scheduler: str = option(
         "linear",
         choices=tuple(SCHEDULES),
@@ -102,7 +112,7 @@ class OptimisationOptions:
     def __post_init__(self) -> None:
         if self.max_steps == 0:
             raise InputError("--max_steps is 0; allowed: -1, or at least 1")
-        if self.lr_scheduler == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
+        if self.lr_scheduler == "polynomial" and (self.learning_rate or FINE_TUNING_RATE) <= POLYNOMIAL_END:
             raise InputError(
                 f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "
                 "allowed: above that"
@@ -117,7 +127,7 @@ class HardwareOptions:
         None,
         section="hardware and precision",
         least=0,
-        help="GPUs of this machine to train on; 0 trains on the CPU; by default 1",
+        help="GPUs of this machine to train on; 0 trains on the CPU; by default 1 if there is one",
     )
     accelerator: str | None = option(None, choices=("cpu", "gpu"), help="with --devices, another way to say --gpus")
     devices: int | None = option(
@@ -144,7 +154,7 @@ class HardwareOptions:
         if len(chosen) > 1:
             raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
         if self.gpus == 0 and (self.fp16 or self.tf32):
-            raise InputError(f"{chosen[0]} needs a GPU and --gpus is 0; the CPU takes fp32 (no flag) or --bf16")
+            raise InputError(f"{chosen[0]} needs a GPU; this run is on the CPU, which takes fp32 (no flag) or --bf16")
         if self.strategy == "fsdp" and self.fp16 and self.amp_level != "O0":
             raise InputError("--strategy fsdp and --fp16 exclude each other; fsdp takes --bf16, --tf32 or fp32")
         if self.strategy == "fsdp" and self.bf16 and self.amp_level in ("O2", "O3"):
@@ -155,7 +165,8 @@ class HardwareOptions:
     def _resolve_devices(self) -> None:
         """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
         launched = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
-        accelerator = self.accelerator or ("cpu" if self.gpus == 0 else "gpu")
+        none_there = self.gpus is None and self.devices is None and not torch.cuda.is_available()
+        accelerator = self.accelerator or ("cpu" if self.gpus == 0 or none_there else "gpu")
         devices = self.devices or self.gpus or launched or 1
         gpus = devices if accelerator == "gpu" else 0
         if self.gpus is not None and (accelerator == "gpu") != (self.gpus > 0):

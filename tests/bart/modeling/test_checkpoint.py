@@ -19,7 +19,7 @@ from torch import Tensor
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import GenerationConfig
-from bart.modeling.checkpoint import stored_config
+from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
 EMBEDDINGS = "model.shared.weight"
@@ -239,9 +239,9 @@ def test_the_config_that_lies_with_the_weights(tmp_path: Path, model: BartForCon
         directory = tmp_path / form
         directory.mkdir()
         path = write(form, directory, model)
-        assert stored_config(path) == model.config
+        assert stored_configs(path)[0] == model.config
         (directory / "config.json").unlink()
-        assert stored_config(path) is None
+        assert stored_configs(path) == (None, None)
 
 
 def test_decoding_defaults_come_from_the_directory(tmp_path: Path, model: BartForConditionalGeneration) -> None:
@@ -475,3 +475,10 @@ def test_a_hub_name_is_found_in_the_offline_cache(tmp_path: Path, model: BartFor
     subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[3])
     for name in ("safetensors-directory", "bin-shards"):
         assert_same(BartForConditionalGeneration.from_pretrained(tmp_path / name), model)
+
+
+def test_configs_are_found_without_the_weights(tmp_path: Path) -> None:
+    config, generation = BartConfig(d_model=16, vocab_size=50), GenerationConfig(num_beams=3)
+    config.save(tmp_path / "config.json")
+    (tmp_path / "generation_config.json").write_text(json.dumps(generation.to_dict()))
+    assert stored_configs(tmp_path) == (config, generation)

@@ -17,6 +17,7 @@ from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.prepare import main, ratios_of, split_of
+from utils.corpora.prepare import prepared as prepared_file
 from utils.data.line_files import SPLITS, one_line, read_pairs
 
 PAIRS = [
@@ -336,3 +337,36 @@ def test_a_dataset_that_is_missing_is_one_line(hub: HubServer, tmp_path: Path, m
         with pytest.raises(InputError, match=f"--input org/none: no such file here, and as a .*{message}") as error:
             main(["--input", "org/none", "--output", str(tmp_path / "out")])
         assert "\n" not in str(error.value)
+
+
+def test_a_file_as_data_directory_is_prepared_once_and_anew_when_it_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"document": f"old {i}", "summary": "x", "note": f"note {i}"} for i in range(99)]
+    file = write_jsonl(tmp_path / "news.jsonl", rows)
+    first = Path(prepared_file(str(file), (None, None)))
+    assert "examples" in capsys.readouterr().out
+    assert first.parent == tmp_path / ".cache"
+    main(["--input", str(file), "--output", str(tmp_path / "mine")])
+    assert prepared(first) == prepared(tmp_path / "mine")
+    capsys.readouterr()
+    assert prepared_file(str(file), (None, None)) == str(first)
+    other = Path(prepared_file(str(file), ("note", None)))
+    assert prepared(other) != prepared(first) and first.is_dir()
+    write_jsonl(file, [{**row, "document": f"new {i}"} for i, row in enumerate(rows)])
+    changed = Path(prepared_file(str(file), (None, None)))
+    assert all(text.startswith("new") for text, _ in prepared(changed)["train"])
+    assert not first.exists() and not other.exists()
+    elsewhere = Path(prepared_file(str(file), (None, None), str(tmp_path / "cache")))
+    assert elsewhere.is_relative_to(tmp_path / "cache") and prepared(elsewhere) == prepared(changed)
+    assert prepared_file(str(tmp_path / "mine"), (None, None)) == str(tmp_path / "mine")
+
+
+def test_a_file_that_gives_no_data_directory_is_named(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "few.jsonl", [{"document": "a", "summary": "b"}])
+    with pytest.raises(InputError, match=f"^--data_dir {file}: no examples for .*val"):
+        prepared_file(str(file), (None, None))
+    with pytest.raises(InputError, match="few.jsonl has the fields document, summary"):
+        prepared_file(str(file), ("body", None))
+    with pytest.raises(InputError, match="no.csv: no such file$"):
+        prepared_file(str(tmp_path / "no.csv"), (None, None))

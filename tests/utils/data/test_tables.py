@@ -135,7 +135,7 @@ def test_what_is_missing_or_malformed_is_named(tmp_path: Path, place: str) -> No
     with pytest.raises(InputError, match="'hub:' names no set on the Hub; allowed: hub:NAME"):
         is_streamed("hub:")
     with pytest.raises(
-        InputError, match="--source_field is body, a column of a set .*; the data directory is data/mine"
+        InputError, match="--source_field is body, a column of a table; the data directory is data/mine"
     ):
         check_fields("data/mine", source_field="body", target_field=None)
 

@@ -3,12 +3,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import nltk.data
 import pytest
 
 from bart.errors import InputError
-from utils.evaluation.show import LEADS, ShowArguments, describe, main
-from utils.metrics.baselines import lead
+from utils.evaluation.show import ShowArguments, describe, main
 from utils.metrics.rouge import rouge
 
 ARTICLES = [
@@ -18,7 +16,7 @@ ARTICLES = [
     "Prices rose by 3.5 per cent. Shops shut early. Nobody knew why.",
 ]
 REFERENCES = ["Ann Lee closes bridges.", "Cat sits, dog runs.", "Words are counted.", "Shops shut as prices rise."]
-FORMS = {"closes": "shut"}
+BASELINE = {"rouge1": 12.5, "rouge2": 6.25, "rougeL": 10.0, "rougeLsum": 11.0}
 SUMMARIES = ["Bridges closed by Ann Lee.", "", "Words\u2028are here.", "Shops shut."]
 
 
@@ -38,26 +36,20 @@ def write_run(folder: Path, articles: list[str], **scores: object) -> Path:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     scores = rouge(SUMMARIES, REFERENCES)
-    return write_run(tmp_path / "results", ARTICLES, rouge_mode="rouge-score", **scores)
+    baselines = {"first 1 sentence": BASELINE}
+    return write_run(tmp_path / "results", ARTICLES, rouge_mode="rouge-score", **scores, baselines=baselines)
 
 
 def test_table_holds_the_baselines_and_the_model_in_aligned_columns(run: Path) -> None:
     lines = describe(ShowArguments(str(run))).splitlines()
     assert lines[0] == "ROUGE F in percent (rouge-score) on 4 test articles"
-    header, *rows = lines[2:7]
+    header, *rows = lines[2:5]
     assert header.split() == ["ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"]
     assert len({len(line) for line in (header, *rows)}) == 1
-    expected = [
-        ("first 1 sentence", [article.split(". ")[0] for article in ARTICLES]),
-        ("first 2 sentences", [" ".join(article.split(". ")[:2]) for article in ARTICLES]),
-        ("first 3 sentences", [" ".join(article.split(". ")[:3]) for article in ARTICLES]),
-        ("this model, 4 beams", SUMMARIES),
-    ]
-    # Full stops are no words of ROUGE, so that the split above serves for these articles; Lsum sees sentences.
-    for row, (name, predictions) in zip(rows, expected, strict=True):
+    named = {"first 1 sentence": BASELINE, "this model, 4 beams": rouge(SUMMARIES, REFERENCES)}
+    for row, (name, scores) in zip(rows, named.items(), strict=True):
         assert row.startswith(name)
-        scores = rouge(predictions, REFERENCES)
-        assert row.split()[-4:-2] == [f"{scores['rouge1']:.2f}", f"{scores['rouge2']:.2f}"]
+        assert row.split()[-4:] == [f"{score:.2f}" for score in scores.values()]
 
 
 def test_examples_are_the_first_three_within_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,30 +65,10 @@ def test_examples_are_the_first_three_within_80_columns(tmp_path: Path, capsys: 
     assert text.endswith(f"Results lie in {run}\n")
 
 
-def test_baselines_are_scored_by_the_forms_of_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In mode rouge-1.5.5, where other irregular forms than the run was scored by would not compare."""
-    monkeypatch.setattr(nltk.data, "path", [])
-    forms = tmp_path / "forms"
-    forms.mkdir()
-    for name in ("adv", "noun", "verb", "adj"):
-        (forms / f"{name}.exc").write_text("closes shut\n")
-    scores = {"rouge_mode": "rouge-1.5.5", **rouge(SUMMARIES, REFERENCES, "rouge-1.5.5", FORMS)}
-    run = str(write_run(tmp_path / "results", ARTICLES, wordnet_exceptions=1, **scores))
-    main([run, "--wordnet_exceptions", str(forms)])
-    printed = [float(line.split()[-3]) for line in capsys.readouterr().out.splitlines()[3:6]]
-    leads = [[lead(article, n) for article in ARTICLES] for n in LEADS]
-    expected, without = (
-        [round(rouge(texts, REFERENCES, "rouge-1.5.5", table)["rouge1"], 2) for texts in leads] for table in (FORMS, {})
-    )
-    assert printed == expected != without
-    with pytest.raises(InputError, match="corpus wordnet of nltk has 0 irregular forms, but the run was scored by 1"):
-        main([run])
-    write_run(Path(run), ARTICLES, wordnet_exceptions=0, **scores)
-    main([run])  # scored without any, as the baselines are then
-    with pytest.raises(InputError, match="forms has 1 irregular forms, but the run was scored by 0"):
-        main([run, "--wordnet_exceptions", str(forms)])
+def test_a_run_of_a_former_version_has_no_baselines(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "results", ARTICLES, rouge_mode="rouge-score", **rouge(SUMMARIES, REFERENCES))
+    text = describe(ShowArguments(str(run)))
+    assert "this model, 4 beams" in text and "first 1 sentence" not in text
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_command_prints_means_intervals_and_the_mode(
     files: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, _, gold = files
-    main([str(first), str(gold), "--per_article", str(tmp_path / "articles.jsonl")])
+    main([str(first), str(gold), "--json", "--per_article", str(tmp_path / "articles.jsonl")])
     printed = json.loads(capsys.readouterr().out)
     scores = rouge_per_example(lines_of(first), lines_of(gold))
     assert printed == {**means_and_intervals(scores), "mode": "rouge-score", "examples": 4}
@@ -278,10 +278,10 @@ def test_command_says_whether_there_were_exception_lists(
     files: tuple[Path, Path, Path], lists: Path, no_corpora: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, _, gold = files
-    main([str(first), str(gold), "--mode", "rouge-1.5.5", "--wordnet_exceptions", str(lists)])
+    main([str(first), str(gold), "--mode", "rouge-1.5.5", "--wordnet_exceptions", str(lists), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert (printed["mode"], printed["wordnet_exceptions"]) == ("rouge-1.5.5", 7)
-    main([str(first), str(gold), "--mode", "rouge-1.5.5"])
+    main([str(first), str(gold), "--mode", "rouge-1.5.5", "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["wordnet_exceptions"] == 0
     assert printed["rouge1"] > 0
@@ -289,7 +289,7 @@ def test_command_says_whether_there_were_exception_lists(
 
 def test_command_compares_two_systems(files: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     first, second, gold = files
-    main([str(first), str(gold), "--compare", str(second)])
+    main([str(first), str(gold), "--compare", str(second), "--json"])
     printed = json.loads(capsys.readouterr().out)
     ours, theirs = (rouge_per_example(lines_of(path), lines_of(gold)) for path in (first, second))
     assert set(printed["compare"]) == set(ROUGE_TYPES["rouge-score"])
@@ -298,6 +298,33 @@ def test_command_compares_two_systems(files: tuple[Path, Path, Path], capsys: py
         assert row["difference"] == pytest.approx(printed[name] - row["other"])
         assert row["interval"] == list(bootstrap_interval(ours[name] - theirs[name]))
         assert row["p_value"] == paired_test(ours[name], theirs[name])
+
+
+def test_command_prints_a_table(
+    files: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(files[0].parent)
+    main(["first.txt", "gold.txt", "--compare", "second.txt", "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    main(["first.txt", "gold.txt"])
+    alone = capsys.readouterr().out.splitlines()
+    main(["first.txt", "gold.txt", "--compare", "second.txt"])
+    lines = capsys.readouterr().out.splitlines()
+    assert alone[:3] == [
+        "ROUGE F in percent (rouge-score) on 4 examples", "predictions  first.txt", "references   gold.txt",
+    ]  # fmt: skip
+    low, high = facts["intervals"]["rouge2"]
+    own = ["ROUGE-2", f"{facts['rouge2']:.2f}", f"{low:.2f}", "to", f"{high:.2f}"]
+    assert own in [line.split() for line in alone] and own in [line.split() for line in lines]
+    found = facts["compare"]["rouge2"]
+    low, high = (f"{end:+.2f}" for end in found["interval"])
+    rows = [line.split() for line in lines]
+    place = rows.index(own)
+    assert rows[place + 1 : place + 3] == [
+        ["other", f"{found['other']:.2f}"],
+        ["difference", f"{found['difference']:+.2f}", low, "to", high, f"{found['p_value']:.3f}"],
+    ]
+    assert len(rows) == 18 and max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ import torch
 import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+import run_eval
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import Train, rows
+from utils.data.line_files import read_pairs
 
 
 def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
@@ -37,6 +39,23 @@ def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
     assert scores["generation"]["num_beams"] == 2  # --eval_beams 0 is about validation
     assert {"test_articles.jsonl", "test_speed.json"} <= names and ".test_progress" not in names
     assert len((output / "test_generations.txt").read_text().split("\n")) == 7 + 1
+
+
+def test_one_file_is_data_for_training_and_scoring(train: Train, tmp_path: Path) -> None:
+    pairs = list(zip(*read_pairs(tmp_path / "data", "train"), strict=True)) * 2
+    rows = [{"body": f"{source} {i}", "headline": target} for i, (source, target) in enumerate(pairs)]
+    (tmp_path / "news.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = ("--data_dir", tmp_path / "news.jsonl", "--source_field", "body", "--target_field", "headline")
+    output = train("run", *file, "--max_steps", 1, "--do_predict")
+    scores = json.loads((output / "test_scores.json").read_text())
+    [folder] = (tmp_path / ".cache").glob("news.jsonl-*")
+    counts = json.loads((folder / "provenance.json").read_text())["examples"]
+    assert sum(counts.values()) == 44 and scores["examples"] == counts["test"]
+    fields = [str(word) for word in file[2:]]
+    words = (output / "export", tmp_path / "config.json", file[1], tmp_path / "eval", "--device", "cpu")
+    run_eval.main([*map(str, words), *fields, "--max_target_length", "40"])
+    again = json.loads((tmp_path / "eval" / "test_scores.json").read_text())
+    assert (again["loss"], again["examples"]) == (scores["loss"], scores["examples"])
 
 
 def test_export_loads_in_transformers_and_checkpoints_need_neither_config_nor_tokenizer(train: Train) -> None:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from bart.errors import InputError
 from utils.recipes.evaluation_arguments import parse_eval_arguments
-from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
+from utils.recipes.finetuning_arguments import STAMP, FinetuneArguments, parse_finetune_arguments
 
 ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --fp16 --bf16 --amp_level --do_train
 --do_predict --n_train --n_val --n_test --train_batch_size --eval_batch_size --gradient_accumulation_steps --max_steps
@@ -68,11 +70,18 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
         (["--gpus", "2", "--accelerator", "cpu"], "--accelerator is cpu and --gpus is 2"),
         (["--gpus", "2", "--devices", "3"], "--devices is 3 and --gpus is 2"),
         (["--strategy", "fsdp", "--bf16", "--amp_level", "O2"], "--strategy fsdp and --amp_level O2"),
-        (["--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
+        (["--gpus", "1", "--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
         (["--strategy", "fsdp", "--optimizer", "lamb"], "--strategy fsdp and --optimizer lamb exclude"),
         (["--max_steps", "0"], "--max_steps is 0"),
         (["--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
         (["--n_val", "0"], "--n_val is 0"),
+        (["--new_vocabulary"], "--new_vocabulary needs --tokenizer"),
+        (["--new_vocabulary", "--tokenizer", "t", "--model_name_or_path", "scratch"], "that is not scratch"),
+        (["--new_vocabulary", "--tokenizer", "t", "--freeze_embeds"], "--new_vocabulary and --freeze_embeds exclude"),
+        (
+            ["--data_dir", "absent.jsonl.gz", "--config_path", "configs/config.json"],
+            "--data_dir absent.jsonl.gz: no such",
+        ),
         (["--val_check_interval", "80.5"], "--val_check_interval is 80.5"),
         (["--no_do_train"], "nothing to do: give --do_train"),
         (["--layers", "0-1"], "--layers is about --distill"),
@@ -101,7 +110,7 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
 )
 def test_options_that_do_not_go_together(options: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        parse(*options).make_task()
+        parse(*options).make_task().read("train")
 
 
 def test_processes_are_torchruns_or_one_per_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,14 +135,71 @@ def test_processes_are_torchruns_or_one_per_gpu(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_devices(options: list[str], expected: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     hardware = parse(*options).hardware
     assert (hardware.accelerator, hardware.devices, hardware.gpus) == expected
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     if not options:
-        assert parse().hardware.devices == 3
+        assert parse("--output_dir", "out").hardware.devices == 3
     elif hardware.devices > 1:
         with pytest.raises(InputError, match=f"is {hardware.devices}; torchrun started 3 processes"):
             parse(*options)
+
+
+def test_a_machine_without_gpus_trains_on_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for options, gpus in (([], 0), (["--bf16"], 0), (["--gpus", "1"], 1), (["--accelerator", "gpu"], 1)):
+        assert parse(*options).hardware.gpus == gpus
+    with pytest.raises(InputError, match="--fp16 needs a GPU; this run is on the CPU, which takes fp32"):
+        parse("--fp16")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # torchrun's
+    hardware = parse("--output_dir", "out").hardware
+    assert (hardware.accelerator, hardware.devices) == ("cpu", 2)
+
+
+def test_the_learning_rate_follows_the_start() -> None:
+    scratch = ("--model_name_or_path", "scratch", "--tokenizer", "t")
+    assert parse().settings()["learning_rate"] == 3e-5
+    assert parse(*scratch).settings()["learning_rate"] == 1e-3
+    assert parse(*scratch, "--learning_rate", "1e-4").optimisation.learning_rate == 1e-4
+
+
+def test_every_run_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STAMP, raising=False)
+    for options, name in (
+        ([], "bart-large"),
+        (["--model_name_or_path", "results/mine/export"], "mine"),
+        (["--model_name_or_path", "results/mine/last.ckpt", "--config_path", "c.json"], "last"),
+        (["--model_name_or_path", "scratch"], "config"),
+        (["--model_name_or_path", "scratch", "--config_path", "configs/config_tiny.json"], "config_tiny"),
+    ):
+        folder = parse(*options).run.output_dir
+        assert re.fullmatch(rf"results/{name}_\d{{6}}_\d{{6}}", folder)
+    monkeypatch.setenv(STAMP, "earlier")
+    assert parse().run.output_dir != "results/bart-large_earlier"  # a run that another one started
+    monkeypatch.setenv(STAMP, "earlier")
+    monkeypatch.setenv("LOCAL_RANK", "1")  # one of its processes
+    assert parse().run.output_dir == "results/bart-large_earlier"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="--output_dir is not given; torchrun's processes"):
+        parse()
+    with pytest.raises(InputError, match="--resume_from_checkpoint last needs --output_dir"):
+        parse("--resume_from_checkpoint", "last")
+
+
+def test_lengths_follow_the_model(tmp_path: Path) -> None:
+    def lengths(positions: int, *options: str) -> list[int | None]:
+        (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
+        made = parse("--config_path", str(tmp_path / "config.json"), *options).make_task().options
+        names = ("max_source", "max_target", "val_max_target", "test_max_target")
+        return [getattr(made, f"{name}_length") for name in names]
+
+    assert lengths(2000) == [1024, 142, 142, 142]
+    assert lengths(64) == [64, 64, 64, 64]
+    assert lengths(64, "--max_target_length", "20", "--test_max_target_length", "30") == [64, 20, 20, 30]
+    with pytest.raises(InputError, match="--max_source_length is 65; the model has 64"):
+        lengths(64, "--max_source_length", "65")
 
 
 def test_the_metric_of_the_best_checkpoint_follows_the_task_and_eval_beams() -> None:

@@ -72,7 +72,7 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
             ("optimizer", "'adamw'", "sgd"),
             ("task", "'summ", "translation"),
         ),
-        *(("learning_rate", 3e-05, 0.001), ("weight_decay", 0.0, 0.1), ("max_source_length", 40, 39)),
+        *(("learning_rate", 0.001, 0.002), ("weight_decay", 0.0, 0.1), ("max_source_length", 40, 39)),
         *(("n_train", -1, 20), ("gradient_accumulation_steps", 1, 2), ("max_tokens_per_batch", None, 300)),
     ):
         refused(f"its {option} is {old}.*, this run's is '?{new}'?$", f"--{option}", new)

@@ -25,7 +25,7 @@ from utils.training.precision import MasterWeights
 
 def build(model: nn.Module, name: str, decay: float = 0.1, **hardware: Any) -> Optimizer:
     options = OptimisationOptions(optimizer=name, learning_rate=1e-2, weight_decay=decay)
-    return build_optimizer(model, options, HardwareOptions(**hardware))
+    return build_optimizer(model, options, HardwareOptions(**{"gpus": 1, **hardware}))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ class Run:
         self.model = BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=30, dropout=0.0)).to(dtype)
         options = OptimisationOptions(optimizer=name, weight_decay=0.1, learning_rate=1e-3)
         self.optimizer: Optimizer = build_optimizer(
-            self.model, options, HardwareOptions(**{half: True}, amp_level=level)
+            self.model, options, HardwareOptions(gpus=1, **{half: True}, amp_level=level)
         )
         self.schedule = build_schedule("linear", self.optimizer, 2, 12)
 
@@ -125,7 +125,7 @@ def test_adamw_keeps_its_moments_in_fp32_where_weights_are_halves(half: str) -> 
     nn.init.normal_(model.weight, std=1e-3, generator=generator)
     model.to(dtype)
     options = OptimisationOptions(learning_rate=1e-4, weight_decay=0.1)
-    ours = build_optimizer(model, options, HardwareOptions(**{half: True}, amp_level="O3"))
+    ours = build_optimizer(model, options, HardwareOptions(gpus=1, **{half: True}, amp_level="O3"))
     exact = nn.Parameter(model.weight.detach().double())
     theirs = AdamW([exact], lr=1e-4, weight_decay=0.1)
     largest = 0.0
@@ -161,7 +161,7 @@ def test_adamw_keeps_its_moments_in_fp32_where_weights_are_halves(half: str) -> 
     ],
 )
 def test_precisions_of_lightning(flags: dict[str, bool], level: str, precision: str, name: str) -> None:
-    hardware = HardwareOptions(**flags, amp_level=level)
+    hardware = HardwareOptions(gpus=1, **flags, amp_level=level)
     assert trainer_precision(hardware) == {"precision": precision}
     assert precision_name(hardware) == name
 
@@ -170,7 +170,7 @@ def test_fsdp_computes_in_bf16_and_adds_gradients_in_fp32() -> None:
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     assert fsdp_precision(HardwareOptions(bf16=True)) == bf16
     assert fsdp_precision(HardwareOptions(bf16=True, amp_level="O0")) == MixedPrecisionPolicy()
-    assert fsdp_precision(HardwareOptions(tf32=True)) == MixedPrecisionPolicy()
+    assert fsdp_precision(HardwareOptions(gpus=1, tf32=True)) == MixedPrecisionPolicy()
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])

@@ -103,6 +103,7 @@ def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
         "data": {
             "texts": [text.values for text in texts],
             "columns": [column.values for column in columns],
+            "facts": [text.facts for text in texts],
             "sources": [articles.text_of(article, "source") for article in (compared[0].articles if compared else [])],
         },
         "settings": tables.settings_of(runs, split),

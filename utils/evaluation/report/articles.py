@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from bart.errors import InputError
 from utils.evaluation.report.runs import Run, articles_path, label_of, read, scores_of
+from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.text_statistics import NOVEL_ORDERS, length_ratio, text_statistics, words
 
 STATISTICS = {
+    "wrong": ("Wrong figures and names", "in neither source nor reference", 2),
     "words": ("Length", "words", 1),
     "length_ratio": ("Length ÷ reference", "ratio", 2),
     "compression": ("Compression: source ÷ summary", "ratio", 1),
@@ -23,6 +25,7 @@ STATISTICS = {
 }
 # The statistics that the table of articles has: heading and digits.
 COLUMNS = {
+    "wrong": ("Wrong facts", 0),
     "words": ("Words", 0),
     "length_ratio": ("÷ ref.", 2),
     "novel2": ("New bigrams %", 0),
@@ -30,18 +33,28 @@ COLUMNS = {
     "repeated3": ("Repeats %", 0),
 }
 # Statistics that relate a summary to its source, which for a translation is in another language.
-OF_THE_SOURCE = {"compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
+OF_THE_SOURCE = {"wrong", "compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
 INPUTS = ("source", "reference")  # texts that are the same for all runs; the others are a run's own
 
 
 @dataclass
 class Text:
-    """One text of every article; `preview` tells whether the table shows it."""
+    """One text of every article.
+
+    Attributes:
+        preview: whether the table shows it.
+        facts: of each article's summary, as `facts_for_page` gives them.
+    """
 
     number: int
+    name: str
     heading: str
-    preview: bool
     values: list[str]
+    facts: list[list[int]] | None = None
+
+    @property
+    def preview(self) -> bool:
+        return self.name not in ("reference", "alternatives")
 
 
 @dataclass
@@ -66,7 +79,8 @@ class Column:
 def add_articles(run: Run, split: str) -> None:
     """Read a run's articles of one split, and count the words of those that have source and summary.
 
-    These get `statistics`, and `reference_statistics`, as `text_statistics` returns them.
+    These get `statistics`, and `reference_statistics` if they have a reference, as `text_statistics` returns them, and
+    `facts`, which are those of `facts_for_page`.
 
     Raises:
         InputError: the file is damaged, or its articles are not as many as were scored.
@@ -82,12 +96,31 @@ def add_articles(run: Run, split: str) -> None:
     if not {"source", "summary"} <= texts_of(run).keys():
         return
     left_out = OF_THE_SOURCE if scores.get("task") == "translation" else set()
+    names = names_in(text_of(article, name) for article in run.articles for name in ("reference", "summary"))
     for article in run.articles:
         source, reference, summary = (words(text_of(article, name)) for name in ("source", "reference", "summary"))
         for name, own in (("reference_statistics", reference), ("statistics", summary)):
-            numbers = {**text_statistics(source, own), "length_ratio": length_ratio(own, reference)}
+            numbers = {"wrong": None, **text_statistics(source, own), "length_ratio": length_ratio(own, reference)}
             article[name] = {name: None if name in left_out else value for name, value in numbers.items()}
+        if not isinstance(article.get("reference"), str):
+            del article["reference_statistics"]
         article["statistics"]["source_words"] = len(source)
+        if not left_out:
+            article["facts"] = facts_for_page(article, names)
+            article["statistics"]["wrong"] = article["facts"][2::3].count(WRONG)
+
+
+def facts_for_page(article: dict[str, Any], names: Set[str]) -> list[int]:
+    """Figures and names by which reference and summary differ: begin, end and kind of one after the other.
+
+    The kinds are those of `differing_facts`, places are counted as JavaScript does it, in 16-bit units.
+    """
+    reference = article.get("reference") if isinstance(article.get("reference"), str) else None
+    summary, numbers = text_of(article, "summary"), []
+    for begin, end, kind in differing_facts(text_of(article, "source"), reference, summary, names):
+        text = reference or "" if kind == MISSING else summary
+        numbers += [place + sum(c > "\uffff" for c in text[:place]) for place in (begin, end)] + [kind]
+    return numbers
 
 
 def articles_in(text: str) -> list[dict[str, Any]]:
@@ -144,10 +177,14 @@ def shown_texts(runs: Sequence[Run]) -> list[Text]:
             if len(runs) > 1:
                 heading = run.name if name == "summary" else f"{run.name}: {heading}"
             chosen.append((heading, run, name))
-    return [
-        Text(number, heading, name not in ("reference", "alternatives"), [text_of(one, name) for one in run.articles])
+    texts = [
+        Text(number, name, heading, [text_of(one, name) for one in run.articles])
         for number, (heading, run, name) in enumerate(chosen)
     ]
+    for text, (_, run, name) in zip(texts, chosen, strict=True):
+        if name == "summary" and "facts" in run.articles[0]:
+            text.facts = [article["facts"] for article in run.articles]
+    return texts
 
 
 def columns_of(runs: Sequence[Run]) -> list[Column]:
@@ -157,13 +194,15 @@ def columns_of(runs: Sequence[Run]) -> list[Column]:
         return [[rounded((article[part] if part else article).get(name)) for article in run.articles] for run in runs]
 
     scores = {name: None for run in runs for name in scores_of(run.articles[0])}
-    metrics = []
+    counted = []
+    if have_statistics(runs):
+        counted = [(label, digits, of_each("statistics", name)) for name, (label, digits) in COLUMNS.items()]
+    metrics = counted[:1]  # wrong facts are what readers look for
     for name in scores:
         values = of_each(None, name)
         digits = 1 if any(isinstance(value, float) for value in values[0]) else 0
         metrics.append((label_of(name), digits, values))
-    if have_statistics(runs):
-        metrics += [(label, digits, of_each("statistics", name)) for name, (label, digits) in COLUMNS.items()]
+    metrics += counted[1:]
     columns: list[Column] = []
     for metric, digits, values in metrics:
         short = metric.replace("ROUGE", "R")

@@ -23,7 +23,7 @@ def training_charts(runs: Sequence[Run]) -> list[Chart]:
     # Without search, validation scores the arg-max under teacher forcing, far above what the model generates.
     forced = ", teacher-forced" * any(run.arguments.get("eval_beams") == 0 for run in runs)
     scores = {name: None for run in runs for name in run.metrics if name.startswith("val_") and name != "val_loss"}
-    validation = {name: label_of(name.removeprefix("val_")) for name in scores}
+    validation = {name: label_of(name.removeprefix("val_").removesuffix("_forced")) for name in scores}
     charts = []
     for name, title, unit, from_zero, columns in (
         ("loss", "Loss", "nats per target token", False, {"train_loss": "training", "val_loss": "validation"}),
@@ -66,12 +66,14 @@ def length_charts(runs: Sequence[Run]) -> list[Chart]:
     if not have_statistics(runs):
         return []
     first = runs[0].articles
-    lengths = {"Reference": [article["reference_statistics"]["words"] for article in first]}
+    lengths = {}
+    if "reference_statistics" in first[0]:
+        lengths["Reference"] = [article["reference_statistics"]["words"] for article in first]
     for run in runs:
         lengths[run.name if len(runs) > 1 else "Summary"] = [article["statistics"]["words"] for article in run.articles]
     sources = histograms({"Source": [article["statistics"]["source_words"] for article in first]})
-    title = "Length of references and summaries"
+    title = " and ".join([*["references"] * ("Reference" in lengths), "summaries"])
     return [
         Chart("source_length", "Length of sources", "words", "articles", sources, from_zero=True),
-        Chart("summary_length", title, "words", "articles", histograms(lengths), from_zero=True),
+        Chart("summary_length", f"Length of {title}", "words", "articles", histograms(lengths), from_zero=True),
     ]

@@ -1,18 +1,22 @@
 "use strict";
 // Searches, sorts and shows the articles. All other parts of the page need no script.
 
-const ROWS = 50; // of a page of the table
+const narrow = matchMedia("(max-width: 600px)").matches;
+const ROWS = narrow ? 10 : 50; // of a page of the table
+const WRONG = 2; // the kind of fact that is in neither source nor reference, as in utils/metrics/facts.py
 const byId = (id) => document.getElementById(id);
 const numeral = new Intl.NumberFormat("en");
 const list = byId("article-list");
 const dialog = byId("article");
-// Of article i, texts[k][i] is the k-th text beside its source, and columns[k][i] a number or null.
-const { texts, columns, sources } = JSON.parse(byId("article-data").textContent);
+// Of article i, texts[k][i] is the k-th text beside its source, facts[k][i] its facts as [begin, end, kind, begin, ...],
+// where facts[k] is not null, and columns[k][i] a number or null.
+const { texts, columns, facts, sources } = JSON.parse(byId("article-data").textContent);
 const everyone = sources.map((_, i) => i);
 let found = everyone; // articles that hold the query, in the file's order
 let order, opened, typing; // the same, sorted; the open one; a timer
 let sorting = { by: "number", descending: false };
 let query = "";
+let hidden = 0; // articles that hold the query, but have no wrong facts where these alone are wanted
 let page = 0;
 
 /** Write an article's texts and numbers into the elements that say which one they show. */
@@ -55,8 +59,10 @@ function arrange() {
     cell.setAttribute("aria-sort", cell.dataset.column !== by ? "none" : descending ? "descending" : "ascending");
   }
   const all = `${numeral.format(everyone.length)} article${everyone.length === 1 ? "" : "s"}`;
-  const some = `${numeral.format(order.length)} of ${all} hold “${query}”`;
-  byId("search-status").textContent = query ? some : `${all} of the ${list.dataset.split} split`;
+  const some = order.length || !query ? `${numeral.format(order.length)} of ${all}` : "No article";
+  const holding = query ? ` hold${order.length ? "" : "s"} “${query}”` : ` of the ${list.dataset.split} split`;
+  const others = hidden ? `; ${numeral.format(hidden)} without wrong facts ${hidden === 1 ? "is" : "are"} hidden` : "";
+  byId("search-status").textContent = (query || hidden ? some : all) + holding + others;
   turnTo(0);
 }
 
@@ -75,12 +81,14 @@ function choose(metric) {
   arrange();
 }
 
-function search(wanted) {
+function search() {
   clearTimeout(typing); // more may be typed
   typing = setTimeout(() => {
-    query = wanted;
+    query = byId("search").value;
     const needle = query.toLowerCase();
-    found = everyone.filter((i) => [sources, ...texts].some((each) => each[i].toLowerCase().includes(needle)));
+    const holding = everyone.filter((i) => [sources, ...texts].some((each) => each[i].toLowerCase().includes(needle)));
+    found = byId("wrong-only").checked ? holding.filter((i) => facts.some((_, k) => factsOf(k, i, WRONG).length)) : holding;
+    hidden = holding.length - found.length;
     arrange();
   }, 150);
 }
@@ -109,19 +117,29 @@ function fragmentsOf(source, text) {
   return fragments;
 }
 
-/** Put a text into an element and mark some runs of its words: [first word, number of words]. */
-function mark(element, text, words, runs) {
-  let at = 0;
-  element.replaceChildren();
-  for (const [first, length] of runs.sort((a, b) => a[0] - b[0])) {
-    const begin = Math.max(at, words[first].begin);
-    const end = Math.max(at, words[first + length - 1].end);
-    const copied = document.createElement("mark");
-    copied.textContent = text.slice(begin, end);
-    element.append(text.slice(at, begin), copied);
-    at = end;
+/** Where the facts of some kinds are in the k-th text of article i, or in its reference: [begin, end, kind]. */
+function factsOf(k, i, ...kinds) {
+  const numbers = facts[k]?.[i] ?? [];
+  const found = [];
+  for (let at = 0; at < numbers.length; at += 3) {
+    if (kinds.includes(numbers[at + 2])) found.push(numbers.slice(at, at + 3));
   }
-  element.append(text.slice(at));
+  return found;
+}
+
+/** Put a text into an element, with marks: [begin, end, class]. Marks may overlap. */
+function mark(element, text, marks) {
+  const cuts = new Set([0, text.length, ...marks.flatMap(([begin, end]) => [begin, end])]);
+  const places = [...cuts].sort((a, b) => a - b);
+  element.replaceChildren(...places.slice(1).map((end, n) => {
+    const begin = places[n];
+    const classes = marks.filter((one) => one[0] <= begin && end <= one[1]).map((one) => one[2]);
+    if (!classes.length) return text.slice(begin, end);
+    const piece = document.createElement("mark");
+    piece.className = classes.join(" ");
+    piece.textContent = text.slice(begin, end);
+    return piece;
+  }));
 }
 
 function show(i) {
@@ -133,19 +151,27 @@ function show(i) {
   byId("article-after").disabled = place < 0 || place === order.length - 1;
   fillIn(dialog, i);
   const source = wordsOf(sources[i]);
+  const chosen = Number(byId("mark-text").value);
+  const marksOf = (words, runs) =>
+    runs.map(([first, length]) => [words[first].begin, words[first + length - 1].end, "copied"]);
   dialog.querySelectorAll("#article-texts section").forEach((section, k) => {
     const words = wordsOf(texts[k][i]);
     const copied = fragmentsOf(source, words).filter(({ length }) => length >= Number(byId("mark-length").value));
     const sum = copied.reduce((total, { length }) => total + length, 0);
-    section.querySelector(".note").textContent = `${numeral.format(words.length)} words, ${sum} of them marked`;
-    mark(section.querySelector(".text"), texts[k][i], words, copied.map(({ begin, length }) => [begin, length]));
-    if (k !== Number(byId("mark-text").value)) return;
-    mark(byId("article-source"), sources[i], source, copied.map(({ start, length }) => [start, length]));
+    section.querySelector(".note").textContent = `${numeral.format(words.length)} words, ${sum} of them copied`;
+    const told = "reference" in section.dataset ? factsOf(chosen, i, 0) : factsOf(k, i, 1, WRONG);
+    mark(section.querySelector(".text"), texts[k][i], [
+      ...marksOf(words, copied.map(({ begin, length }) => [begin, length])),
+      ...told.map(([begin, end, kind]) => [begin, end, ["missing", "added", "wrong"][kind]]),
+    ]);
+    if (k !== chosen) return;
+    mark(byId("article-source"), sources[i], marksOf(source, copied.map(({ start, length }) => [start, length])));
   });
 }
 
 /** Open the article that the address names, so that articles can be linked to and Back closes them. */
 function follow() {
+  byId(location.hash.slice(1))?.querySelector(":scope > .part")?.setAttribute("open", "");
   const i = Number(/^#article-(\d+)$/.exec(location.hash)?.[1]) - 1;
   if (!(i in everyone)) return void dialog.close();
   if (!dialog.open) dialog.showModal();
@@ -177,6 +203,7 @@ function press(event) {
   }
 }
 
+for (const part of document.querySelectorAll(".part")) part.open = !narrow;
 choose(byId("metric").value);
 window.onkeydown = press;
 window.onhashchange = follow;

@@ -10,7 +10,7 @@ import yaml
 
 from utils.evaluation.report.articles import STATISTICS
 from utils.evaluation.report.runs import LABELS, Run, label_of, scores_of
-from utils.metrics.significance import compare
+from utils.metrics.significance import compare, p_shown
 from utils.metrics.text_statistics import mean
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
@@ -24,13 +24,21 @@ SPEEDS = {
 
 @dataclass
 class Table:
-    """A table whose first `words` columns hold words and whose others hold numbers; `notes` are lines below it."""
+    """A table whose first `words` columns hold words and whose others hold numbers; `notes` are lines below it.
+
+    Columns in which nothing stands are left out.
+    """
 
     caption: str
     header: list[str]
     rows: list[list[str]]
     words: int = 1
     notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        columns = list(zip(self.header, *self.rows, strict=True))
+        kept = [column for i, column in enumerate(columns) if i < self.words or {*column[1:]} - {"", NOTHING}]
+        self.header, *self.rows = map(list, zip(*kept, strict=True))
 
 
 def shown(value: float | None, digits: int = 2, sign: str = "") -> str:
@@ -90,6 +98,8 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
         run: {n: v for n, v in record.items() if n.endswith(("_mode", "_signature", "_exceptions"))}
         for run, record in records.items()
     }
+    baselines = {run: record.get("baselines", {}) for run, record in records.items()}
+    baseline_names = list({name: None for found in baselines.values() for name in found})
     rows = []
     for name in names:
         found = [scores[name] for scores in values.values() if name in scores]
@@ -98,20 +108,26 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
             if name in values[run]:
                 interval = records[run].get("intervals", {}).get(name)
                 row = [shown(values[run][name], digits), interval_shown(interval, digits)]
+                leads = [shown(baselines[run].get(lead, {}).get(name), digits) for lead in baseline_names]
                 compares = run in compared[1:] and compared[0] is runs[0] and measures[run] == measures[runs[0]]
                 others = difference(runs[0], run, name, digits) if compares else [""] * 3
-                rows.append([label_of(name), *row] if len(runs) == 1 else [label_of(name), run.name, *row, *others])
+                whose, others = ([], []) if len(runs) == 1 else ([run.name], others)
+                rows.append([label_of(name), *whose, *row, *others, *leads])
     counts = {record.get("examples") for record in records.values()} - {None}
     sentences = [f"The {split} split of {counts.pop():,} examples." if len(counts) == 1 else f"The {split} split."]
     if any(name.startswith("rouge") for name in names):
         sentences.append("ROUGE is F in percent.")
     if "loss" in names:
         sentences.append("The loss is in nats per target token.")
-    sentences.append("Intervals: 95% bootstrap of the mean.")
+    if any("intervals" in record for record in records.values()):
+        sentences.append("Intervals: 95% bootstrap of the mean.")
+    if baseline_names:
+        sentences.append("The last columns score the sources' first sentences in place of summaries.")
     header = ["Score", "Mean", "95% interval"]
     if len(runs) > 1:
         sentences.append("Differences and their p values are of a paired test over the articles.")
         header = ["Score", "Run", "Mean", "95% interval", f"Difference from {runs[0].name}", "95% interval", "p"]
+    header += [name.capitalize() for name in baseline_names]
     notes = [
         f"{run.name}: {label_of(name)} {value}" if len(runs) > 1 else f"{label_of(name)}: {value}"
         for run, measure in measures.items()
@@ -126,8 +142,8 @@ def difference(first: Run, other: Run, score: str, digits: int) -> list[str]:
     if any(None in pair for pair in pairs):
         return [""] * 3
     found = compare(*zip(*pairs, strict=True))
-    p = "< 0.001" if found["p_value"] < 0.001 else f"{found['p_value']:.3f}"
-    return [shown(found["difference"], digits, "+"), interval_shown(found["interval"], digits, "+"), p]
+    interval = interval_shown(found["interval"], digits, "+")
+    return [shown(found["difference"], digits, "+"), interval, p_shown(found["p_value"])]
 
 
 def speed_table(runs: Sequence[Run], split: str) -> Table:
@@ -146,7 +162,7 @@ def statistics_table(runs: Sequence[Run]) -> Table:
     """Copying, repetition and lengths of references and summaries, as means over the articles."""
     rows = []
     for name, (label, unit, digits) in STATISTICS.items():
-        reference = mean(article["reference_statistics"][name] for article in runs[0].articles)
+        reference = mean(article.get("reference_statistics", {}).get(name) for article in runs[0].articles)
         means = [mean(article["statistics"][name] for article in run.articles) for run in runs]
         if any(value is not None for value in means):
             rows.append([f"{label} ({unit})", *(shown(value, digits) for value in (reference, *means))])
@@ -163,7 +179,7 @@ def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
     settings = {}
     for run in runs:
         scores = run.scores.get(split, {})
-        shown_above = {*scores_of(scores), "intervals"}
+        shown_above = {*scores_of(scores), "intervals", "baselines"}
         scoring = {name: value for name, value in scores.items() if name not in shown_above}
         parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
         for title, content in parts.items():

@@ -41,6 +41,12 @@ def test_scores_under_teacher_forcing_are_called_so(run: Path, beams: int, title
     assert title in [chart.title for chart in training_charts([read_run(run)])]
 
 
+def test_a_score_that_says_itself_that_it_is_forced(run: Path) -> None:
+    (run / "metrics.csv").write_text("step,val_rouge1_forced,val_new_figure\n9,30.5,2\n")
+    [chart] = training_charts([read_run(run)])
+    assert [series.name for series in chart.series] == ["ROUGE-1", "new figure"]
+
+
 def test_latencies(run: Path) -> None:
     [chart] = latency_charts([read_run(run)], "test")
     assert (len(chart.series[0].x), chart.series[0].y) == (5, [10, 70, 30, 10])

@@ -27,7 +27,7 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.identities: list[str] = []
         self.parts: list[str] = []
-        self.texts, self.columns, self.sources = [], [], []  # what the script shows of the articles
+        self.texts, self.columns, self.facts, self.sources = [], [], [], []  # what the script shows of the articles
         self.inside = ""
         self.feed(path.read_text(encoding="utf-8"))
         self.text = " ".join(" ".join(self.parts).split())
@@ -43,7 +43,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.inside == "script article-data":
-            self.texts, self.columns, self.sources = map(json.loads(data).get, ("texts", "columns", "sources"))
+            for name, values in json.loads(data).items():
+                setattr(self, name, values)
         elif not self.inside.startswith(("script", "style")):
             self.parts.append(data)
 
@@ -95,7 +96,7 @@ def test_articles_are_embedded_whole_whatever_they_hold(tmp_path: Path) -> None:
     page = page_of(tmp_path / "run")
     assert page.texts == [[article[name] for article in articles] for name in ("reference", "summary")]
     assert page.sources == [article["source"] for article in articles] and page.sources[0] == HOSTILE["source"]
-    assert page.columns[0] == [round(article["rouge1"], 3) for article in articles]
+    assert page.columns[1] == [round(article["rouge1"], 3) for article in articles]
     assert "b" not in page.tags and "boom" not in page.text
 
 
@@ -141,7 +142,36 @@ def test_a_run_that_was_only_trained_says_that_it_was_not_scored(tmp_path: Path)
 
 def test_scores_of_an_older_run_are_enough(tmp_path: Path) -> None:
     (tmp_path / "test_scores.json").write_text('{"examples": 4, "rouge1": 12.5, "latency_ms": {"p50": 3}}')
-    assert f"ROUGE-1 12.50 {NOTHING}" in page_of(tmp_path).text
+    text = page_of(tmp_path).text
+    assert "ROUGE-1 12.50" in text and "interval" not in text.lower()  # no empty column
+
+
+def test_lead_baselines_stand_beside_the_scores(run: Path) -> None:
+    path = run / "test_scores.json"
+    scores = json.loads(path.read_text())
+    path.write_text(json.dumps({**scores, "baselines": {"first 1 sentence": {"rouge1": 12.5, "rouge2": 6.25}}}))
+    page = page_of(run)
+    low, high = scores["intervals"]["rouge1"]
+    assert "Score Mean 95% interval First 1 sentence" in page.text
+    assert f"ROUGE-1 {scores['rouge1']:.2f} {low:.2f} to {high:.2f} 12.50" in page.text
+    assert "BLEU" not in page.text and "baselines:" not in page.text
+
+
+def test_articles_without_references_or_scores(tmp_path: Path) -> None:
+    rows = [{"index": i, "source": "He paid Ann $5.", "summary": f"He paid Ann ${4 + i}."} for i in range(2)]
+    (tmp_path / "test_articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = page_of(tmp_path)
+    assert page.texts == [["He paid Ann $4.", "He paid Ann $5."]]
+    assert page.facts == [[[12, 14, 2], []]] and page.columns[0] == [1, 0]
+    assert "Reference" not in page.text.replace("nor reference", "") and "No scores" in page.text
+    assert "Length of summaries" not in page.text and "chart-summary_length" in page.identities
+
+
+def test_facts_are_marked_beside_a_character_of_32_bits(tmp_path: Path) -> None:
+    write_articles(
+        tmp_path, [{"source": "😀 Ann met Bob.", "reference": "😀 So Ann met.", "summary": "😀 So Eve met."}]
+    )
+    assert page_of(tmp_path).facts == [None, [[6, 9, 0, 6, 9, 2]]]
 
 
 def test_a_summary_of_a_former_version_may_lack_numbers(run: Path) -> None:
@@ -181,11 +211,11 @@ def test_a_run_of_another_task_is_shown_by_the_names_in_its_files(tmp_path: Path
         scores = {"task": "glue", "examples": 2, "accuracy": accuracy, "exact_match": None, "per_label": {"yes": 0.5}}
         (tmp_path / folder / "test_scores.json").write_text(json.dumps(scores))
     page = page_of(tmp_path / "one")
-    assert f"accuracy 0.5000 {NOTHING}" in page.text and "per_label: 'yes': 0.5" in page.text
+    assert "accuracy 0.5000" in page.text and "per_label: 'yes': 0.5" in page.text
     assert page.texts == [["yes", "no"], ["yes", "yes"]] and page.columns == [[1, 0]]
     assert "No text statistics" in page.text and "chart-summary_length" not in page.identities
     both = page_of(tmp_path / "one", tmp_path / "two")
-    assert f"accuracy two 1.0000 {NOTHING}" in both.text
+    assert "accuracy two 1.0000" in both.text
     assert both.columns == [[1, 0], [1, 1], [0, 1]]
 
 

@@ -1,0 +1,141 @@
+"""README and docs: what they name is there, and their commands do what they say, followed line by line in a fresh clone."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.forked import free_port
+from utils.recipes.evaluation_arguments import EvalArguments, parse_eval_arguments
+from utils.recipes.finetuning_arguments import parse_finetune_arguments
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OUTPUT, SERVES, NEEDS = "", "bash serves", "bash needs: "  # what may stand behind the ``` of a block, besides names
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of code of a page; an output belongs to the command before it."""
+
+    page: Path
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.name}: {self.text}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    return [Block(page, *found) for found in re.findall(r"^```(.*)\n((?:.*\n)*?)```$", page.read_text(), re.MULTILINE)]
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def test_blocks_are_run_or_say_what_they_need() -> None:
+    kinds = {block.kind for block in BLOCKS}
+    needs = {kind for kind in kinds if kind.startswith(NEEDS)}
+    assert kinds - needs == {"bash", SERVES, "python", "text", OUTPUT}
+    listed = re.findall(r"^\| needs (.*?) \|", (ROOT / "docs/exactness.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(kind.removeprefix(NEEDS) for kind in needs)
+
+
+def test_what_pages_name_is_there() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        names = [name.replace(".", "/") for name in re.findall(r"python -m (utils[\w.]+)", text)]
+        modules = [f"{name}/__main__.py" if (ROOT / name).is_dir() else f"{name}.py" for name in names]
+        modules = [m if (ROOT / m).exists() else m.replace("__main__", "__init__") for m in modules]
+        named = re.findall(r"\b(?:scripts|configs|tests|utils|bart)/[\w/]+\.(?:sh|sbatch|json|py)", text)
+        assert [path for path in {*modules, *named} if not (ROOT / path).is_file()] == [], page
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if not path.startswith("http"):
+            other = page.parent / path if path else page
+            assert other.is_file(), target
+            assert not anchor or anchor in anchors(other), target
+
+
+def test_options_that_pages_give_exist() -> None:
+    """Those of commands; `--help` of the other programs is run by their own tests."""
+    parsed = parse_eval_arguments(["model", "config", "data", "out"])
+    known = {
+        "finetune.py": {*parse_finetune_arguments(["--do_train"]).settings(), "config", "help"},
+        "run_eval.py": {field.name for of in (EvalArguments, type(parsed.task_options)) for field in dataclasses.fields(of)},
+    }
+    for program, names in known.items():
+        for page in PAGES:
+            for command in re.findall(rf"{program}((?:[^\n`]|\\\n)*)", page.read_text()):
+                used = {name.replace("-", "_").removeprefix("no_") for name in re.findall(r"--([\w-]+)", command)}
+                assert used - {"help"} <= names | {name.removeprefix("no_") for name in names}, (page, command)
+
+
+def script(port: int) -> Iterator[str]:
+    """A shell script of all commands that can be run here; it writes a line with a number before each of them."""
+    yield "set -e"
+    for number, block in enumerate(BLOCKS):
+        text = block.text.replace("8000", str(port))
+        yield f"echo '@@@ {number}'"
+        if block.kind == SERVES:
+            yield f"({text}) & server=$!"
+            yield f"until curl --silent --fail localhost:{port}/healthz; do kill -0 $server; sleep 0.2; done"
+        elif block.kind == "bash":
+            yield text
+        elif block.kind == "python" and "_epoch1_step2000" not in text:  # tests/test_run_eval.py runs that snippet
+            yield f"python - <<'END_OF_SNIPPET'\n{text}END_OF_SNIPPET"
+    yield "kill $(jobs -p)"
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines without what differs from run to run: numbers, and how wide columns are."""
+    plain = (re.sub(r"\d[\d,.:e-]*", "0", line) for line in text.splitlines())
+    return [" ".join(line.split()) for line in plain if line.strip()]
+
+
+def is_line(expected: str, printed: str) -> bool:
+    """Whether a printed line is the one that a page shows, in which "..." stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, expected.split("..."))), printed) is not None
+
+
+@pytest.mark.slow
+def test_pages_can_be_followed_line_by_line(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    (clone / ".venv").symlink_to(sys.prefix)
+    shell = {"HOME": str(tmp_path), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+    shell |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "NLTK_"))}
+    commands = "\n".join(script(free_port()))
+    run = subprocess.run(
+        ["bash", "-c", commands], cwd=clone, env=shell, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    printed = dict(re.findall(r"^@@@ (\d+)\n((?:(?!@@@ ).*\n)*)", run.stdout + "\n", re.MULTILINE))
+    assert run.returncode == 0, f"{BLOCKS[int(list(printed)[-1])]}\n{list(printed.values())[-1]}"
+    command = 0
+    for number, block in enumerate(BLOCKS):
+        if block.kind != OUTPUT:
+            command = number
+            continue
+        rest = iter(lines_of(printed[str(command)]))
+        for expected in lines_of(block.text):
+            assert any(is_line(expected, line) for line in rest), f"{BLOCKS[command]}\ndid not print: {expected}"

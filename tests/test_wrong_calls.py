@@ -1,0 +1,200 @@
+"""Sixty wrong calls: each ends in one line that says what is wrong, with status 2 or HTTP's, and no traceback."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import write_tiny_run
+from utils.cli import run_main
+from utils.serving.app import Service, create_app
+from utils.serving.arguments import ServeArguments
+
+ROOT = Path(__file__).parents[1]
+TRAIN = (
+    "finetune.py --do_train --config_path config.json --data_dir data --tokenizer tokenizer --model_name_or_path scratch "
+    "--gpus 0 --output_dir run"
+)
+SCORE = "run_eval.py model config.json data out --device cpu"
+SUMMARIZE = "utils.summarize model --gpus 0"
+RUN, EVAL = "scripts/run_summarization.sh", "scripts/run_eval_summarization.sh"
+XSUM = "source ROOT/scripts/params/xsum_params.sh"
+
+# What a user types, and what the line says. A name with dots is run by `python -m`.
+COMMANDS = {
+    # Options
+    "finetune.py": "nothing to do: give --do_train, --do_predict or both",
+    f"{TRAIN} --learning_rat 1e-4": "unknown argument --learning_rat; did you mean --learning_rate?",
+    f"{TRAIN} --train_batch_size many": "--train_batch_size: 'many' is not allowed",
+    f"{TRAIN} --train_batch_size 0": "--train_batch_size: '0' is not allowed",
+    f"{TRAIN} --dropout 1.5": "--dropout: '1.5' is not allowed",
+    f"{TRAIN} --lr_scheduler stairs": "--lr_scheduler: 'stairs' is not allowed",
+    f"{TRAIN} --fp16 --bf16": "--fp16 and --bf16 exclude each other",
+    f"{TRAIN} --fp16": "--fp16 needs a GPU and --gpus is 0",
+    f"{TRAIN} --gpus 64": "--gpus is 64",
+    f"{TRAIN} --accelerator gpu": "--accelerator is gpu and --gpus is 0",
+    f"{TRAIN} --max_steps 0": "--max_steps is 0; allowed: -1, or at least 1",
+    f"{TRAIN} --max_steps 2 --warmup_steps 5": "--warmup_steps is 5; allowed: fewer than the run's 2 steps",
+    f"{TRAIN} --val_check_interval 3.5": "--val_check_interval is 3.5",
+    f"{TRAIN} --val_metric bleu": "--val_metric is 'bleu'; allowed",
+    f"{TRAIN} --max_source_length 65": "--max_source_length is 65; the model has 64 positions",
+    f"{TRAIN} --task classify": "--task is 'classify'",
+    f"{TRAIN} --layers 0": "--layers is about --distill sft",
+    f"{TRAIN} --config absent.yaml": "--config absent.yaml: cannot be read",
+    f"{TRAIN} --config wrong.yaml": "--config wrong.yaml: unknown option 'learning_rat'; did you mean 'learning_rate'?",
+    f"{TRAIN} --wandb_project mine": "--wandb_project is mine; it needs the package wandb",
+    f"{SCORE} --eval_beams 0": "--eval_beams: '0' is not allowed",
+    f"{SCORE} --num_beam_groups 3": "--num_beam_groups is 3; allowed: divisors of num_beams",
+    f"{SCORE} --top_p 1.5": "--top_p is 1.5; allowed: above 0 and at most 1",
+    f"{SCORE} --int8 --bf16": "--bf16 and --int8 exclude each other",
+    f"{SCORE} --device gpu": "--device is 'gpu'; allowed: cpu, cuda",
+    f"{SCORE} --n_obs 0": "--n_obs is 0; allowed: -1, or at least 1",
+    f"{SCORE} --json-summary no/such": "no/such'; allowed: a file in a directory that exists",
+    "run_eval.py model config.json data": "the following arguments are required: save_dir",
+    f"{SUMMARIZE} --precision fp16": "--precision is fp16 and this would run on cpu",
+    f"{SUMMARIZE} --long_documents read": "--long_documents: 'read' is not allowed",
+    # Files
+    f"{TRAIN} --data_dir nowhere": "nowhere",
+    f"{TRAIN} --data_dir blank": "train.source: line 2: blank",
+    f"{TRAIN} --config_path picture.png": "picture.png",
+    f"{TRAIN} --tokenizer nowhere": "nowhere",
+    f"{TRAIN} --output_dir config.json": "config.json: cannot be written",
+    f"{TRAIN} --resume_from_checkpoint picture.png": "picture.png",
+    "run_eval.py picture.png config.json data out": "picture.png",
+    "run_eval.py model data data out --device cpu": "data",
+    "utils.summarize nowhere": "nowhere",
+    "utils.metrics.rouge data/test.target absent.txt": "absent.txt",
+    "utils.metrics.rouge data/test.target data/train.target": "train.target",
+    "utils.corpora.prepare --input absent.jsonl --output new": "absent.jsonl",
+    "utils.corpora.prepare --input records.jsonl --source_field body --output new": "body",
+    "utils.corpora.inspect nowhere --tokenizer tokenizer": "nowhere",
+    "utils.corpora.train_tokenizer --data_dir data --output_dir vocabulary --vocab_size 10": "--vocab_size",
+    "utils.evaluation.report data": "data",
+    "utils.evaluation.show data": "data",
+    # Presets and scripts
+    f"{RUN} $({XSUM} && dgxa100_8gpu_fp61)": "0 positional values",
+    f"{RUN} data config.json 0 1e-4 8 1 fp61": "PREC is 'fp61'; allowed: fp16, bf16, tf32, fp32",
+    f"{RUN} data config.json 0 1e-4 8 1 fp32 9 1 9 9 1 9 9 1 1 one": "one is one positional value too many",
+    f"{RUN} data config.json 0 --max_source_length 64": "--max_source_length; give it by its place",
+    EVAL: "0 positional values; a checkpoint and up to 8 more are expected",
+    f"{EVAL} model 8 many": "NUM_GPU is 'many'",
+}
+
+# What a user asks of a model, in Python.
+CALLS: dict[str, tuple[Callable[[BartForConditionalGeneration, BartTokenizer], object], str]] = {
+    "a text": (lambda model, tokenizer: model.generate("text"), "tokenizer"),
+    "texts": (lambda model, tokenizer: model.generate(["one", "two"]), "tokenizer"),
+    "lists of ids": (lambda model, tokenizer: model.generate([[0, 5, 2]]), "tensor"),
+    "many texts": (lambda model, tokenizer: list(model.generate_many(["text"], 1)), "tokenizer"),
+    "no such option": (lambda model, tokenizer: model.generate(torch.tensor([[0, 5, 2]]), num_beam=2), "num_beam"),
+    "labels of another batch": (
+        lambda model, tokenizer: model(torch.tensor([[0, 5, 2]]), labels=torch.tensor([[0, 2], [0, 2]])),
+        "labels",
+    ),
+}
+
+# What a client sends: the body, the status, and what the answer names.
+REQUESTS: list[tuple[str, int, str]] = [
+    ("{", 400, "not JSON"),
+    ("{}", 422, "either 'text' or 'texts' is expected"),
+    ('{"text": "  "}', 422, "not blank"),
+    ('{"text": "A dog.", "beams": 2}', 422, "unknown field 'beams'; allowed:"),
+    ('{"text": "A dog.", "num_beams": 999}', 422, "num_beams is 999"),
+    ('{"texts": []}', 422, "texts"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data, a vocabulary, a config, a model, and what is none of these."""
+    folder = tmp_path_factory.mktemp("wrong")
+    write_tiny_run(folder)
+    tokenizer = BartTokenizer.from_pretrained(folder / "tokenizer")
+    BartForConditionalGeneration(BartConfig.from_json(folder / "config.json")).save_pretrained(
+        folder / "model", tokenizer
+    )
+    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20)
+    (folder / "wrong.yaml").write_text("learning_rat: 1")
+    (folder / "records.jsonl").write_text('{"text": "a", "title": "b"}\n')
+    (folder / "blank").mkdir()
+    for split in ("train", "val", "test"):
+        for side in ("source", "target"):
+            (folder / "blank" / f"{split}.{side}").write_text("one\n\nthree\n")
+    return folder
+
+
+def test_there_are_sixty() -> None:
+    assert len(COMMANDS) + len(CALLS) + len(REQUESTS) >= 60
+
+
+def one_line(error: str) -> str:
+    """The one line of an error; log lines may stand before it."""
+    assert "Traceback" not in error
+    [line] = [line for line in error.splitlines() if "error: " in line]
+    assert line == error.splitlines()[-1]
+    return line
+
+
+@pytest.mark.parametrize(("command", "message"), COMMANDS.items())
+def test_a_wrong_command(
+    command: str,
+    message: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    program = command.split()[0]
+    if program.endswith(".sh"):
+        words = command.replace(program, f"bash {ROOT / program}", 1).replace("ROOT", str(ROOT))
+        shell = {name: value for name, value in os.environ.items() if name != "RESULTS_DIR"}
+        ended = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=shell)
+        status, error = ended.returncode, ended.stderr
+    else:
+        module = importlib.import_module(program.removesuffix(".py"))
+        monkeypatch.setattr(sys, "argv", [module.__file__, *shlex.split(command)[1:]])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"A dog sat.")))
+        with pytest.raises(SystemExit) as stop:
+            run_main(module.main)
+        status, error = stop.value.code, capsys.readouterr().err
+    line = one_line(error)
+    assert message in line
+    assert status == 2
+    assert sorted(place.rglob("*")) == before  # nothing is left behind
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS.values(), ids=CALLS)
+def test_a_wrong_call(
+    call: Callable[[BartForConditionalGeneration, BartTokenizer], object], message: str, place: Path
+) -> None:
+    model, tokenizer = (kind.from_pretrained(place / "model") for kind in (BartForConditionalGeneration, BartTokenizer))
+    with pytest.raises(InputError, match=message) as error:
+        call(model, tokenizer)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("body", "status", "message"), REQUESTS)
+def test_a_wrong_request(body: str, status: int, message: str, place: Path) -> None:
+    model, tokenizer = (kind.from_pretrained(place / "model") for kind in (BartForConditionalGeneration, BartTokenizer))
+    app = create_app(Service(model, tokenizer, ServeArguments(model="model")))
+    with TestClient(app, "http://localhost") as client:
+        answer = client.post("/summarize", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status
+    assert message in answer.json()["error"]
+    assert "\n" not in answer.json()["error"]

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from utils.metrics.facts import ADDED, MISSING, WRONG, differing_facts, names_in
+
+
+def told(source: str, reference: str | None, summary: str, **options: set[str]) -> dict[int, list[str]]:
+    """The marked pieces of text by kind."""
+    found: dict[int, list[str]] = {WRONG: [], ADDED: [], MISSING: []}
+    for begin, end, kind in differing_facts(source, reference, summary, **options):
+        found[kind].append((reference or "" if kind == MISSING else summary)[begin:end])
+    return found
+
+
+PAIRS = {
+    "a wrong name, a wrong sum": (
+        "The judges chose Ketor Caldbeck. The award is worth $70 million, says the bank Celatel.",
+        "Author Ketor Caldbeck wins $70 million prize of bank Celatel.",
+        "Author Katel Caldbeck wins $90 million prize of bank Celatel.",
+        (["Katel", "$90 million"], [], ["Ketor", "$70 million"]),
+    ),
+    "one number in several spellings": (
+        "Some 1,234 homes and 3.5 per cent of shops, worth $1.5 billion, closed for seven days.",
+        "1234 homes and 3.5% of shops shut for 7 days, a $1,500 million loss.",
+        "A total of 1,234 homes and 3.5 % of shops, worth $1.5bn, are shut for seven days.",
+        ([], [], []),
+    ),
+    "another currency, another power, another unit": (
+        "It cost $70 and 12 million euros, or 15%.",
+        "It cost $70, 12 million and 15%.",
+        "It cost £70, 12 billion and $15.",
+        (["£70", "12 billion", "$15"], [], ["$70", "12 million", "15%"]),
+    ),
+    "hyphens": (
+        "The London-based Anglo-French firm made twenty-five F-16 parts in 2015-16.",
+        "A London firm made 25 parts.",
+        "A Paris-based Anglo-French firm made 24 F-18 parts in 2015-16.",
+        (["Paris", "24", "18"], ["Anglo", "French", "F", "2015", "16"], ["London", "25"]),
+    ),
+    "possessives and plurals": (
+        "Police spoke to the American. The Browns' house and O'Brien’s car were searched.",
+        "O'Brien's car and the house of Mr Brown were searched, Americans say.",
+        "The American said O’Brien's car and Brown's house, not Lee's, were searched.",
+        (["Lee"], [], ["Mr"]),
+    ),
+    "accents, other scripts, what lies beyond 16 bits": (
+        "😀 Beyonce\u0301 sang in İzmir; Владимир Путин came from Zürich.",
+        "😀 Beyoncé sang in Izmir for Путин.",
+        "😀 Then Beyonce sang in Ízmir for Медведев of Zurich.",
+        (["Медведев"], ["Zurich"], ["Путин"]),
+    ),
+    "beginnings of sentences": (
+        "The mayor met Ann Lee on Monday. Storms closed all roads, she said. Lee left.",
+        "Storms closed roads. Ann Lee left town on Monday.",
+        'Roads are shut. Residents fled. Lee said: "Wind is strong." Officials met Jones. Jones left. He and Lee met.',
+        (["Jones", "Jones"], [], ["Ann", "Monday"]),
+    ),
+    "dates and times": (
+        "He was born on 3 March 1990 and died on Tuesday at 10.30am in the 1970s house.",
+        "He died on Tuesday, 10.30am.",
+        "Born on March 3rd, 1991, he died on Wednesday at 10:30 in a 1970s house in April.",
+        (["1991", "Wednesday", "10", "30", "April"], ["March", "3", "1970"], ["Tuesday", "10.30"]),
+    ),
+    "abbreviations and titles": (
+        "Dr. Smith of the U.S. met the prime minister, J. K. Rowling and NATO; they told us all.",
+        "US doctor Smith met Rowling.",
+        "Dr. Smith and Mrs. Hill of the U.K. met the Prime Minister and UN.",
+        (["Mrs", "Hill", "U.K", "UN"], [], ["US", "Rowling"]),
+    ),
+    "nothing marked in what is alike, or in no fact": (
+        "I think that one of 12,000 people won the 10,000m race on MH370, a 4x4 with a 3D screen.",
+        "One of 12,000 won the 10,000m race.",
+        "I think that no one of 12,000 won the 10,000m race.",
+        ([], [], []),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_facts_of_hand_made_articles(case: str) -> None:
+    source, reference, summary, (wrong, added, missing) = PAIRS[case]
+    assert told(source, reference, summary) == {WRONG: wrong, ADDED: added, MISSING: missing}
+
+
+def test_a_name_at_the_beginning_is_known_from_other_texts() -> None:
+    texts = ("Smith was jailed, police say.", None, "Jones was jailed. Residents cheered.")
+    assert told(*texts)[WRONG] == []
+    names = names_in(["Here Mr Jones met Residents.", "Jones left.", "The residents stayed."])
+    assert names == {"Mr", "Jones"}
+    assert told(*texts, names=names)[WRONG] == ["Jones"]
+
+
+def test_without_a_reference_only_the_source_counts() -> None:
+    assert told("He paid Ann $5.", None, "He paid Bob $5.") == {WRONG: ["Bob"], ADDED: [], MISSING: []}
+    assert told("", "", "") == {WRONG: [], ADDED: [], MISSING: []}
