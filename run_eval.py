@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from utils.cli import run_main
 from utils.recipes.evaluation_arguments import parse_eval_arguments
@@ -17,5 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+command = partial(run_main, main)
+
 if __name__ == "__main__":
-    run_main(main)
+    command()

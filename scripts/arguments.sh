@@ -1,10 +1,73 @@
-# How the scripts read their command lines; to be sourced.
+# What the scripts share: --help, the place of the repository, Python, command lines, signals. To be sourced without
+# arguments, so that those of the script are seen and mended here.
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # the scripts read `options` and `precision`
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+install="run: cd $root && source scripts/setup_env.sh requirements.txt"
 
 fail() { # message
     echo "${0##*/}: error: $1" >&2
     exit 2
+}
+
+words=()
+for word; do
+    if [[ $word == --help || $word == -h ]]; then
+        sed -n '2,${/^#/!q;/^#SBATCH/q;s/^# \{0,1\}//p;}' "$0"
+        echo
+        echo "Relative paths begin in the current folder; what is not there is looked for in the repository."
+        exit
+    fi
+    [[ $word != */* || -e $word || ! -e $root/$word ]] || word=$root/$word
+    words+=("$word")
+done
+set -- ${words[@]+"${words[@]}"}
+
+# Put the environment that setup_env.sh made first on PATH, unless another is active. conda's base counts as none: it is
+# active in each shell of those who have conda.
+find_python() {
+    local python=${VENV:-$root/.venv}/bin/python
+    if [[ ! ${VIRTUAL_ENV:-} && ${CONDA_DEFAULT_ENV:-base} == base && -x $python ]]; then
+        PATH=$(cd "${python%/*}" && pwd):$PATH
+    fi
+    type -P python >/dev/null || fail "no python is on PATH; $install"
+    # Modules are those of the repository, also where the current folder has some of the same names.
+    export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+}
+
+# Run a command, hand on each signal that would end this script, and return the command's status when it has ended.
+#
+# It is in a process group of its own, so that Ctrl-C reaches it through here alone, and not twice.
+run() {
+    local child='' caught='' missed='' interrupted status signal
+    for signal in HUP INT TERM; do
+        # shellcheck disable=SC2064 # the signal is known now
+        trap "caught=$signal interrupted=1; kill -$signal \$child 2>/dev/null || missed=$signal" "$signal"
+    done
+    set -m
+    "$@" </dev/null &
+    child=$!
+    set +m
+    [[ ! $missed ]] || kill "-$missed" "$child"
+    while
+        interrupted=
+        status=0
+        wait "$child" || status=$?
+        [[ $interrupted ]] # a trap, not the command's end, ended that wait
+    do :; done
+    trap - HUP INT TERM
+    if [[ $caught ]] && ((status == 0)); then
+        status=$((128 + $(kill -l "$caught"))) # the script must not go on
+    fi
+    return "$status"
+}
+
+# Write the synthetic corpus to a folder, and its vocabulary, unless they are there.
+make_sample() {
+    [[ -s $1/test.target ]] || run python -m utils.corpora.sample_corpus --output_dir "$1"
+    [[ -s $1/tokenizer/tokenizer_config.json ]] ||
+        run python -m utils.corpora.train_tokenizer --data_dir "$1" --output_dir "$1/tokenizer" --vocab_size 1600
 }
 
 # Read the values in front of the first argument that starts with "--":
@@ -12,7 +75,7 @@ fail() { # message
 #   read_arguments NAME=DEFAULT ... -- "$@"
 #
 # Each value becomes the variable NAME; a value that is empty or left off is DEFAULT. All other arguments become the
-# array `options`.
+# array `options`, and `given` is the number of values that are not empty.
 read_arguments() {
     local names=() name value
     while [[ $1 != -- ]]; do
@@ -20,12 +83,14 @@ read_arguments() {
         shift
     done
     shift
+    given=0
     for name in "${names[@]}"; do
         value=
         if (($# > 0)) && [[ $1 != --* ]]; then
             value=$1
             shift
         fi
+        [[ ! $value ]] || given=$((given + 1))
         printf -v "${name%%=*}" %s "${value:-${name#*=}}"
     done
     if (($# > 0)) && [[ $1 != --* ]]; then

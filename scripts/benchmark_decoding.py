@@ -289,7 +289,7 @@ def summarise(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, An
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(BenchmarkArguments, argv, str(__doc__), prog="benchmark_decoding.py")
+    args = parse_dataclass(BenchmarkArguments, argv, str(__doc__))
     # For the processes of the peers, which read the number of threads when they load torch.
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     os.environ["OMP_NUM_THREADS"] = str(args.threads)

@@ -294,7 +294,7 @@ def product_rate(args: Arguments) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(Arguments, argv, str(__doc__), prog="benchmark_training.py")
+    args = parse_dataclass(Arguments, argv, str(__doc__))
     check_gpus(args.gpus)
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}

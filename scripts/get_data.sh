@@ -1,4 +1,11 @@
 #!/usr/bin/env bash
-# CNN-DM and XSum as line files: bash scripts/get_data.sh [folder] [cnn_dm] [xsum] [sample] [--any_option_of_get_data ...]
-# The folder is data/ unless named, the sets cnn_dm and xsum; --help lists the options.
+# CNN-DM and XSum as line files.
+#
+#   bash scripts/get_data.sh [FOLDER] [cnn_dm] [xsum] [sample] [--any_option_of_utils.corpora.get_data ...]
+#
+# FOLDER is data/ unless named, the sets are cnn_dm and xsum. python -m utils.corpora.get_data --help lists the options.
+set -euo pipefail
+source "$(dirname "$0")/arguments.sh"
+
+find_python
 exec python -m utils.corpora.get_data "$@"

@@ -4,15 +4,17 @@
 #   bash scripts/run_eval_summarization.sh <INIT_CKPT> <PRED_BS> <NUM_GPU> <PRECISION> <EVAL_BEAMS> <MAX_SOURCE_LEN>
 #       <MAX_TARGET_LEN> <DATA_DIR> <CONFIG_PATH> [--any_option_of_run_eval.py ...]
 #
-# INIT_CKPT is a checkpoint file, an exported directory or a Hub name; the other values may be left off from the right.
-# Everything from the first argument that starts with "--" goes to run_eval.py and wins. Several GPUs share the articles.
+# INIT_CKPT is a checkpoint file, an exported directory or a Hub name. A preset of scripts/params/ supplies the other
+# values: $(source scripts/params/xsum_params.sh && dgxa100_8gpu_fp16_eval). They may be left off from the right: 128 8 fp16
+# 4 1024 142 data/cnn_dm/ configs/config.json. NUM_GPU 0 is the CPU; several GPUs share the articles.
+# Everything from the first argument that starts with "--" goes to run_eval.py (python run_eval.py --help) and wins.
 # RESULTS_DIR (default results/bart_pyt_inference_<stamp>) is read from the environment.
 set -euo pipefail
-# shellcheck source=scripts/arguments.sh
 source "$(dirname "$0")/arguments.sh"
 
 read_arguments INIT_CKPT= PRED_BS=128 NUM_GPU=8 PRECISION=fp16 EVAL_BEAMS=4 MAX_SOURCE_LEN=1024 MAX_TARGET_LEN=142 \
     DATA_DIR=data/cnn_dm/ CONFIG_PATH=configs/config.json -- "$@"
+find_python
 if [[ ! $INIT_CKPT ]]; then
     fail "0 positional values; a checkpoint and up to 8 more are expected"
 fi
@@ -26,7 +28,7 @@ case $NUM_GPU in
 *)
     device=cuda
     # Each of the processes would say that there are not so many.
-    available=$(python -c "import torch; print(torch.cuda.device_count())")
+    available=$(python -c "import torch; print(torch.cuda.device_count())" 2>/dev/null) || fail "python has no torch; $install"
     if ((NUM_GPU > available)); then
         fail "NUM_GPU is $NUM_GPU; this machine has $available CUDA devices (0 scores on the CPU)"
     fi
@@ -36,9 +38,8 @@ esac
 
 RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_inference_$(date +%y%m%d_%H%M%S)}
 
-"${launch[@]}" run_eval.py "$INIT_CKPT" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR" \
+echo "scoring $INIT_CKPT on $DATA_DIR: PRED_BS $PRED_BS, NUM_GPU $NUM_GPU; results go to $RESULTS_DIR"
+exec "${launch[@]}" "$root/run_eval.py" "$INIT_CKPT" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR" \
     --device "$device" ${precision[@]+"${precision[@]}"} --bs "$PRED_BS" --eval_beams "$EVAL_BEAMS" \
     --max_source_length "$MAX_SOURCE_LEN" --max_target_length "$MAX_TARGET_LEN" --eval_max_gen_length "$MAX_TARGET_LEN" \
     ${options[@]+"${options[@]}"}
-
-echo "results lie in $RESULTS_DIR"

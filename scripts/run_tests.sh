@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# The environment, the lint and the test suite: bash scripts/run_tests.sh [arguments of pytest ...]
+# The environment, the lint and the test suite.
+#
+#   bash scripts/run_tests.sh [ARGUMENT of pytest ...]
+#
 # --slow and --network add the tests that are left out by default; tests that need a GPU run where there is one.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source "$(dirname "$0")/arguments.sh"
+cd "$root"
 
 source scripts/setup_env.sh requirements-dev.txt
 python -m ruff check .
@@ -10,4 +14,4 @@ python -m ruff format --check .
 shellcheck --external-sources .ci/run scripts/*.sh scripts/*/*.sh scripts/*/*.sbatch
 hadolint Dockerfile Dockerfile.cpu
 # Some tests need gigabytes, so no more than four at once.
-python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist worksteal "$@"
+exec python -m pytest -q --durations=10 -n auto --maxprocesses 4 --dist worksteal "$@"

@@ -4,5 +4,11 @@
 #   bash scripts/run_training_benchmark.sh <BS> <MAX_SOURCE_LEN> <MAX_TARGET_LEN> <DATA_DIR>
 #       [--any_option_of_finetune.py ...]
 #
-# Values may be left off from the right; --help shows their defaults, and what is read from the environment.
+# Values may be left off from the right: 24 1024 60 data/xsum.
+# Read from the environment: GPU_COUNTS ("0 1 8", 0 is the CPU), PRECISIONS ("fp32 bf16"), STEPS, CONFIG_PATH, TIME_LIMIT and
+# RESULTS_DIR; python -m utils.benchmark training --help says more.
+set -euo pipefail
+source "$(dirname "$0")/arguments.sh"
+
+find_python
 exec python -m utils.benchmark training "$@"

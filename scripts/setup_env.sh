@@ -25,6 +25,10 @@ _find_python() { # PYTHON, or the machine's usual python3 where it will do, else
 
 _setup_env() { # requirements file
     local venv=${VENV:-.venv} python
+    if [[ ! -f $1 ]]; then
+        echo "error: no file '$1'; from the root of the repository: source scripts/setup_env.sh requirements.txt" >&2
+        return 2
+    fi
     if ! _works "$venv/bin/python"; then
         python=$(_find_python) || return
         echo "making $venv with $("$python" --version)"
@@ -37,4 +41,4 @@ _setup_env() { # requirements file
     python -m pip install --quiet --disable-pip-version-check -r "$1"
 }
 
-_setup_env "$1"
+_setup_env "${1:-}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -126,6 +127,22 @@ def test_bf16_and_another_split(trained: Path) -> None:
     run_eval.main(words(trained, trained / "run" / "export", "val_out", "--type_path", "val", "--bf16"))
     scores = json.loads((trained / "val_out" / "val_scores.json").read_text())
     assert (scores["examples"], scores["precision"]) == (5, "bf16")
+
+
+def test_scores_are_shown_as_a_short_table_and_empty_summaries_with_a_warning(
+    trained: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    export = trained / "run" / "export"
+    scores = evaluate(trained, export, "shown", "--n_obs", 5)
+    shown = capsys.readouterr().out
+    rows = dict(re.split("  +", line.strip(), maxsplit=1) for line in shown.splitlines()[1:])
+    assert shown.startswith("test: 5 examples, fp32 on cpu\n") and max(map(len, shown.splitlines())) <= 80
+    assert rows["rouge1"] == f"{scores['rouge1']:.2f}"
+    assert rows["loss"] == f"{scores['loss']:.4f}"
+    assert re.fullmatch(r"[\d,.]+ articles/s, [\d,.]+ generated tokens/s", rows["speed"])
+    assert "are empty" not in caplog.text
+    evaluate(trained, export, "empty", "--n_obs", 5, "--eval_max_gen_length", 2, "--min_length", 0)
+    assert "5 of 5 summaries are empty" in caplog.text
 
 
 def torchrun(*argv: str) -> list[str]:
@@ -318,7 +335,7 @@ def test_prediction_without_references(trained: Path, capsys: pytest.CaptureFixt
     shutil.copy(trained / "data" / "test.source", trained / "only")
     capsys.readouterr()
     record = evaluate(trained, trained / "run", "predicted", "--no_references", *options, data="only")
-    assert "no references, so no scores" in capsys.readouterr().out
+    assert "none without references" in capsys.readouterr().out
     assert not any(isinstance(value, float) for value in record.values())
     assert record["generation"] == scored["generation"] and record["generation"]["max_ratio"] == 0.4
     assert record["drop_repeated_sentences"] is True and record["examples"] == 9

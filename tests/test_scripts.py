@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +47,9 @@ def readme_rows() -> dict[tuple[str, str], Row]:
     usual_patience = re.search(r"beams, patience (\d+)\)", README)[1]
     rows = {}
     for name, precision, gpus, batch, accumulation, product, *cells in re.findall(
-        r"^\| `(\w+)` \| (\w+) \| (CPU|\d+) × (\d+) × (\d+) = (\d+) \| (.*) \| (.*) \|$", README, re.MULTILINE
+        r"^\| `(?!cpu_smoke)(\w+)` \| (\w+) \| (CPU|\d+) × (\d+) × (\d+) = (\d+) \| (.*) \| (.*) \|$",
+        README,
+        re.MULTILINE,
     ):
         for data, cell in zip(SETS, cells, strict=True):
             source, target, beams = shapes.get(name) or shapes[data]
@@ -78,8 +84,10 @@ def shell(
     command: str, path: str = os.environ["PATH"], cwd: Path = ROOT, **variables: object
 ) -> subprocess.CompletedProcess[str]:
     """Run a bash command line, from the root of the repository unless told otherwise."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("SEED", "RESULTS_DIR", "LAUNCH")}
-    environment |= {"PATH": path, **{key: str(value) for key, value in variables.items()}}
+    read = ("SEED", "RESULTS_DIR", "LAUNCH", "SCORE", "PYTHON", "VENV", "CONDA_DEFAULT_ENV", "PYTHONPATH")
+    environment = {key: value for key, value in os.environ.items() if key not in read}
+    # An environment that is active, so that `python` is what PATH says.
+    environment |= {"PATH": path, "VIRTUAL_ENV": "active", **{key: str(value) for key, value in variables.items()}}
     return subprocess.run(["bash", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
@@ -132,21 +140,27 @@ def recorded(tmp_path: Path) -> Recorder:
     return recorder
 
 
+def place_of(program: str, call: list[str]) -> int:
+    """Where a recorded call names one of the repository's programs, by its whole path."""
+    return next(place for place, word in enumerate(call) if word.endswith(f"/{program}"))
+
+
 def train_settings(call: list[str]) -> dict[str, Any]:
     """All options of finetune.py by name, as a recorded call sets them."""
-    args = parse_finetune_arguments(call[call.index("finetune.py") + 1 :])
+    args = parse_finetune_arguments(call[place_of("finetune.py", call) + 1 :])
     return args.settings() | {"processes": args.hardware.processes}
 
 
 def eval_settings(call: list[str]) -> dict[str, Any]:
     """All options of run_eval.py by name, as a recorded call sets them."""
-    return parse_eval_arguments(call[call.index("run_eval.py") + 1 :]).settings()
+    return parse_eval_arguments(call[place_of("run_eval.py", call) + 1 :]).settings()
 
 
 @pytest.mark.parametrize("data", SETS)
 def test_every_preset_stands_in_the_readme_and_has_an_eval_twin(data: str) -> None:
     names = {name for of, name in readme_rows() if of == data}
-    assert {"dgxa100_8gpu_fp16", "h200_1gpu_bf16", "cpu_smoke"} < names
+    assert {"dgxa100_8gpu_fp16", "h200_1gpu_bf16"} < names
+    names.add("cpu_smoke")
     assert set(presets(data)) == names | {f"{name}_eval" for name in names}
 
 
@@ -166,11 +180,11 @@ def test_presets_give_the_programs_what_the_readme_says(data: str, name: str, re
     )
     assert (row.eval_preset | files | {"model": "ckpt"}).items() <= eval_settings(score).items()
     gpus = row.train["gpus"]
-    assert score[: score.index("run_eval.py")] == ([*TORCHRUN, str(gpus)] if gpus > 1 else ["python"])
+    assert score[: place_of("run_eval.py", score)] == ([*TORCHRUN, str(gpus)] if gpus > 1 else ["python"])
 
 
 def test_the_training_scripts_defaults_and_fixed_flags(recorded: Recorder) -> None:
-    train, score = recorded.succeed("bash scripts/run_summarization.sh")
+    train, score = recorded.succeed("bash scripts/run_summarization.sh data/cnn_dm/")
     args, defaults = train_settings(train), parse_finetune_arguments(["--do_train", "--gpus", "8"]).settings()
     assert re.fullmatch(r"results/bart_pyt_\d{6}_\d{6}", args["output_dir"])
     assert {name: value for name, value in args.items() if name not in defaults or value != defaults[name]} == {
@@ -204,7 +218,7 @@ def test_the_training_scripts_defaults_and_fixed_flags(recorded: Recorder) -> No
 
 def test_the_evaluation_scripts_defaults(recorded: Recorder) -> None:
     [score] = recorded.succeed("bash scripts/run_eval_summarization.sh some.ckpt")
-    assert score[: len(TORCHRUN) + 2] == [*TORCHRUN, "8", "run_eval.py"]
+    assert score[: len(TORCHRUN) + 2] == [*TORCHRUN, "8", f"{ROOT}/run_eval.py"]
     args = eval_settings(score)
     assert re.fullmatch(r"results/bart_pyt_inference_\d{6}_\d{6}", args["save_dir"])
     words = ["some.ckpt", "configs/config.json", "data/cnn_dm/", args["save_dir"]]
@@ -252,12 +266,16 @@ def test_options_that_have_a_place_are_refused(recorded: Recorder, option: str) 
     assert done.stderr == expected
 
 
-def test_a_file_of_options_may_not_hold_what_the_scoring_needs(recorded: Recorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["task", "dropout", "max_source_length"])
+def test_a_file_of_options_may_not_hold_what_would_not_be_obeyed(
+    recorded: Recorder, tmp_path: Path, option: str
+) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("n_train: 7\ntask: translation\n")
+    file.write_text(f"n_train: 7\n{option}: 1\n")
     done, started = recorded(f"bash scripts/run_summarization.sh data --config {file}")
     assert (done.returncode, started) == (2, [])
-    assert f"--config {file} sets task, of which the scoring would not learn; give it as --task" in done.stderr
+    expected = f"--config {file} sets {option}, which would not be obeyed there; give it as --{option}, or by its place"
+    assert expected in done.stderr
     file.write_text("n_train: 7\n")
     train, _ = recorded.succeed(f"bash scripts/run_summarization.sh data --config={file}")
     assert train_settings(train)["n_train"] == 7
@@ -266,7 +284,7 @@ def test_a_file_of_options_may_not_hold_what_the_scoring_needs(recorded: Recorde
 @pytest.mark.parametrize(("step", "calls"), [("finetune.py", 1), ("run_eval.py", 2)])
 @pytest.mark.parametrize("pipe", ["", " | tee /dev/null"])
 def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls: int, pipe: str) -> None:
-    done, started = recorded(f"set -o pipefail; bash scripts/run_summarization.sh{pipe}", FAIL=step)
+    done, started = recorded(f"set -o pipefail; bash scripts/run_summarization.sh data{pipe}", FAIL=f"{ROOT}/{step}")
     assert (done.returncode, len(started)) == (3, calls)
 
 
@@ -279,6 +297,13 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
             "run_summarization.sh 1 2 3 4 5 6 fp16 8 9 10 11 12 13 14 15 16 17",
             "17 is one positional value too many; 16",
         ),
+        ("run_summarization.sh d c 0 1e-4 8 1 fp32 8 9 10 11 0", "EVAL_BEAMS is '0'; allowed: a whole number"),
+        ("quickstart.sh results/mine", "results/mine is an argument too many; it takes none"),
+        ("docker/launch.sh python finetune.py --do_train", "--do_train is no argument; COMMAND is one word"),
+        ("docker/launch.sh bash 0 1", "1 is one positional value too many; 2 are known"),
+        ("docker/launch.sh bash some", "GPUS is 'some'; allowed: all, none, or numbers such as 0,1"),
+        ("slurm/run_summarization.sbatch data/x", "this is no SLURM job; start it by: sbatch"),
+        ("setup_env.sh --help", "no file '--help'; from the root of the repository: source scripts/setup_env.sh"),
         ("run_eval_summarization.sh", "0 positional values; a checkpoint"),
         ("run_eval_summarization.sh 1 2 3 fp16 5 6 7 8 9 10", "10 is one positional value too many; 9 are known"),
         ("run_eval_summarization.sh ckpt 8 1 fp8", "PRECISION is 'fp8'; allowed: fp16, bf16, tf32, fp32, int8"),
@@ -297,18 +322,18 @@ def test_bad_values_end_in_one_line_and_status_2(recorded: Recorder, command: st
 def test_launch_holds_the_words_that_start_the_training(recorded: Recorder, launch: str) -> None:
     recorded.stand_in(launch.split()[0])
     train, score = recorded.succeed("bash scripts/run_summarization.sh data/x", LAUNCH=launch)
-    words = [*launch.split(), "finetune.py"]
+    words = [*launch.split(), f"{ROOT}/finetune.py"]
     assert train[: len(words)] == words
     assert train_settings(train)["data_dir"] == "data/x"
     assert score[: len(TORCHRUN)] == TORCHRUN
 
 
 def test_processes_on_the_cpu_train_together_and_one_scores(recorded: Recorder) -> None:
-    preset = "$(source scripts/params/xsum_params.sh && cpu_smoke)"
-    train, score = recorded.succeed(f"bash scripts/run_summarization.sh {preset} --accelerator cpu --devices 2")
+    command = "bash scripts/run_summarization.sh data/x configs/config.json 0 1e-4 8 1 fp32"
+    train, score = recorded.succeed(f"{command} --accelerator cpu --devices 2")
     expected = {"accelerator": "cpu", "devices": 2, "gpus": 0, "processes": 2}
     assert expected.items() <= train_settings(train).items()
-    assert score[:2] == ["python", "run_eval.py"] and eval_settings(score)["device"] == "cpu"
+    assert score[:2] == ["python", f"{ROOT}/run_eval.py"] and eval_settings(score)["device"] == "cpu"
 
 
 def test_an_interrupted_run_goes_on_in_its_folder(recorded: Recorder) -> None:
@@ -369,7 +394,7 @@ def programs(calls: list[list[str]]) -> list[str]:
     """The programs started; of scontrol its command too, of python the script."""
     names = []
     for call in calls:
-        script = [word for word in call if word == "run_eval.py"]
+        script = [Path(word).name for word in call if word.endswith("run_eval.py")]
         names.append(" ".join([call[0], *(call[1:2] if call[0] == "scontrol" else script)]))
     return names
 
@@ -385,7 +410,7 @@ def test_a_slurm_job_trains_on_all_nodes_and_scores_on_one(job: Slurm, monkeypat
     launch = get_args_parser().parse_args(calls[2][1:])
     assert (launch.nnodes, launch.nproc_per_node, launch.rdzv_backend) == ("2", "8", "c10d")
     assert (launch.rdzv_id, launch.rdzv_endpoint) == ("14711", "node07:24711")
-    assert launch.training_script == "finetune.py"
+    assert launch.training_script == f"{job.folder}/finetune.py"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", launch.nproc_per_node)
     monkeypatch.setenv("WORLD_SIZE", "16")
     args = train_settings(calls[2])
@@ -424,7 +449,7 @@ def test_a_slurm_job_that_cannot_save_does_not_queue_for_ever(job: Slurm) -> Non
 
 
 def test_a_slurm_job_that_fails_neither_queues_again_nor_scores(job: Slurm) -> None:
-    done, calls = job(FAIL="finetune.py")
+    done, calls = job(FAIL=job.folder / "finetune.py")
     assert (done.returncode, programs(calls)) == (3, ["scontrol show", "srun"])
 
 
@@ -450,14 +475,210 @@ def test_an_interpreter_that_will_not_do_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "venv").exists()
 
 
+# ---- Where scripts run, and what they find there
+
+HEADED = [
+    "run_summarization.sh", "run_eval_summarization.sh", "run_training_benchmark.sh", "run_inference_benchmark.sh",
+    "get_data.sh", "serve.sh", "quickstart.sh", "run_tests.sh", "docker/build.sh", "docker/launch.sh",
+    "slurm/run_summarization.sbatch",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("script", HEADED)
+def test_help_prints_the_scripts_arguments_and_runs_nothing(script: str, recorded: Recorder, tmp_path: Path) -> None:
+    recorded.stand_in("docker")
+    words = "--help" if script == "quickstart.sh" else "data/x 1 -h --n_train 7"
+    done, started = recorded(f"bash {ROOT}/scripts/{script} {words}", tmp_path)
+    assert (done.returncode, started, done.stderr) == (0, [], "")
+    assert f"scripts/{script}" in done.stdout and "set -euo" not in done.stdout and "#" not in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["programs"]
+
+
+def test_every_script_that_is_run_has_help() -> None:
+    scripts = {str(path.relative_to(ROOT / "scripts")) for path in (ROOT / "scripts").rglob("*.s*")}
+    sourced = {"arguments.sh", "setup_env.sh", "params/cnn_dm_params.sh", "params/xsum_params.sh"}
+    assert scripts - sourced == {*HEADED}
+
+
+@pytest.mark.parametrize("preset", ["$(source scripts/params/xsum_params.sh && dgxa100_8gpu_fp61)", "$(false)", '""'])
+def test_a_mistyped_preset_trains_nothing(preset: str, recorded: Recorder) -> None:
+    done, started = recorded(f"bash scripts/run_summarization.sh {preset} --n_train 7")
+    assert (done.returncode, started) == (2, [])
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("run_summarization.sh: error: 0 positional values; ")
+    assert all(f" {name}" in last for name in presets("xsum") if not name.endswith("_eval"))
+
+
+@pytest.fixture
+def clone(recorded: Recorder, tmp_path: Path) -> Path:
+    """A copy of the scripts with an environment of its own, whose `python` records itself as `venv`."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "clone/scripts")
+    recorded.stand_in("venv")
+    (tmp_path / "clone/.venv/bin").mkdir(parents=True)
+    (tmp_path / "clone/.venv/bin/python").write_text(f'#!/bin/sh\nexec {tmp_path}/programs/venv "$@"\n')
+    (tmp_path / "clone/.venv/bin/python").chmod(0o755)
+    return tmp_path / "clone"
+
+
+@pytest.mark.parametrize(
+    ("script", "program", "variables", "interpreter"),
+    [
+        ("run_summarization.sh data/x", "finetune.py", {}, "venv"),
+        ("run_eval_summarization.sh ckpt 8 1", "run_eval.py", {}, "venv"),
+        ("get_data.sh", "utils.corpora.get_data", {}, "venv"),
+        ("serve.sh model", "utils.serving", {}, "venv"),
+        ("run_training_benchmark.sh", "utils.benchmark", {}, "venv"),
+        ("run_inference_benchmark.sh", "utils.benchmark", {}, "venv"),
+        ("get_data.sh", "utils.corpora.get_data", {"CONDA_DEFAULT_ENV": "base"}, "venv"),
+        ("get_data.sh", "utils.corpora.get_data", {"CONDA_DEFAULT_ENV": "mine"}, "python"),
+        ("get_data.sh", "utils.corpora.get_data", {"VIRTUAL_ENV": "/mine"}, "python"),
+    ],
+)
+def test_a_fresh_shell_in_any_folder_finds_python_and_the_repository(
+    script: str, program: str, variables: dict[str, str], interpreter: str, recorded: Recorder, clone: Path
+) -> None:
+    for name in ("venv", "python"):
+        recorded.stand_in(name, 'echo "PYTHONPATH $PYTHONPATH"')
+    done, [call, *_] = recorded(f"bash {clone}/scripts/{script}", Path("/"), **{"VIRTUAL_ENV": "", **variables})
+    assert done.returncode == 0, done.stderr
+    assert call[0] == interpreter
+    assert call[1:3] == ["-m", program] if "." in program[:-3] else call[1] == f"{clone}/{program}"
+    assert f"PYTHONPATH {clone}\n" in done.stdout
+
+
+def test_without_any_python_one_line_says_what_to_run(clone: Path) -> None:
+    shutil.rmtree(clone / ".venv")
+    (clone / "bin").mkdir()
+    for name in ("bash", "dirname", "date"):
+        (clone / "bin" / name).symlink_to(str(shutil.which(name)))
+    for script in ("run_summarization.sh data/x", "serve.sh model", "run_eval_summarization.sh ckpt"):
+        done = shell(f"bash scripts/{script}", str(clone / "bin"), clone, VIRTUAL_ENV="")
+        assert done.returncode == 2
+        install = f"run: cd {clone} && source scripts/setup_env.sh requirements.txt"
+        assert done.stderr == f"{script.split()[0]}: error: no python is on PATH; {install}\n"
+
+
+def test_a_relative_path_is_one_of_the_current_folder_or_else_of_the_repository(
+    recorded: Recorder, clone: Path, tmp_path: Path
+) -> None:
+    (clone / "configs").mkdir()
+    (clone / "configs/config.json").touch()
+    for folder in (clone, tmp_path / "elsewhere"):
+        (folder / "data/both").mkdir(parents=True)
+    (tmp_path / "elsewhere/data/mine").mkdir()
+    (clone / "data/theirs").mkdir()
+    found = {}
+    for name in ("both", "mine", "theirs", "none"):
+        command = f"bash {clone}/scripts/run_summarization.sh data/{name} configs/config.json --cache_dir data/{name}"
+        train, score = recorded.succeed(command, tmp_path / "elsewhere", RESULTS_DIR="out")
+        args, scored = train_settings(train), eval_settings(score)
+        assert args["data_dir"] == scored["data_dir"] == args["cache_dir"]
+        assert args["config_path"] == f"{clone}/configs/config.json" == scored["config_path"]
+        assert (args["output_dir"], scored["model"]) == ("out", "out/export")
+        found[name] = args["data_dir"]
+    theirs = f"{clone}/data/theirs"
+    assert found == {"both": "data/both", "mine": "data/mine", "theirs": theirs, "none": "data/none"}
+
+
+def test_the_preset_for_laptops_makes_its_data_and_needs_no_further_words(recorded: Recorder, clone: Path) -> None:
+    def succeed(data: str) -> list[list[str]]:
+        preset = f"$(source scripts/params/{data}_params.sh && cpu_smoke)"
+        return recorded.succeed(f"bash scripts/run_summarization.sh {preset}", clone, RESULTS_DIR="out")
+
+    corpus, vocabulary, train, score = succeed("cnn_dm")
+    assert corpus[2:] == ["utils.corpora.sample_corpus", "--output_dir", "data/sample"]
+    assert vocabulary[2:4] == ["utils.corpora.train_tokenizer", "--data_dir"]
+    expected = {"data_dir": "data/sample", "tokenizer": "data/sample/tokenizer", "model_name_or_path": "scratch"}
+    assert (expected | {"gpus": 0, "max_target_length": 64, "max_steps": 600}).items() <= train_settings(train).items()
+    for name in ("test.target", "tokenizer/tokenizer_config.json"):
+        (clone / "data/sample" / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / "data/sample" / name).write_text("there")
+    assert succeed("cnn_dm") == succeed("xsum") == [train, score]
+    command = (
+        "bash scripts/run_eval_summarization.sh out/export $(source scripts/params/xsum_params.sh && cpu_smoke_eval)"
+    )
+    assert recorded.succeed(command, clone, RESULTS_DIR="out") == [score]
+
+
+@pytest.mark.slow
+def test_the_preset_for_laptops_beats_the_lead_baseline(tmp_path: Path) -> None:
+    command = f"bash {ROOT}/scripts/run_summarization.sh $(source {ROOT}/scripts/params/cnn_dm_params.sh && cpu_smoke)"
+    done = shell(command, f"{Path(sys.executable).parent}:{os.environ['PATH']}", tmp_path, RESULTS_DIR="out")
+    assert done.returncode == 0, done.stderr
+    assert (
+        json.loads((tmp_path / "out/test_scores.json").read_text())["rouge1"] > 60
+    )  # the first 3 sentences have 34.25
+
+
+# ---- Signals
+
+
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("script", "sent", "to_group"),
+    [
+        *(("run_summarization.sh data/x", TERM, False), ("run_summarization.sh data/x", INT, False)),
+        ("run_summarization.sh data/x", INT, True),
+        *(("quickstart.sh", TERM, False), ("quickstart.sh", INT, True)),
+        *(("run_eval_summarization.sh ckpt 8 1", TERM, False), ("serve.sh model", TERM, False)),
+        *(("run_training_benchmark.sh", INT, True), ("slurm/run_summarization.sbatch data/x", TERM, False)),
+    ],
+)
+def test_a_signal_reaches_the_child_once_and_nothing_follows_it(
+    script: str, sent: signal.Signals, to_group: bool, job: Slurm, tmp_path: Path
+) -> None:
+    job.recorded.stand_in(
+        "python",
+        """
+        trap 'echo TERM >>"$RECORD.signals"; sleep 0.1; exit 143' TERM
+        trap 'echo INT >>"$RECORD.signals"; sleep 0.1; exit 130' INT
+        echo $$ >"$RECORD.child"
+        for ((i = 0; i < 500; i++)); do sleep 0.02; done
+        """,
+    )
+    shutil.copyfile(tmp_path / "programs/python", tmp_path / "programs/torchrun")
+    (tmp_path / "programs/torchrun").chmod(0o755)
+    folder, record = tmp_path / "repository", tmp_path / "record"
+    # For the quickstart: an environment that is there, and that pip finds complete.
+    (folder / ".venv/bin").mkdir(parents=True)
+    interpreter = folder / ".venv/bin/python"
+    interpreter.write_text(
+        f'#!/bin/sh\ncase "$2" in pip | "import sys"*) exit 0 ;; esac\nexec {tmp_path}/programs/python "$@"\n'
+    )
+    interpreter.chmod(0o755)
+    (folder / "requirements.txt").touch()
+    command = ["bash", *f"scripts/{script}".split()]
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "1"}
+    environment = {**os.environ, "RECORD": str(record), "PATH": f"{tmp_path}/programs:{os.environ['PATH']}"}
+    environment |= slurm if "slurm" in script else {}
+    running = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    child = Path(f"{record}.child")
+    while not (child.exists() and child.read_text()):
+        time.sleep(0.01)
+    (os.killpg if to_group else os.kill)(running.pid, sent)
+    output = running.communicate(timeout=10)[0]
+    assert running.returncode == 128 + sent, output
+    assert Path(f"{record}.signals").read_text() == f"{sent.name.removeprefix('SIG')}\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(child.read_text()), 0)
+    calls = [line for line in record.read_text().splitlines() if line.startswith("python")]
+    assert len(calls) <= 1, calls
+
+
 def test_the_quickstart_does_what_is_not_done(tmp_path: Path) -> None:
     contents = {
+        "requirements.txt": "",
         "scripts/run_summarization.sh": "echo training",
         "scripts/run_eval_summarization.sh": "echo scoring again",
         ".venv/bin/python": "#!/bin/sh\nexit 0\n",
         **dict.fromkeys(("data/sample/test.target", "data/sample/tokenizer/tokenizer_config.json"), "there"),
     }
-    for name in ("quickstart.sh", "setup_env.sh"):
+    for name in ("quickstart.sh", "setup_env.sh", "arguments.sh", "params/cnn_dm_params.sh"):
         contents[f"scripts/{name}"] = (ROOT / "scripts" / name).read_text()
     for name, content in contents.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

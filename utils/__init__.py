@@ -1,1 +1,34 @@
-"""The recipe around the model: arguments, data, training, evaluation."""
+"""The recipe around the model: arguments, data, training, evaluation.
+
+The project's programs import this package before anything that takes seconds to load or that may be missing. So this
+module tells users of a terminal that something happens, and names the command that installs a missing package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+
+_ROOT = Path(__file__).resolve().parents[1]
+# A process that multiprocessing starts has the arguments of its parent, but another main module, or one without a file.
+_PROGRAM = Path(getattr(sys.modules["__main__"], "__file__", None) or "").name
+
+
+def _name_missing_package(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Say in one line how to install a package that is missing; leave all other errors to Python."""
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package and not (_ROOT / package).exists():
+        install = f"cd {_ROOT} && source scripts/setup_env.sh requirements.txt"
+        print(f"error: the package {package} is missing for {sys.executable}; run: {install}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+# argv[0] is "-m" while Python looks for the module of `python -m utils.summarize`.
+if sys.argv[:1] == ["-m"] or _PROGRAM.startswith(("finetune.py", "run_eval.py", "bart-", "benchmark_")):
+    sys.excepthook = _name_missing_package
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes that torchrun or Lightning start
+    if is_first and sys.stderr.isatty() and not {"-h", "--help"} & set(sys.argv):
+        print("loading ...", file=sys.stderr, flush=True)

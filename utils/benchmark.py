@@ -99,7 +99,7 @@ class TrainingArguments(Arguments):
         steps = (with_warm_up(self.steps), 1)
         values = (self.data_dir, self.config_path, row.gpus, 1e-4, self.batch_size, 1, row.precision, *steps, *lengths)
         return [
-            *("bash", "scripts/run_summarization.sh", *map(str, values)),
+            *("bash", f"{ROOT}/scripts/run_summarization.sh", *map(str, values)),
             *("1", str(self.batch_size), str(self.batch_size), "1.0", "-1"),
             *("--n_val", str(self.batch_size), "--log_every_n_steps", str(LOG_EVERY)),
         ]
@@ -152,7 +152,7 @@ class InferenceArguments(Arguments):
         values = (self.model, self.batch_size, row.gpus, row.precision, self.eval_beams, *lengths)
         articles = self.batch_size * max(row.gpus, 1) * (self.batches + 1)
         return [
-            *("bash", "scripts/run_eval_summarization.sh", *map(str, values), self.data_dir, self.config_path),
+            *("bash", f"{ROOT}/scripts/run_eval_summarization.sh", *map(str, values), self.data_dir, self.config_path),
             *("--n_obs", str(articles), "--warmup_batches", "1"),
         ]
 
@@ -251,7 +251,7 @@ def run(command: Sequence[str], folder: Path, time_limit: float) -> int | None:
     environment = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
     try:

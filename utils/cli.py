@@ -22,6 +22,7 @@ from utils.errors import FULL_DISK, RunError, brief, unwritable
 
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
+PYTHON_M = "python -m "
 _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le)}
 
 
@@ -37,12 +38,18 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
             if error.errno not in FULL_DISK:
                 raise
             error = unwritable(error.filename or "a file", error)
-        program = Path(sys.argv[0])
-        name = program.parent.name if program.name == "__main__.py" else program.name
-        print(f"{name}: error: {error}", file=sys.stderr)
+        print(f"{program().removeprefix(PYTHON_M)}: error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+def program() -> str:
+    """The command that a user typed: finetune.py, bart-finetune or python -m utils.summarize."""
+    path, spec = Path(sys.argv[0]), sys.modules["__main__"].__spec__
+    if spec is not None and path.stem in (spec.name.rpartition(".")[2], "__main__"):
+        return PYTHON_M + spec.name.removesuffix(".__main__")
+    return path.name
 
 
 def option(
@@ -87,7 +94,7 @@ class _Parser(argparse.ArgumentParser):
     """argparse, with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        self.exit(2, f"{self.prog.removeprefix(PYTHON_M)}: error: {message}\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +196,7 @@ def parse_dataclass(
 
     Args:
         argv: the words of the command line; None takes sys.argv.
+        prog: what to call the program, where the command that the user typed is not enough.
         parts: field -> dataclass, for fields that hold a group of options each. Their options stand in one command
             line with all others.
 
@@ -215,7 +223,7 @@ def parse_dataclass(
     required = [each for each in options.values() if each.is_required and each not in positional]
     needed = [f"--{each.name} {each.limits['metavar'] or each.name.upper()}" for each in required]
     parser = _Parser(
-        prog=prog,
+        prog=prog or program(),
         # The sections list the options; a usage that repeats them all would fill the first screen.
         usage=" ".join(["%(prog)s", *places, *needed, "[--option value ...]"]),
         description=description,

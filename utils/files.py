@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,20 @@ def check_output(option: str, path: str | os.PathLike[str] | None) -> None:
         raise InputError(f"--{option} is {os.fspath(path)!r}; allowed: a file in a directory that exists")
 
 
-def writable_folder(name: str, path: str | os.PathLike[str]) -> Path:
-    """The folder, made if need be.
+def writable_folder(name: str, path: str | os.PathLike[str], log: str = "") -> Path:
+    """The folder, made if need be, and removed at the end of the program if nothing was written to it.
 
     Args:
         name: what the error calls it, such as "--output_dir".
+        log: a file in it that does not count.
 
     Raises:
         InputError: nothing can be written there.
         RunError: the disk is full.
     """
     folder = Path(path)
+    places = (folder.absolute(), *folder.absolute().parents)
+    atexit.register(_remove_unused, [place for place in places if not place.exists()], log)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -40,6 +45,14 @@ def writable_folder(name: str, path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise unwritable(f"{name} {folder}", error) from None
     return folder
+
+
+def _remove_unused(folders: Sequence[Path], log: str) -> None:
+    with suppress(OSError):  # it is not empty, or not there
+        for folder in folders:
+            if os.listdir(folder) == [log]:
+                (folder / log).unlink()
+            folder.rmdir()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,6 +23,7 @@ from utils.generation_options import GENERATE, DecodingOptions
 from utils.lines import decoded_lines
 from utils.loading import for_inference, load_for_evaluation
 from utils.machine import PRECISIONS, check_gpus
+from utils.progress import progress
 from utils.sentences import without_repeats
 from utils.windows import SHORTEST_WINDOW, split_text
 
@@ -74,7 +76,8 @@ def summarize(
     while rounds.windows:
         outputs: list[Sequence[int]] = [[]] * len(rounds.windows)
         # A document gets one summary, also where the model's own defaults ask for more sequences.
-        for article in model.generate_many(rounds.windows, batch_size, **{**options, "num_return_sequences": 1}):
+        articles = model.generate_many(rounds.windows, batch_size, **{**options, "num_return_sequences": 1})
+        for article in progress("summarising", len(rounds.windows), "windows", articles):
             outputs[article.index] = article.sequences[0].tolist()
         rounds.proceed(outputs)
     return rounds.summaries[0] if isinstance(texts, str) else rounds.summaries
@@ -93,6 +96,7 @@ class Rounds:
     Attributes:
         windows: ids of each window that the model reads in this round; empty when all summaries are done.
         summaries: one for each document; blank until it is done.
+        parts: for each document of this round, by its index: the tokens of its text, and the number of its windows.
     """
 
     def __init__(
@@ -128,7 +132,7 @@ class Rounds:
         """
         texts = (self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in outputs)
         following = {}
-        for index, (size, count) in self._parts.items():
+        for index, (size, count) in self.parts.items():
             joined = " ".join(filter(None, islice(texts, count)))
             if self.drop_repeated_sentences:
                 joined = without_repeats(joined)
@@ -174,8 +178,7 @@ class Rounds:
                     done += " and summarised again"
             logger.warning("%s; %s", found, done)
         self.windows = list(chain.from_iterable(windows))
-        # For each document: the tokens of its text, and the number of its windows.
-        self._parts = {index: (len(ids), len(own)) for index, ids, own in zip(pending, encoded, windows, strict=True)}
+        self.parts = {index: (len(ids), len(own)) for index, ids, own in zip(pending, encoded, windows, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -272,7 +275,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         SummarizeArguments,
         argv,
         "Summarise a file or standard input, however long, and print one summary a line.",
-        prog="python -m utils.summarize",
     )
     check_output("output", args.output)
     documents = read_documents(args.lines, args.file)
@@ -287,5 +289,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_whole(Path(args.output), text)
 
 
+command = partial(run_main, main)
+
 if __name__ == "__main__":
-    run_main(main)
+    command()

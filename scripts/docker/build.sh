@@ -5,7 +5,8 @@
 #
 # For example --build-arg FROM_IMAGE_NAME=nvcr.io/nvidia/pytorch:<tag>.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+source "$(dirname "$0")/../arguments.sh"
+cd "$root"
 
 image=(--tag bart_pyt --file Dockerfile)
 if [[ ${1:-} == --cpu ]]; then
@@ -13,4 +14,4 @@ if [[ ${1:-} == --cpu ]]; then
     shift
 fi
 
-docker build --pull "${image[@]}" "$@" .
+exec docker build --pull "${image[@]}" "$@" .

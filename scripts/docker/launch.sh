@@ -6,17 +6,22 @@
 # COMMAND is one shell command line (default: an interactive bash). GPUS is `all` (default), numbers such as 0,1, or
 # `none` for the image bart_pyt:cpu without any.
 set -euo pipefail
+source "$(dirname "$0")/../arguments.sh"
 
-COMMAND=${1:-bash}
-GPUS=${2:-all}
+read_arguments COMMAND=bash GPUS=all -- "$@"
+if ((${#options[@]})); then
+    fail "${options[0]} is no argument; COMMAND is one word, such as 'bash scripts/serve.sh MODEL --port 80'"
+fi
 
 image=bart_pyt
+# shellcheck disable=SC2153 # read_arguments sets it
 case $GPUS in
 none)
     image=bart_pyt:cpu
     gpus=()
     ;;
 all) gpus=(--gpus all) ;;
+*[!0-9,]*) fail "GPUS is '$GPUS'; allowed: all, none, or numbers such as 0,1" ;;
 *) gpus=(--gpus "\"device=$GPUS\"") ;; # docker reads comma-separated fields, so a list is quoted for it once more
 esac
 interactive=--interactive

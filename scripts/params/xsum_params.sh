@@ -1,4 +1,4 @@
-# Presets for XSum, to be sourced. A function prints the positional values of run_summarization.sh; the one with
+# Presets for XSum, to be sourced. A function prints the arguments of run_summarization.sh; the one with
 # `_eval` behind its name prints those of run_eval_summarization.sh that follow the checkpoint:
 #
 #   bash scripts/run_summarization.sh $(source scripts/params/xsum_params.sh && dgxa100_8gpu_fp16)
@@ -22,7 +22,11 @@ _preset dgx1_8gpu_fp32     8 7e-5    8  1 fp32 12250 200 96  32  0.3 1
 _preset h100_8gpu_bf16     8 1.25e-4 40 1 bf16 2000  50  128 128 0.1
 _preset h200_1gpu_bf16     1 1.25e-4 40 8 bf16 2000  50  128 128 0.1
 
-# Seconds on a laptop, on the sample corpus that quickstart.sh makes, to see that everything runs. Needs
-# --model_name_or_path scratch --tokenizer data/sample/tokenizer behind it.
-cpu_smoke() { echo data/sample configs/config_tiny.json 0 1e-3 8 1 fp32 20 5 128 48 2 32 32 1.0 1; }
-cpu_smoke_eval() { echo 32 0 fp32 2 128 48 data/sample configs/config_tiny.json; }
+# A minute on a laptop, to see that everything runs: the tiny model from scratch, on the synthetic corpus of the quickstart.
+# The options are what suits that, where the recipe has what suits the fine-tuning of a large model.
+cpu_smoke() {
+    echo data/sample configs/config_tiny.json 0 2e-3 16 1 fp32 600 60 160 64 4 64 64 1.0 100 --model_name_or_path scratch \
+        --tokenizer data/sample/tokenizer --no_freeze_embeds --lr_scheduler linear --label_smoothing 0 --weight_decay 0.01 \
+        --dropout 0 --attention_dropout 0 --gradient_clip_val 1 --num_workers 0 --log_every_n_steps 100
+}
+cpu_smoke_eval() { echo 64 0 fp32 4 160 64 data/sample configs/config_tiny.json; }

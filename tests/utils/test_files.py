@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ import pytest
 from bart.errors import InputError
 from utils.errors import RunError
 from utils.files import check_output, writable_folder, write_json, write_whole
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_an_output_must_be_a_file_in_a_directory_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +26,20 @@ def test_an_output_must_be_a_file_in_a_directory_that_exists(tmp_path: Path, mon
     for bad in (tmp_path, tmp_path / "absent" / "new.json"):
         with pytest.raises(InputError, match=f"^--out is '{bad}'; allowed: a file in a directory that exists$"):
             check_output("out", bad)
+
+
+def test_what_was_made_and_not_used_goes_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    code = (
+        "from utils.files import writable_folder as make\n"
+        "for name in ('own', 'new/a/b', 'used/a', 'new/a'): make('folder', name)\n"
+        "open('used/file', 'w')\n"
+        "open(make('folder', 'logged', log='log.txt') / 'log.txt', 'w')\n"
+        "raise SystemExit(2)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "own", "used"]
 
 
 def test_a_folder_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ def _stories(options: Options, folder: Path) -> Iterator[tuple[str, Row]]:
         for option in ("cnn_stories", "dailymail_stories"):
             path = _published_file(f"{option}.tgz", option, getattr(options, option), options)
             logger.info("reading %s", path)
-            for name, content in read_archive(path):
+            for name, content in progress(f"reading {path.name}", None, "files", read_archive(path)):
                 if name in wanted:
                     places[name] = spool.tell(), len(content)
                     spool.write(content)
@@ -240,7 +240,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         Options,
         argv,
         "Write CNN-DM, XSum and the sample corpus to FOLDER/SET/{train,val,test}.{source,target}.",
-        "get_data.sh",
     )
     start_log()
     for name in options.sets:

@@ -120,7 +120,8 @@ def inspect(
     hashes: dict[str, np.ndarray] = {}  # split -> (N, 3), of what _REPEATED names
     lengths: Lengths = {}
     for split in splits:
-        hashes[split] = np.array([(hash(pair[0]), hash(pair[1]), hash(pair)) for pair in iter_pairs(folder, split)])
+        pairs = progress(f"reading {split}", None, "examples", iter_pairs(folder, split))
+        hashes[split] = np.array([(hash(pair[0]), hash(pair[1]), hash(pair)) for pair in pairs])
         lengths[split] = {}
         for side in SIDES:
             chunks = tokenise(iter_lines(folder / f"{split}.{side}"), len(hashes[split]), tokenizer, _UNCUT)
@@ -232,7 +233,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         Options,
         argv,
         "Print what a data directory holds: lengths, repeats, overlap of splits, baselines, examples.",
-        "python -m utils.corpora.inspect",
     )
     start_log()
     tokenizer = BartTokenizer.from_pretrained(options.tokenizer)

@@ -24,7 +24,7 @@ from utils.data.places import is_table
 from utils.data.tables import Fields
 from utils.data.token_cache import alone, cache_folder
 from utils.files import file_digest
-from utils.progress import start_log
+from utils.progress import progress, start_log
 
 logger = logging.getLogger("utils.corpora.prepare")
 DEFAULT_RATIO = "0.9,0.05,0.05"
@@ -95,7 +95,7 @@ def prepare(options: Options) -> None:
     with making(options.output, facts | {"split_ratio": split_ratio}) as data:
         for each in inputs:
             logger.info("reading %s", each.name)
-            for row in each.rows():
+            for row in progress("reading", None, "rows", each.rows()):
                 split = each.split
                 if split is None and row.fault is None:
                     split = split_of(row.source, shares, options.seed)
@@ -136,7 +136,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         Options,
         argv,
         "Make a data directory, {train,val,test}.{source,target}, of tables, text files or a Hub dataset.",
-        "python -m utils.corpora.prepare",
     )
     start_log()
     prepare(options)

@@ -141,7 +141,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         Options,
         argv,
         "Write the sample corpus: synthetic newswire with summaries.",
-        "python -m utils.corpora.sample_corpus",
     )
     sizes = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
     write_sample_corpus(options.output_dir, sizes, options.seed)

@@ -30,7 +30,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         Options,
         argv,
         "Train a byte-level BPE vocabulary on the training split of a data directory.",
-        "python -m utils.corpora.train_tokenizer",
     )
     texts = [text for side in read_pairs(options.data_dir, "train") for text in side]
     tokenizer = BartTokenizer.train(texts, options.vocab_size, options.min_frequency)

@@ -27,6 +27,7 @@ from bart.errors import InputError
 from utils.data.line_files import SIDES, Pairs, one_line, read_pairs
 from utils.data.places import HUB, HUB_NAME, SPLIT, SPLIT_NAMES, fields_of, is_streamed
 from utils.errors import RunError, brief
+from utils.progress import progress
 
 if TYPE_CHECKING:
     import datasets
@@ -138,6 +139,7 @@ def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
     from datasets import disable_progress_bars, load_dataset
     from huggingface_hub import HfApi
 
+    logging.getLogger("datasets").handlers.clear()  # which print what the log prints too
     if streaming:
         disable_progress_bars()
     named = HUB_NAME.fullmatch(name)
@@ -207,6 +209,7 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
     from datasets.data_files import DataFilesList
     from pyarrow.parquet import read_metadata
 
+    logging.getLogger("datasets").handlers.clear()
     disable_progress_bars()
     # The names in a DataFilesList are not taken for patterns.
     listed = files if isinstance(files, DataFilesList) else DataFilesList(list(files), [()] * len(files))
@@ -323,7 +326,8 @@ def read_split(
         return read_pairs(data_dir, split, limit)
     reader = Reader(open_split(data_dir, split, source_field, target_field))
     with closing(iter(reader)) as examples:
-        pairs = list(islice(examples, None if limit < 0 else limit))
+        total = None if limit < 0 else limit
+        pairs = list(progress(f"reading {split}", total, "examples", islice(examples, total)))
     if not pairs:
         raise InputError(f"{data_dir}: the {split} split has no examples")
     if reader.left_out:

@@ -24,6 +24,7 @@ from utils.data.tokenized import TokenizedTexts, tokenise, type_of_ids
 from utils.errors import RunError, unwritable
 from utils.files import writable_folder
 from utils.lines import decoded_lines, iter_lines
+from utils.progress import progress
 
 logger = logging.getLogger(__name__)
 _FORMAT = "2"  # of the files of the cache and of what is in them; another number makes them anew
@@ -176,7 +177,8 @@ def _checked(path: Path) -> tuple[str, int]:
 
     try:
         with path.open("rb") as file:
-            lines = sum(1 for _ in decoded_lines(digested(file), path))
+            found = progress(f"reading {path.name}", None, "lines", decoded_lines(digested(file), path))
+            lines = sum(1 for _ in found)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     return digest.hexdigest(), lines

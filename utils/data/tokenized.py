@@ -57,7 +57,7 @@ def type_of_ids(tokenizer: BartTokenizer) -> pa.DataType:
 def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[pa.ListArray]:
     """Give the ids of `total` texts, _CHUNK of them at a time, cut to max_length tokens with `</s>` kept last."""
     kind = type_of_ids(tokenizer)
-    texts = iter(progress("tokenising", total, "texts", texts, shown=total > _AT_ONCE))
+    texts = iter(progress("tokenising", total, "texts", texts))
     while True:
         flat: list[np.ndarray] = []
         ends = [0]

@@ -8,15 +8,18 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import torch
+from tabulate import tabulate
 from torch import nn
 
 from utils.distributed import at_first, from_first, rank_and_world
 from utils.evaluation.journal import Journal, model_identity
 from utils.evaluation.predicting import CONTINUOUS, predict_share
 from utils.evaluation.speed import speed_report
+from utils.figures import figure
 from utils.files import write_json, write_whole
 from utils.machine import versions
 from utils.memory import FittingSize
@@ -122,6 +125,8 @@ def score_split(
             task.row(raw, examples, number, prediction) | {name: float(of[number]) for name, of in each.items()}
             for number, prediction in enumerate(predictions)
         ]
+        if empty := sum(not row["summary"] for row in rows):
+            logger.warning("%d of %d summaries are empty", empty, len(rows))
         report = speed_report([part for _, part in shares], batching, model.device, len(earlier))
         write_results(Path(save_dir), split, rows, scores, report)
         journal.remove()
@@ -144,16 +149,16 @@ def write_results(
 
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
-    """Scores and speed as a few lines for people, by the names that they have in the files."""
-    lines = [
-        f"{scores['split']}: {scores['examples']} examples, {scores['precision']} on {speed['device']}",
-        "  ".join(f"{name} {value:.2f}" for name, value in scores.items() if isinstance(value, float))
-        or "no references, so no scores",
-    ]
+    """Scores and speed as a table for people, the scores by the names that they have in the files."""
+    rows = [(name, figure(name, value)) for name, value in scores.items() if isinstance(value, float)]
+    rows = rows or [("scores", "none without references")]
     if speed["timed_articles"]:
-        lines += [
-            f"{speed['articles_per_second']:.2f} articles/s, {speed['generated_tokens_per_second']:.0f} tokens/s, peak "
-            f"memory {speed['peak_memory_gb']:.2f} GB, batch {speed['batch_size']} ({speed['batching']})",
-            "latency_ms " + "  ".join(f"{name} {value:.0f}" for name, value in speed["latency_ms"].items()),
+        rates = ("articles_per_second", "generated_tokens_per_second")
+        rows += [
+            ("speed", ", ".join(figure(name, speed[name]) for name in rates)),
+            ("latency", ", ".join(f"{name} {speed['latency_ms'][name]:,.0f} ms" for name in ("p50", "p95", "p99"))),
+            ("batch", f"{speed['batch_size']}, {speed['batching']}"),
+            ("peak memory", figure("peak_memory_gb", speed["peak_memory_gb"])),
         ]
-    return "\n  ".join(lines)
+    head = f"{scores['split']}: {scores['examples']:,} examples, {scores['precision']} on {speed['device']}"
+    return f"{head}\n{indent(tabulate(rows, tablefmt='plain', disable_numparse=True), '  ')}"

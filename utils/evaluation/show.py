@@ -56,7 +56,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         ShowArguments,
         argv,
         "Print a run's ROUGE beside lead baselines, and its first summaries.",
-        prog="python -m utils.evaluation.show",
     )
     print(describe(args))
 

@@ -100,7 +100,7 @@ def rouge_per_example(
         processes, batch_size=1, pre_dispatch="all", return_as="generator", idle_worker_timeout=_IDLE_SECONDS
     )
     rows: list[list[float]] = []
-    with progress("ROUGE", len(pairs), "pairs", shown=len(pairs) > _PAIRS_PER_PROCESS) as bar:
+    with progress("ROUGE", len(pairs), "pairs") as bar:
         for part in pool(delayed(score_pairs)(chunk, mode, exceptions) for chunk in chunks):
             rows += part
             bar.update(len(part))
@@ -188,7 +188,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         RougeArguments,
         argv,
         "Score summaries, one a line, by ROUGE; prints F measures in percent.",
-        prog="python -m utils.metrics.rouge",
     )
     references = read_lines(args.references)
     systems = {path: read_lines(path, blank=True) for path in (args.predictions, args.compare) if path is not None}

@@ -120,6 +120,5 @@ def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
         "where it was when it is started again: what it had predicted lies in\n"
         "SAVE_DIR/.SPLIT_progress until the results are written. A run that was finished\n"
         "is predicted again. Hyphens in names of options stand for underscores.",
-        prog="run_eval.py",
         parts={"task_options": task.EvalOptions},
     )

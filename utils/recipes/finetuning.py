@@ -59,7 +59,7 @@ def run(args: FinetuneArguments) -> None:
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
     test = task.read("test", for_scoring=True) if args.run.do_predict else None
-    writable_folder("--output_dir", output_dir)
+    writable_folder("--output_dir", output_dir, log="log.txt")
     start_log(file=output_dir / "log.txt")
     quieten_lightning()
     logger.info("writing to %s", output_dir)

@@ -120,7 +120,6 @@ def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArgum
         FinetuneArguments,
         argv,
         "Fine-tune BART and score it.",
-        prog="finetune.py",
         parts={
             "run": RunOptions,
             "data": DataOptions,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import os
+import select
 import socket
+import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import uvicorn
@@ -19,10 +24,11 @@ logger = logging.getLogger("utils.serving")
 # oneDNN keeps compiled kernels, each for some shapes. Requests keep bringing new shapes, and at its own limit of 1024
 # kernels they take 200 MB.
 KERNELS_KEPT = "128"
+TICK = 0.05  # seconds
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address but does not listen yet, so that clients are refused.
+    """A socket that holds an address but does not listen yet, so that clients are refused.
 
     Raises:
         InputError: the address cannot be used.
@@ -31,17 +37,20 @@ def bound_socket(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        # Two sockets that both allow reuse could be bound to one port as long as neither listens.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except (OSError, UnicodeError) as error:
         bound.close()
         raise InputError(f"--host is {host}, --port is {port}: cannot listen there ({error})") from None
     return bound
 
 
-def server_of(service: Service) -> uvicorn.Server:
-    """A server that, once it runs on a socket, answers until SIGTERM or SIGINT."""
-    args = service.args
-    return uvicorn.Server(
-        uvicorn.Config(
+class Server(uvicorn.Server):
+    """Answers until SIGTERM or SIGINT, and then finishes what is in work. No connection is reset."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        config = uvicorn.Config(
             create_app(service),
             http="h11",
             ws="none",
@@ -49,14 +58,31 @@ def server_of(service: Service) -> uvicorn.Server:
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=args.max_clients + 1,  # the limit refuses the connection that reaches it
-            timeout_graceful_shutdown=args.drain_seconds,
         )
-    )
+        super().__init__(config)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End; until all that is in work is answered, new requests are told so."""
+        self.service.ending = True
+        end = time.monotonic() + self.service.args.drain_seconds
+        while self.service.in_work and not self.force_exit and time.monotonic() < end:
+            await asyncio.sleep(TICK)
+        # A connection that nobody has accepted would be reset when its socket closes.
+        while select.select(sockets or [], [], [], 0)[0]:
+            await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
+        # Connections just accepted, and those that are kept, may have a request on its way.
+        for _ in range(10):
+            await asyncio.sleep(TICK)
+            if not self.server_state.connections:
+                break
+        self.config.timeout_graceful_shutdown = max(0, math.ceil(end - time.monotonic()))
+        await super().shutdown(sockets)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(ServeArguments, argv, "Serve summaries over HTTP.", prog="python -m utils.serving")
+    args = parse_dataclass(ServeArguments, argv, "Serve summaries over HTTP.")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when torch first computes
     # The decoding thread sets this too. If only that thread does, memory grows by 60 MB in 19,200 requests; if both do,
@@ -64,12 +90,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     bound = bound_socket(args.host, args.port)
-    server = server_of(Service(*args.load(), args))
+    logger.info("loading %s ...", args.model)
+    server = Server(Service(*args.load(), args))
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier service's connections may linger
     bound.listen()
     host, port = bound.getsockname()[:2]
     logger.info("listening at http://%s:%d", f"[{host}]" if ":" in host else host, port)
     server.run(sockets=[bound])
 
 
+command = partial(run_main, main)
+
 if __name__ == "__main__":
-    run_main(main)
+    command()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import hmac
 import ipaddress
 import re
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import prometheus_client as prometheus
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ValidationError
 
 from bart.errors import InputError
@@ -29,15 +32,18 @@ from utils.serving.requests import Failure, Summaries, request_model, told
 from utils.summarize import Rounds
 
 Message = MutableMapping[str, Any]  # of ASGI
+Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-# Threads that turn texts to ids and back. Most of that is Python, of which only one thread runs at a time; a second one
-# lets short texts pass a long one.
-TEXT_THREADS = 2
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+LONG_TEXT = 1 << 16  # characters, of all texts of a request; a megabyte takes seconds to split
+DISCARD_SECONDS = 1
 TRIM_SECONDS = 5
 CLOSING_SECONDS = 3  # for the decoding thread to end its step
 CLIENT_LEFT = 499  # nginx's status for a request whose client did not wait for the answer
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
 PATHS = ("/summarize", "/", "/healthz", "/metrics", "/openapi.json")
+BEARER = HTTPBearer(auto_error=False, description="The key that the service was started with.")
+ENDING = ("the service is shutting down", {"Retry-After": "5"})
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 )
@@ -65,6 +71,16 @@ class Service:
             raise InputError(f"--max_source_length is {self.limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
         self.request_model = request_model(self.defaults, args, args.max_summary_length or self.positions)
+        path = Path(args.model)
+        name = "/".join((path.resolve() if path.exists() else path).parts[-2:])  # of a path not more than identifies it
+        self.about = (
+            f"{name}, {args.precision} on the {'GPU' if args.device == 'cuda' else 'CPU'}; it reads {self.limit:,} "
+            f"tokens at once and has a vocabulary of {model.config.vocab_size:,}."
+        )
+        self.in_work = 0  # requests that were let in and are not answered yet
+        self.ending = False  # from now on no request is let in
+        # Only one thread runs Python at a time; threads of their own let short texts pass long ones.
+        self.text_threads = [ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("short", "long")]
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
         self.answers = prometheus.Counter(
@@ -100,14 +116,13 @@ class Service:
                 if left.done():
                     raise HTTPException(CLIENT_LEFT, "the client left")
                 raise HTTPException(504, f"the summary was not done within {self.args.request_timeout:g} seconds")
-            summaries, articles = work.result()
+            answer = work.result()
         finally:
             work.cancel()
             left.cancel()
         seconds = time.perf_counter() - start
         self.seconds.observe(seconds)
-        content = {"summaries": summaries} if wanted.text is None else {"summary": summaries[0]}
-        return Summaries(**content, articles=articles, seconds=round(seconds, 4))
+        return Summaries(**answer, seconds=round(seconds, 4))
 
     async def _read(self, request: Request) -> BaseModel:
         """What a request wants, read from its body within limits of time and size."""
@@ -138,8 +153,8 @@ class Service:
         except ValidationError as error:
             raise HTTPException(*told(error, list(self.request_model.model_fields))) from None
 
-    async def _summarize(self, wanted: BaseModel) -> tuple[list[str], int]:
-        """The summaries, and the number of articles decoded for them."""
+    async def _summarize(self, wanted: BaseModel) -> dict[str, Any]:
+        """The fields of the answer, but for the time."""
         texts = wanted.texts or [wanted.text]
         others = {"text", "texts", "long_documents", "drop_repeated_sentences"}
         given = wanted.model_dump(exclude=others, exclude_unset=True, exclude_none=True)
@@ -150,32 +165,30 @@ class Service:
         if config.min_length > longest:
             raise InputError(f"min_length is {config.min_length}; allowed: at most max_length ({longest})")
         long_documents = wanted.long_documents or self.args.long_documents
-        rounds = await asyncio.to_thread(self._first_round, texts, long_documents, bool(wanted.drop_repeated_sentences))
+        thread = self.text_threads[sum(map(len, texts)) > LONG_TEXT]
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
+        drop = bool(wanted.drop_repeated_sentences)
+        rounds = await in_thread(Rounds, texts, self.tokenizer, self.positions, long_documents, self.limit, drop)
+        tokens, windows = zip(*rounds.parts.values(), strict=True)
+        cut_tokens = [max(0, count - self.limit) for count in tokens] if long_documents == "cut" else []
         articles = 0
         while rounds.windows:
-            # A request is not refused in its second round.
-            outputs = await self._decoded(rounds.windows, options, limited=articles == 0)
+            # A document needs room in the queue for one of its windows: they take turns with other requests. A request
+            # is not refused in its second round.
+            outputs = await self._decoded(rounds.windows, options, counted=0 if articles else len(texts))
             articles += len(outputs)
-            await asyncio.to_thread(rounds.proceed, outputs)
-        return rounds.summaries, articles
-
-    def _first_round(self, texts: list[str], long_documents: str, drop_repeated_sentences: bool) -> Rounds:
-        most = self.args.max_articles_per_request
-        # Splitting takes ten times as long as counting, so texts that are far too long are not split.
-        if long_documents in ("join", "resummarize") and sum(map(len, texts)) > most * self.limit:
-            # Windows do not hold the white space between them.
-            tokens = sum(map(len, self.tokenizer([" ".join(text.split()) for text in texts])["input_ids"]))
-            if tokens > most * self.limit:
-                raise HTTPException(413, f"the request has {tokens} tokens; allowed: {most} windows of {self.limit}")
-        rounds = Rounds(texts, self.tokenizer, self.positions, long_documents, self.limit, drop_repeated_sentences)
-        if len(rounds.windows) > most:
-            raise HTTPException(413, f"the request makes {len(rounds.windows)} windows; allowed: at most {most}")
-        return rounds
+            await in_thread(rounds.proceed, outputs)
+        return {
+            **({"summaries": rounds.summaries} if wanted.text is None else {"summary": rounds.summaries[0]}),
+            "articles": articles,
+            "windows": windows if max(windows) > 1 else None,
+            "cut_tokens": cut_tokens if any(cut_tokens) else None,
+        }
 
     async def _decoded(
-        self, windows: Sequence[Sequence[int]], options: dict[str, Any], limited: bool
+        self, windows: Sequence[Sequence[int]], options: dict[str, Any], counted: int
     ) -> list[list[int]]:
-        futures = self.engine.submit(windows, options, limited=limited)
+        futures = self.engine.submit(windows, options, counted=counted)
         try:
             return await asyncio.gather(*map(asyncio.wrap_future, futures))
         finally:
@@ -205,20 +218,32 @@ def failure(status: int, message: str, headers: dict[str, str] | None = None) ->
     return JSONResponse({"error": message}, status, headers)
 
 
+async def _refuse_at_the_end(scope: Message, receive: Receive, send: Send) -> None:
+    async def discard_body() -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    # A connection that is closed while a body arrives is reset, and the answer may be lost.
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(discard_body(), DISCARD_SECONDS)
+    await failure(503, *ENDING)(scope, receive, send)
+
+
 class Gate:
-    """ASGI middleware that checks the Host header, and counts answers by path and status.
+    """ASGI middleware that lets requests in, answers HEAD like GET, and counts answers by path and status.
 
     A Host header that is not allowed is refused, because a web page whose own name was made to point to this machine
-    could read the answers. A request that the server cancels at its end gets an answer that says so.
+    could read the answers. At the service's end new requests are refused, connections are closed once they are
+    answered, and a request that the server cancels gets an answer that says so.
     """
 
-    def __init__(self, app: Callable[..., Awaitable[None]], service: Service) -> None:
+    def __init__(self, app: App, service: Service) -> None:
         self.app = app
-        self.answers = service.answers
+        self.service = service
         allowed = map(str.lower, service.args.allowed_hosts)
         self.names = {"localhost", socket.gethostname().lower(), service.args.host, *allowed}
 
-    async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -227,20 +252,35 @@ class Gate:
         async def counted(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
+            if service.ending and "status" in message:
+                message["headers"].append((b"connection", b"close"))
             await send(message)
 
+        service, app = self.service, self._app_for(scope)
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server leaves the body out
+        service.in_work += app is self.app
+        try:
+            await app(scope, receive, counted)
+        except asyncio.CancelledError:
+            await failure(503, *ENDING)(scope, receive, counted)
+        finally:
+            service.in_work -= app is self.app
+            service.answers.labels(scope["path"] if scope["path"] in PATHS else "other", str(status)).inc()
+
+    def _app_for(self, scope: Message) -> App:
+        """What answers a request: the application, or a refusal."""
+        if self.service.ending:
+            return _refuse_at_the_end
+        most = self.service.args.max_clients
+        if self.service.in_work >= most and scope["path"] != "/healthz":
+            return failure(503, f"{most} requests are in work; allowed: {most}; try again", {"Retry-After": "1"})
         # Browsers always send the header, and old health checks do not.
         host = re.sub(r":\d*$", "", Request(scope).headers.get("host", "localhost")).lower()
-        try:
-            if self._is_allowed(host):
-                await self.app(scope, receive, counted)
-            else:
-                allowed = f"IP addresses, {', '.join(sorted(self.names))}; --allowed_hosts of the service adds names"
-                await failure(400, f"Host is {host[:80]!r}; allowed: {allowed}")(scope, receive, counted)
-        except asyncio.CancelledError:
-            await failure(503, "the service is shutting down", {"Retry-After": "5"})(scope, receive, counted)
-        finally:
-            self.answers.labels(scope["path"] if scope["path"] in PATHS else "other", str(status)).inc()
+        if self._is_allowed(host):
+            return self.app
+        allowed = f"IP addresses, {', '.join(sorted(self.names))}; --allowed_hosts of the service adds names"
+        return failure(400, f"Host is {host[:80]!r}; allowed: {allowed}")
 
     def _is_allowed(self, host: str) -> bool:
         try:
@@ -255,13 +295,23 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text"))
+        # Every thread that allocates has an arena of its own, so memory is returned in a thread that is there anyway.
+        asyncio.get_running_loop().set_default_executor(service.text_threads[0])
         trimming = asyncio.ensure_future(_give_back_memory())
         service.engine.thread.start()
         yield
         service.engine.stop()
         trimming.cancel()
         await asyncio.to_thread(service.engine.thread.join, CLOSING_SECONDS)
+
+    key = service.args.key
+
+    async def with_key(sent: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
+        if sent is None or not hmac.compare_digest(sent.credentials.encode(), key.encode()):
+            message = "the API key is missing or wrong; allowed: the service's, as 'Authorization: Bearer KEY'"
+            raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
+
+    guards = [] if key is None else [Depends(with_key)]
 
     async def refused(request: Request, error: Any) -> Response:
         if isinstance(error, tuple(ANSWERS)):
@@ -274,6 +324,7 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(
         title="BART summaries",
+        description=service.about,
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
@@ -284,6 +335,7 @@ def create_app(service: Service) -> FastAPI:
 
     @app.post(
         "/summarize",
+        dependencies=guards,
         response_model_exclude_none=True,
         responses={"default": {"model": Failure, "description": "No summary; the error says why."}},
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
@@ -302,7 +354,7 @@ def create_app(service: Service) -> FastAPI:
         content = {"status": "failed" if engine.ended else "ok", "queue": engine.waiting, "batch": engine.in_work}
         return JSONResponse(content, 500 if engine.ended else 200)
 
-    @app.get("/metrics")
+    @app.get("/metrics", dependencies=guards)
     async def metrics() -> Response:
         """Prometheus's text format."""
         return Response(prometheus.generate_latest(service.registry), media_type=prometheus.CONTENT_TYPE_LATEST)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 
 from bart.errors import InputError
@@ -9,6 +11,7 @@ from utils.cli import option
 from utils.summarize import MODEL, SummarizerArguments
 
 LIMITS, SERVER = "limits", "server"
+API_KEY = "BART_API_KEY"
 
 
 @dataclass(frozen=True)
@@ -19,17 +22,15 @@ class ServeArguments(SummarizerArguments):
     batch_size: int = option(32, section=MODEL, least=1, help="articles decoded at once; halved if memory runs out")
 
     max_body_bytes: int = option(1 << 20, section=LIMITS, least=1, help="bytes of a request's body")
-    max_articles_per_request: int = option(
-        64, section=LIMITS, least=1, help="articles of a request; each window of a long document counts as one"
-    )
-    max_queue: int = option(256, section=LIMITS, least=1, help="articles that wait for a place in the batch")
+    max_articles_per_request: int = option(64, section=LIMITS, least=1, help="articles of a request, however long")
+    max_queue: int = option(256, section=LIMITS, least=1, help="articles that wait, however long each of them is")
     max_option_sets: int = option(
         8,
         section=LIMITS,
         least=1,
         help="different sets of decoding options that may wait at once, because each is decoded in batches of its own",
     )
-    max_clients: int = option(512, section=LIMITS, least=1, help="connections that are open at once")
+    max_clients: int = option(512, section=LIMITS, least=1, help="requests that are answered at once")
     max_beams: int = option(8, section=LIMITS, least=1, help="num_beams that a request may ask for")
     max_summary_length: int | None = option(
         None, section=LIMITS, least=2, help="max_length that a request may ask for; by default the model's positions"
@@ -47,14 +48,26 @@ class ServeArguments(SummarizerArguments):
         help="further names by which clients call the service in the Host header, such as *.example.com; IP addresses, "
         "localhost and the machine's own name are always allowed",
     )
+    api_key: str | None = option(
+        None,
+        section=SERVER,
+        help=f"key that requests must carry; in {API_KEY} other users of the machine do not see it",
+    )
     drain_seconds: int = option(
         30, section=SERVER, least=0, help="seconds after SIGTERM in which requests that are in work are answered"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (key := self.key) is not None and not re.fullmatch("[!-~]+", key):
+            raise InputError(f"--api_key or {API_KEY} has {len(key)} characters; allowed: visible ASCII, no spaces")
         if self.max_queue < self.max_articles_per_request:
             raise InputError(
                 f"--max_queue is {self.max_queue}; allowed: at least --max_articles_per_request "
                 f"({self.max_articles_per_request}), or a request of that size could never be answered"
             )
+
+    @property
+    def key(self) -> str | None:
+        """The key that requests must carry, if any."""
+        return os.environ.get(API_KEY) if self.api_key is None else self.api_key

@@ -35,6 +35,7 @@ class DecodingFailed(Exception):
 class _Article:
     source: Sequence[int]
     turn: int  # articles with equal options are decoded in the order of their turns
+    counted: bool  # whether it takes room in the queue
     result: Future[list[int]] = field(default_factory=Future)
 
     def claim(self) -> bool:
@@ -60,7 +61,7 @@ class Engine:
     Args:
         model: in eval mode; nobody else may use it.
         batch_size: articles decoded at once.
-        max_queue: articles that may wait for a place.
+        max_queue: articles that may wait for a place, of those that are counted.
         max_option_sets: different sets of options that may wait, apart from the model's own.
         threads: that torch computes with; None leaves it to torch.
         on_generated: called with the number of ids generated for each article.
@@ -96,10 +97,9 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Articles that wait for a place in the batch; those whose clients have left are forgotten here."""
+        """Articles that wait for a place in the batch."""
         with self._changed:
-            left = {options: [a for a in queue if not a.result.cancelled()] for options, queue in self._queues.items()}
-            self._queues = {options: queue for options, queue in left.items() if queue}
+            self._forget_cancelled()
             return sum(map(len, self._queues.values()))
 
     @property
@@ -108,14 +108,15 @@ class Engine:
         return len(self._in_work)
 
     def submit(
-        self, sources: Sequence[Sequence[int]], options: Mapping[str, Any], *, limited: bool = True
+        self, sources: Sequence[Sequence[int]], options: Mapping[str, Any], *, counted: int | None = None
     ) -> list[Future[list[int]]]:
         """Queue the articles of a request.
 
         Args:
             sources: ids of each article, without padding.
             options: of generation.
-            limited: whether the limits of the queue hold for them.
+            counted: how many of them, the first ones, take room in the queue; by default all. The limits do not hold
+                for a request of which none do.
 
         Returns:
             For each article a future of the ids generated, or of DecodingFailed. An article whose future is cancelled
@@ -126,22 +127,24 @@ class Engine:
             DecodingFailed: the engine has ended.
         """
         key = tuple(sorted(options.items()))
+        counted = len(sources) if counted is None else counted
         with self._changed:
             if self.ended:
                 raise DecodingFailed
-            waiting = self.waiting
-            if limited and waiting + len(sources) > self.max_queue:
+            self._forget_cancelled()
+            waiting = sum(article.counted for queue in self._queues.values() for article in queue)
+            if counted and waiting + counted > self.max_queue:
                 raise Busy(
-                    f"{waiting} articles wait and this request has {len(sources)}; allowed: {self.max_queue}; try again"
+                    f"{waiting} articles wait and this request has {counted}; allowed: {self.max_queue}; try again"
                 )
             others = self._queues.keys() - {(), key}
-            if limited and key and len(others) >= self.max_option_sets:
+            if counted and key and len(others) >= self.max_option_sets:
                 raise Busy(
                     f"requests with {len(others)} other sets of decoding options wait; allowed: "
                     f"{self.max_option_sets}; try again, or without options"
                 )
             # Requests take turns: the first article of this one comes before the second of those that wait already.
-            articles = [_Article(source, turn) for turn, source in enumerate(sources, self._turn + 1)]
+            articles = [_Article(ids, self._turn + 1 + place, place < counted) for place, ids in enumerate(sources)]
             self._queues[key] = sorted([*self._queues.get(key, ()), *articles], key=lambda article: article.turn)
             self._changed.notify()
         return [article.result for article in articles]
@@ -151,6 +154,11 @@ class Engine:
         with self._changed:
             self.ended = True
             self._changed.notify()
+
+    def _forget_cancelled(self) -> None:
+        """Remove the articles whose clients have left from the queue. The lock is held."""
+        left = {options: [a for a in queue if not a.result.cancelled()] for options, queue in self._queues.items()}
+        self._queues = {options: queue for options, queue in left.items() if queue}
 
     def _run(self) -> None:
         if self.threads is not None:

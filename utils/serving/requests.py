@@ -63,6 +63,8 @@ class Summaries(BaseModel):
     summary: str | None = None
     summaries: list[str] | None = None
     articles: int = Field(description="Articles decoded; each window of a long document counts as one.")
+    windows: list[int] | None = Field(None, description="Windows of each text; absent if each has one.")
+    cut_tokens: list[int] | None = Field(None, description="Tokens left out of each text; absent if there are none.")
     seconds: float
 
 

@@ -70,6 +70,10 @@ class Task(ABC, Generic[Options]):
         """The figure by which the best checkpoint is chosen where the command line names none."""
         return next(iter(self.figures), "loss")
 
+    def validation_name(self, figure: str) -> str:
+        """What logs call a figure of validation. It tells where the figure is not computed as scoring does it."""
+        return f"val_{figure}"
+
     # ---- Data
 
     @abstractmethod

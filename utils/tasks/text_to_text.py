@@ -143,6 +143,9 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
             names = ("max_source", "max_target", "val_max_target", "test_max_target", "eval_max_gen")
             check_lengths(config, **{f"{n}_length": getattr(options, f"{n}_length") for n in names})
 
+    def validation_name(self, figure: str) -> str:
+        return super().validation_name(figure) + "_forced" * (self.options.eval_beams == 0 and figure != "loss")
+
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
         """The `figures` of each example."""
         return {}

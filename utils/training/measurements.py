@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
+from torch import Tensor
 
 from utils.data.batches import Batch
+from utils.figures import figure
 from utils.memory import peak_memory_gb
+from utils.progress import IN_ONE_LINE, IN_THE_LINE, progress
 from utils.training.callbacks import CountSkippedSteps
 
 logger = logging.getLogger(__name__)
 Stamp = float | torch.cuda.Event
 PERCENTILES = (50, 95, 99)
-SHOWN = ("train_loss", "lr", "grad_norm", "tokens_per_second", "skipped_steps")  # of training, in a line of progress
 
 
 def stamp(device: torch.device) -> Stamp:
@@ -49,9 +52,10 @@ def step_time_percentiles(times: list[float]) -> dict[str, float]:
 class Measurements(Callback):
     """Logs at every logging interval and at the end, over all processes: loss, rate, gradient norm, speed, memory.
 
-    `train_loss`, `lr` and `grad_norm` (before clipping) are those of the interval's last step. `tokens_per_second`
-    counts tokens without padding. The time of a step includes the loading of its batches, but neither validation nor
-    the writing of checkpoints: it ends before those, and `StartClock` starts the next one after them.
+    `train_loss` is the mean of the interval's steps; `lr` and `grad_norm` (before clipping) are those of its last one.
+    `tokens_per_second` counts tokens without padding. The time of a step includes the loading of its batches, but
+    neither validation nor the writing of checkpoints: it ends before those, and `StartClock` starts the next one after
+    them.
 
     Args:
         every: optimizer steps of an interval.
@@ -59,43 +63,83 @@ class Measurements(Callback):
 
     def __init__(self, every: int) -> None:
         self.every = every
+        self.line = progress[Any]("step", None, "", wait=0, every=math.inf)  # the log has the intervals
+        self.shown: list[str] = []  # in the line, of the last interval
         self.started_at = time.perf_counter()
         self.since: Stamp = 0.0
         # Of the interval under way, on this process.
         self.steps: list[tuple[Stamp, Stamp]] = []
+        self.losses: list[Tensor | float] = []
         self.tokens = self.samples = 0
         # Of the run so far, over all processes.
         self.step_times: list[float] = []
         self.run_tokens = self.run_samples = self.run_seconds = 0.0
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.line.total = trainer.datamodule.total_steps
+        self.line.begin(trainer.global_step)
+        self.line.update(0)
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: list[Batch], batch_idx: int
     ) -> None:
+        self.losses.append(pl_module.train_loss)
         self.steps.append((self.since, stamp(pl_module.device)))
         self.tokens += sum(part.tokens for part in batch if part.counts)
         self.samples += sum(len(part) for part in batch if part.counts)
-        if trainer.global_step % self.every and trainer.global_step < trainer.datamodule.total_steps:
-            return
-        metrics = {"train_loss": pl_module.train_loss, "lr": pl_module.lr, "grad_norm": pl_module.grad_norm}
-        metrics |= self._close_interval(trainer, pl_module)
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
-        if scaler is not None:
-            metrics |= {"loss_scale": scaler.get_scale(), "skipped_steps": float(_of(CountSkippedSteps, trainer).count)}
-        epoch = trainer.datamodule.epoch(trainer.global_step)
-        head = f"step {trainer.global_step}/{trainer.datamodule.total_steps} (epoch {epoch})"
-        write_metrics(trainer, metrics, head, SHOWN)
+        step, total, interval = trainer.global_step, trainer.datamodule.total_steps, trainer.val_check_batch
+        closes = step % self.every == 0 or step >= total
+        if closes:
+            values = self._close_interval(trainer, pl_module)
+            values |= {"lr": pl_module.lr, "grad_norm": float(pl_module.grad_norm)}
+            if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
+                skipped = float(_of(CountSkippedSteps, trainer).count)
+                values |= {"loss_scale": scaler.get_scale(), "skipped_steps": skipped}
+            write_metrics(trainer, values)
+            self.shown = [named("train_loss", values), figure("tokens_per_second", values["tokens_per_second"])]
+        self.line.notes = [*self.shown, f"val in {min(interval - step % interval, total - step):,}"]
+        self.line.update(step - self.line.done)
+        if closes and trainer.is_global_zero:
+            others = [named(name, values) for name in ("lr", "grad_norm", "skipped_steps") if values.get(name)]
+            logger.info("  ".join([self.line.text(), *others]), extra=IN_THE_LINE)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.line.notes = ["validating"]
+        self.line.update(0, at_once=True)
+
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
+    ) -> None:
+        batches = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
+        self.line.notes = [f"validating {batch_idx + 1:,}/{sum(batches):,}"]
+        self.line.update(0)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:
-            metrics = {name: value for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
-            write_metrics(trainer, metrics, f"step {trainer.global_step} validation", metrics)
+            metrics = trainer.callback_metrics.items()
+            values = {name: float(value) for name, value in metrics if name.startswith("val_")}
+            write_metrics(trainer, values)
+            if trainer.is_global_zero:
+                parts = [f"val {trainer.global_step:,}", *(named(name, values) for name in values)]
+                logger.info("  ".join(parts), extra=IN_ONE_LINE)
+        self.line.notes = self.shown
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.line.__exit__()
         if self.steps:
             self._close_interval(trainer, pl_module)
 
+    def on_exception(self, *_: Any) -> None:
+        self.line.__exit__()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": [float(loss) for loss in self.losses]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.losses = state_dict["losses"]
+
     def _close_interval(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, float]:
-        """The interval's speed and memory; waits for the device, and reduces over processes."""
+        """The interval's loss, speed and memory; waits for the device, and reduces over processes."""
         device, strategy = pl_module.device, trainer.strategy
         times = [seconds(*step) for step in self.steps]
         totals = torch.tensor([self.tokens, self.samples], dtype=torch.float64, device=device)
@@ -103,12 +147,14 @@ class Measurements(Callback):
         worst = torch.tensor([peak_memory_gb(device), sum(times), *times], dtype=torch.float64, device=device)
         tokens, samples = strategy.reduce(totals, reduce_op="sum").tolist()
         peak, elapsed, *times = strategy.reduce(worst, reduce_op="max").tolist()
-        self.steps, self.tokens, self.samples = [], 0, 0
+        self.train_loss = sum(map(float, self.losses)) / len(self.losses)
+        self.steps, self.losses, self.tokens, self.samples = [], [], 0, 0
         self.step_times += times
         self.run_tokens += tokens
         self.run_samples += samples
         self.run_seconds += elapsed
         return {
+            "train_loss": self.train_loss,
             "tokens_per_second": tokens / elapsed,
             "samples_per_second": samples / elapsed,
             **step_time_percentiles(times),
@@ -131,17 +177,16 @@ class StartClock(Checkpoint):
     on_train_start = on_train_batch_end = on_validation_end = _start
 
 
-def write_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any], head: str, shown: Collection[str]) -> None:
-    """Write metrics to all loggers, as of the last optimizer step, and those shown as a line of progress.
+def named(name: str, values: Mapping[str, float]) -> str:
+    """A figure with its name, short enough for a line of several."""
+    return f"{name.removeprefix('train_').removeprefix('val_')} {figure(name, values[name])}"
 
-    Waits for the device.
-    """
+
+def write_metrics(trainer: pl.Trainer, values: Mapping[str, float]) -> None:
+    """Write metrics to all loggers, as of the last optimizer step."""
     step = trainer.global_step
-    values = {name: float(value) for name, value in metrics.items()} | {"epoch": trainer.datamodule.epoch(step)}
-    if trainer.is_global_zero:
-        logger.info("%s  %s", head, "  ".join(f"{name} {values[name]:.4g}" for name in shown if name in values))
     for each in trainer.loggers:
-        each.log_metrics(values, step - 1)  # files count steps from 0
+        each.log_metrics({**values, "epoch": trainer.datamodule.epoch(step)}, step - 1)  # files count steps from 0
         each.save()
 
 
@@ -170,7 +215,7 @@ def run_summary(trainer: pl.Trainer, checkpoints: ModelCheckpoint, best: Path) -
             "samples_per_second": measured.run_samples / measured.run_seconds,
             "tokens_per_second": measured.run_tokens / measured.run_seconds,
             **step_time_percentiles(measured.step_times),
-            "train_loss": float(trainer.lightning_module.train_loss),
+            "train_loss": measured.train_loss,
         }
     if last is not None:
         summary[f"last_{metric}"] = float(last)

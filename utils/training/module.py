@@ -145,7 +145,7 @@ class TrainingModule(pl.LightningModule):
         self.keep_whole(False)
         figures = self.task.figures_of(self._summed(self.sums).tolist())
         # For the callbacks; Measurements writes the files.
-        values = {f"val_{name}": value for name, value in figures.items()}
+        values = {self.task.validation_name(name): value for name, value in figures.items()}
         values["epoch"] = self.trainer.datamodule.epoch(self.trainer.global_step)  # for names of checkpoints
         self.log_dict(values, logger=False)
 

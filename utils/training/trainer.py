@@ -23,6 +23,7 @@ from bart.errors import InputError
 from bart.hub import EXPORT
 from utils.data.batches import padded_length
 from utils.distributed import lost_peers_named
+from utils.figures import figure, label
 from utils.memory import keep_freed_memory
 from utils.progress import is_first
 from utils.tasks.task import Task
@@ -65,11 +66,11 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     trainer = build_trainer(plan, model, data, callbacks)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     logger.info(
-        "training %.1f M of %.1f M parameters on %s for %d steps of %s%.0f examples",
+        "training %.1f M of %.1f M parameters on %s for %s steps of %s%.0f examples",
         trained / 1e6,
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
-        f"the stream {data.train.name}" if data.streams else f"{len(data.train)} examples",
-        data.total_steps,
+        f"the stream {data.train.name}" if data.streams else f"{len(data.train):,} examples",
+        f"{data.total_steps:,}",
         "about " if data.options.max_tokens_per_batch else "",
         data.examples_per_step,
     )
@@ -81,14 +82,20 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
                 task.export(best, output_dir / EXPORT)
                 summary = run_summary(trainer, checkpoints, best)
                 (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-                shown = [(name, f"{v:.6g}" if isinstance(v, float) else v) for name, v in summary.items()]
-                table = tabulate([*shown, ("best_model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
+                shown = [(label(name), figure(name, value)) for name, value in summary.items()]
+                table = tabulate([*shown, ("best model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
                 logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
     except Exception:
         if trainer.strategy.launcher is not None:  # the processes that this one started would wait for it
             trainer.strategy.launcher.kill(signal.SIGKILL)
         raise
+
+
+class _TensorBoard(TensorBoardLogger):
+    def save(self) -> None:
+        """Write what was logged, without Lightning's hparams.yaml, which would be empty."""
+        self.experiment.flush()
 
 
 def check_plan(plan: Plan, data: TrainingData) -> None:
@@ -147,7 +154,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
         # Lightning's own requeueing would write checkpoints in the midst of a step, and resume from them unasked.
         plugins.append(SLURMEnvironment(auto_requeue=False))
     folder = run.output_dir
-    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, TensorBoardLogger)]
+    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, _TensorBoard)]
     if run.wandb_project is not None:
         loggers.append(WandbLogger(project=run.wandb_project, save_dir=folder, config=dict(plan.settings)))
     trainer = pl.Trainer(
@@ -176,7 +183,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
 def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCheckpoint, list[Callback]]:
     """The checkpoint callback, and the list of all."""
     run = plan.run
-    metric, mode = f"val_{plan.metric}", {"loss": "min", **task.figures}[plan.metric]
+    metric, mode = task.validation_name(plan.metric), {"loss": "min", **task.figures}[plan.metric]
     checkpoints = ModelCheckpoint(
         run.output_dir,
         filename="_epoch{epoch}_step{step}",

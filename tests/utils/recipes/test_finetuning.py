@@ -25,8 +25,9 @@ def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
     options = ("--max_epochs", 2, "--learning_rate", 1e-3, "--val_check_interval", 0.5, "--do_predict")
     output = train("run", *options)
     names = {path.name for path in output.iterdir()}
-    assert {"arguments.yaml", "environment.json", "log.txt", "metrics.csv", "last.ckpt", "export"} <= names
+    assert {"arguments.yaml", "environment.json", "metrics.csv", "last.ckpt", "export"} <= names
     assert {"train_summary.json", "test_generations.txt", "test_scores.json", "report.html"} <= names
+    assert "hparams.yaml" not in names
     assert any(name.startswith("events.out.tfevents") for name in names)
     summary = json.loads((output / "train_summary.json").read_text())
     assert summary["steps"] == len(rows(output)) == 12  # 22 examples in batches of 4, twice

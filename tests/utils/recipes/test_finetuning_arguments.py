@@ -211,6 +211,12 @@ def test_the_metric_of_the_best_checkpoint_follows_the_task_and_eval_beams() -> 
     assert metric("--task", "translation") == "loss"
 
 
+@pytest.mark.parametrize(("beams", "name"), [("0", "val_rouge2_forced"), ("1", "val_rouge2")])
+def test_teacher_forced_scores_of_validation_are_called_so(beams: str, name: str) -> None:
+    task = parse("--config_path", str(ROOT / "configs/config.json"), "--eval_beams", beams).make_task()
+    assert (task.validation_name("rouge2"), task.validation_name("loss")) == (name, "val_loss")
+
+
 @pytest.mark.parametrize("parse", [parse_finetune_arguments, parse_eval_arguments])
 def test_help_reads_well_in_80_columns(
     parse: Callable[[list[str]], object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,14 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from bart.errors import InputError
+from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.utils.serving.conftest import POSITIONS, Decoder
 from utils.cli import run_main
 from utils.loading import load_for_evaluation
-from utils.serving.__main__ import main
+from utils.serving.__main__ import bound_socket, main
 from utils.serving.app import Service, create_app
 from utils.serving.arguments import ServeArguments
-from utils.summarize import summarize
+from utils.summarize import Rounds, summarize
 
 JSON = {"content-type": "application/json"}
 
@@ -31,6 +34,10 @@ JSON = {"content-type": "application/json"}
 def service(export: Path, **options: Any) -> Service:
     args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
     return Service(*args.load(), args)
+
+
+def tokens(export: Path, text: str) -> int:
+    return len(BartTokenizer.from_pretrained(export)(text)["input_ids"])
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +60,28 @@ def test_summaries_are_those_of_summarize(
     expected = summarize(texts, *load_for_evaluation(export, None), **options)
     assert len(set(expected)) == 3
     answer = client.post("/summarize", json={"texts": texts, **options})
-    windows = 1 if options.get("long_documents") == "cut" else 2
-    assert answer.status_code == 200
-    assert answer.json() == {"summaries": expected, "articles": 2 + windows, "seconds": answer.json()["seconds"]}
+    is_cut = options.get("long_documents") == "cut"
+    told = {"cut_tokens": [0, tokens(export, texts[1]) - POSITIONS, 0]} if is_cut else {"windows": [1, 2, 1]}
+    seconds = answer.json()["seconds"]
+    assert answer.json() == {"summaries": expected, "articles": 3 if is_cut else 4, **told, "seconds": seconds}
     for text, summary in zip(texts, expected, strict=True):
         assert client.post("/summarize", json={"text": text, **options}).json()["summary"] == summary
+    assert client.post("/summarize", json={"text": texts[0]}).json().keys() == {"summary", "articles", "seconds"}
 
 
 def test_joined_summaries_are_summarised_again(client: TestClient, export: Path, texts: list[str]) -> None:
     options = {"long_documents": "resummarize", "max_length": 30, "min_length": 29}
     answer = client.post("/summarize", json={"text": texts[38], **options}).json()
     assert answer["summary"] == summarize(texts[38], *load_for_evaluation(export, None), **options)
-    assert answer["articles"] == 3
+    assert (answer["articles"], answer["windows"]) == (3, [2])
+
+
+def test_a_long_document_has_as_many_windows_as_it_needs(client: TestClient, export: Path) -> None:
+    """More than the articles of a request, and than the queue."""
+    text = "The cat sat on the mat. " * 400
+    answer = client.post("/summarize", json={"text": text, "num_beams": 1, "max_length": 8}).json()
+    assert answer["windows"] == [answer["articles"]]
+    assert answer["articles"] >= tokens(export, text) / POSITIONS > 10
 
 
 BAD_REQUESTS = [
@@ -85,8 +102,6 @@ BAD_REQUESTS = [
     (422, "texts is a list with 0 entries; list should have at least 1 item", {"text": None, "texts": []}),
     (422, 'texts[1] is " "; a text that is not blank is expected', {"text": None, "texts": ["a", " "]}),
     (413, "texts is a list with 5 entries; list should have at most 4 items", {"text": None, "texts": ["a"] * 5}),
-    (413, "makes 5 windows; allowed: at most 4", {"text": None, "texts": ["a", "a", "a", "cat " * 100]}),
-    (413, "tokens; allowed: 4 windows of 150", {"text": "cat " * 4000}),
     (422, "long_documents is 'refuse'", {"text": "a cat " * 200, "long_documents": "refuse"}),
     (422, "long_documents is \"drop\"; input should be 'refuse', 'cut', 'join' or", {"long_documents": "drop"}),
     (422, "unknown field 'num_beam'; allowed: text, texts, long_documents, num_beams, ", {"num_beam": 3}),
@@ -162,13 +177,39 @@ def test_the_page_and_the_description(client: TestClient) -> None:
     page = client.get("/")
     assert page.status_code == 200
     links = re.findall(r"""(?:src|href|action)=["'](?!data:)([^"']*)""", page.text)
-    assert links == ["openapi.json"]  # nothing from elsewhere
+    assert links == ["#http", "openapi.json"]  # nothing from elsewhere
     description = client.get("/openapi.json").json()
     body = description["paths"]["/summarize"]["post"]["requestBody"]["content"]["application/json"]
     fields = body["schema"]["properties"]
     assert fields["max_length"]["anyOf"][0] == {"type": "integer", "minimum": 2, "maximum": POSITIONS}
     assert fields["texts"]["anyOf"][0]["maxItems"] == 4
     assert [fields[name]["default"] for name in ("long_documents", "num_beams", "max_length")] == ["join", 2, 16]
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_a_key_is_asked_for(export: Path, by_option: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BART_API_KEY", "unused" if by_option else "s3cret")
+    app = create_app(service(export, **({"api_key": "s3cret"} if by_option else {})))
+    with TestClient(app, "http://localhost") as client:
+        for given in (None, "Bearer", "Bearer s3cre", "Bearer s3cret2", "Basic s3cret", b"Bearer \xff"):
+            headers = {} if given is None else {"authorization": given}
+            for answer in (
+                client.post("/summarize", json={"text": "A dog ran."}, headers=headers),
+                client.get("/metrics", headers=headers),
+            ):
+                assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+                message = "the API key is missing or wrong; allowed: the service's, as 'Authorization: Bearer KEY'"
+                assert answer.json() == {"error": message}
+        headers = {"authorization": "Bearer s3cret"}
+        assert client.post("/summarize", json={"text": "A dog ran."}, headers=headers).status_code == 200
+        assert client.get("/metrics", headers=headers).status_code == 200
+        for path in ("/", "/healthz", "/openapi.json"):
+            assert client.get(path).status_code == 200
+        description = client.get("/openapi.json").json()
+        [scheme] = description["components"]["securitySchemes"].values()
+        assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+        assert description["paths"]["/summarize"]["post"]["security"]
+        assert "s3cret" not in json.dumps(description)
 
 
 def test_metrics(client: TestClient) -> None:
@@ -221,6 +262,50 @@ async def health(client: httpx2.AsyncClient, queue: int, batch: int) -> None:
     """Wait until so many articles wait and are in work."""
     while (await client.get("/healthz")).json() != {"status": "ok", "queue": queue, "batch": batch}:
         await asyncio.sleep(0.002)
+
+
+def test_a_long_document_takes_turns_with_other_requests(export: Path, decoder: Decoder) -> None:
+    """And it takes one place of the queue."""
+
+    text = "The cat sat. " * 400
+    windows = math.ceil(tokens(export, text) / (POSITIONS - 2))
+
+    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
+        long = asyncio.create_task(client.post("/summarize", json={"text": text}))
+        await health(client, queue=windows - 1, batch=1)
+        short = [asyncio.create_task(client.post("/summarize", json=ARTICLE)) for _ in range(2)]
+        await asyncio.wait(short, return_when=asyncio.FIRST_COMPLETED)
+        [refused] = [task.result() for task in short if task.done()]
+        assert refused.json() == {"error": "1 articles wait and this request has 1; allowed: 1; try again"}
+        decoder.steps.release(3)  # for two windows and the short text
+        await asyncio.wait(short)
+        assert sorted(task.result().status_code for task in short) == [200, 503]
+        await health(client, queue=windows - 3, batch=1)
+        decoder.run()
+        assert (await long).json()["windows"] == [windows]
+
+    run(test, service(export, batch_size=1, max_queue=1, max_articles_per_request=1), decoder)
+
+
+def test_short_texts_pass_long_ones(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splitting a long text takes seconds."""
+    decoder.run()
+    split = threading.Event()
+
+    def rounds(texts: list[str], *others: Any) -> Rounds:
+        assert len(texts[0]) < 100 or split.wait(60)
+        return Rounds([text[:100] for text in texts], *others)
+
+    monkeypatch.setattr("utils.serving.app.Rounds", rounds)
+
+    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
+        content = {"text": "The cat sat. " * 6000}
+        long = [asyncio.create_task(client.post("/summarize", json=content)) for _ in range(3)]
+        assert (await client.post("/summarize", json=ARTICLE)).status_code == 200
+        split.set()
+        assert [(await task).status_code for task in long] == [200] * 3
+
+    run(test, service(export), decoder)
 
 
 async def never_whole() -> AsyncIterator[bytes]:
@@ -337,6 +422,8 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
         (["--max_queue", "3"], "--max_queue is 3; allowed: at least --max_articles_per_request (64)"),
         (["--max_source_length", "151"], "--max_source_length is 151; allowed: at most 150"),
         (["--host", "256.0.0.1"], "--host is 256.0.0.1, --port is 0: cannot listen there ("),
+        (["--api_key", "my key"], "--api_key or BART_API_KEY has 6 characters; allowed: visible ASCII, no spaces"),
+        (["--api_key", ""], "--api_key or BART_API_KEY has 0 characters; allowed"),
         (["--gpus", "0", "--precision", "tf32"], "--precision is tf32 and this would run on cpu; allowed there: fp32"),
     ],
 )
@@ -350,6 +437,13 @@ def test_bad_options_end_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_port_is_held_while_the_model_is_loaded() -> None:
+    with bound_socket("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(InputError, match=f"--host is 127.0.0.1, --port is {port}: cannot listen there"):
+            bound_socket("127.0.0.1", port)
 
 
 def test_a_port_in_use_is_refused_before_the_model_is_loaded() -> None:

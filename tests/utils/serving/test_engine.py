@@ -85,7 +85,7 @@ def test_many_sets_of_options_make_nobody_wait_long(engine: Engine, decoder: Dec
         engine.submit([[1]], {"length_penalty": 2.000003})
     engine.submit([[2]], penalties[0])  # joins those that wait already
     own = engine.submit([[1, 5]], {})  # the model's own options are never too many
-    engine.submit([[1]], {"length_penalty": 2.000004}, limited=False)  # the second round of a request
+    engine.submit([[1]], {"length_penalty": 2.000004}, counted=0)  # the second round of a request
     decoder.run()
     assert results(own) == [[7, 1, 5]]
     before = [options for options, sources in decoder.seen[: decoder.seen.index(({}, [[1, 5]]))]]
@@ -97,7 +97,7 @@ def test_the_queue_has_a_limit(engine: Engine, decoder: Decoder) -> None:
     last = engine.submit([[1]] * 6, {})
     with pytest.raises(Busy, match="6 articles wait and this request has 1; allowed: 6; try again"):
         engine.submit([[1]], {})
-    engine.submit([[1]], {}, limited=False)
+    engine.submit([[1]], {}, counted=0)
     assert engine.waiting == 7
     for future in last:
         future.cancel()

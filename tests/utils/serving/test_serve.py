@@ -24,7 +24,7 @@ import uvicorn
 
 from tests.utils.serving.conftest import Decoder, until
 from utils.loading import load_for_evaluation
-from utils.serving.__main__ import bound_socket, server_of
+from utils.serving.__main__ import Server, bound_socket
 from utils.serving.app import Service
 from utils.serving.arguments import ServeArguments
 from utils.summarize import summarize
@@ -53,7 +53,8 @@ async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callabl
     """Let fifty clients ask the requests one after the other.
 
     Args:
-        end: ends the service when the fiftieth answer is there.
+        end: ends the service when the fiftieth answer is there. From then on a client asks until it is told so, or
+            until it cannot connect any more; no connection may break.
 
     Returns:
         Each summary; None for requests that the service did not take any more.
@@ -65,18 +66,25 @@ async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callabl
         for number in numbers:
             try:
                 answer = await client.post("/summarize", json=requests[number])
-            except httpx2.TransportError:
+            except httpx2.ConnectError:
                 assert end is not None
+                return
+            if ended and answer.status_code == 503:
+                assert (answer.headers["connection"], answer.headers["retry-after"]) == ("close", "5")
+                assert (answer.status_code, answer.json()) == ENDING
+                refused.append(number)
                 return
             assert answer.status_code == 200, answer.text
             answers[number] = answer.json()["summary"]
-            if end is not None and len(answers) - answers.count(None) == 50:
-                end()
+            if end is not None and not ended and len(answers) - answers.count(None) >= 50:
+                ended.append(end())
 
-    # A connection that is kept may be closed by the service in the moment in which the client uses it again.
-    limits = httpx2.Limits(max_connections=50, max_keepalive_connections=0)
+    ended: list[None] = []
+    refused: list[int] = []
+    limits = httpx2.Limits(max_connections=50, max_keepalive_connections=50)
     async with httpx2.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
         await asyncio.gather(*(ask() for _ in range(50)))
+    assert refused or not ended
     return answers
 
 
@@ -94,7 +102,9 @@ def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[s
         assert asyncio.run(ask_all(address, requests * 3)) == expected * 3
         found = asyncio.run(ask_all(address, requests * 50, lambda: process.send_signal(signal.SIGTERM)))
         assert process.wait(60) == -signal.SIGTERM
-    assert "Traceback" not in (tmp_path / "log").read_text()
+    log = (tmp_path / "log").read_text()
+    assert "Traceback" not in log
+    assert log.index("loading ") < log.index("listening at http://")
     answered = [answer == right for answer, right in zip(found, expected * 50, strict=True) if answer is not None]
     assert all(answered)
     assert 50 <= len(answered) < len(found)
@@ -116,7 +126,7 @@ def server_thread(export: Path, **options: Any) -> Iterator[tuple[uvicorn.Server
     args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
     bound = bound_socket("127.0.0.1", 0)
     address = "http://127.0.0.1:{1}".format(*bound.getsockname())
-    server = server_of(Service(*args.load(), args))
+    server = Server(Service(*args.load(), args))
     thread = threading.Thread(target=server.run, args=[[bound]])
     thread.start()
     try:
@@ -151,15 +161,20 @@ def in_work(address: str, queue: int, batch: int) -> None:
 
 def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
     with server_thread(export, batch_size=1, drain_seconds=60) as (server, address):
+        kept = httpx2.Client(base_url=address)
+        kept.get("/healthz")
         idle = socket.create_connection(("127.0.0.1", httpx2.URL(address).port), timeout=60)
         work = [sent(address, {"text": "A dog ran."}) for _ in range(5)]
         in_work(address, queue=4, batch=1)
         server.should_exit = True
-        assert idle.recv(10) == b""
-        with pytest.raises(httpx2.ConnectError):  # what is new goes elsewhere
-            httpx2.post(f"{address}/summarize", json={"text": "A cat sat."})
+        until(lambda: httpx2.get(f"{address}/healthz").status_code == 503)
+        answers = [kept.post("/summarize", json={"text": "A cat sat." * 5000}), httpx2.get(f"{address}/metrics")]
+        for refused in answers:
+            assert (refused.status_code, refused.json()) == ENDING
+            assert (refused.headers["connection"], refused.headers["retry-after"]) == ("close", "5")
         decoder.run()
         assert [answer(connection)[0] for connection in work] == [200] * 5
+        assert idle.recv(10) == b""
 
 
 def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,37 +189,99 @@ def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, mo
     decoder.run()
 
 
-def test_connections_have_a_limit(export: Path) -> None:
+def test_requests_in_work_have_a_limit(export: Path) -> None:
     with server_thread(export, max_clients=1) as (_, address):
         held = sent(address, {"text": "A dog ran."}, missing=10)
-        until(lambda: httpx2.get(f"{address}/healthz").status_code == 503)
+        until(lambda: httpx2.get(f"{address}/metrics").status_code == 503)
+        assert httpx2.get(f"{address}/metrics").json() == {"error": "1 requests are in work; allowed: 1; try again"}
+        assert httpx2.get(f"{address}/healthz").status_code == 200
         held.close()
-        until(lambda: httpx2.get(f"{address}/healthz").status_code == 200)
+        until(lambda: httpx2.get(f"{address}/metrics").status_code == 200)
 
 
-def test_the_page_in_a_browser(export: Path) -> None:
+def test_head_is_get_without_a_body(export: Path) -> None:
+    with server_thread(export) as (_, address):
+        for path in ("/", "/healthz", "/openapi.json", "/metrics", "/summarize", "/no"):
+            head, get = httpx2.head(f"{address}{path}"), httpx2.get(f"{address}{path}")
+            assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
+            assert head.content == b"" != get.content
+
+
+# Words that stand on more than one line, and elements that are wider than their place
+BROKEN = """() => {
+  const found = [];
+  const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (nodes.nextNode()) {
+    const range = document.createRange();
+    for (const word of nodes.currentNode.data.matchAll(/\\S+/g)) {
+      range.setStart(nodes.currentNode, word.index);
+      range.setEnd(nodes.currentNode, word.index + word[0].length);
+      if (range.getClientRects().length > 1) found.push(word[0]);
+    }
+  }
+  for (const element of document.querySelectorAll("html, body *:not(script, option)")) {
+    if (element.scrollWidth > Math.max(element.clientWidth, element.offsetWidth)) found.push(element.outerHTML);
+  }
+  return found;
+}"""
+
+
+def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         pytest.skip("no Chromium is installed")
+    expect = playwright.expect
     options = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's own sandbox does not run as root
-    with server_thread(export, max_beams=4) as (_, address), playwright.sync_playwright() as started:
+    with (
+        server_thread(export, max_beams=4, api_key="s3cret") as (_, address),
+        playwright.sync_playwright() as started,
+    ):
         browser = started.chromium.launch(executable_path=path, args=options)
-        page = browser.new_page()
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.context.grant_permissions(["clipboard-read"])
         problems: list[str] = []
         page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(address)
-        page.fill("#text", "A dog ran.")
+        expect(page.locator("#about")).to_have_text(
+            f"{export.parent.name}/{export.name}, fp32 on the CPU; it reads 150 tokens at once and has a vocabulary of 300."
+        )
+        expect(page.locator("#num_beams")).to_have_attribute("placeholder", "2")
+        expect(page.locator("#max_length")).to_have_attribute("placeholder", "16")
+        expect(page.locator("#long_documents option").first).to_have_text("join")
+        expect(page.locator("label[for=num_beams]")).to_have_text("num_beams 1 to 4")
+        expect(page.locator("pre")).to_contain_text(f"curl {address}/summarize")
+        expect(page.locator("pre")).to_contain_text("Authorization: Bearer KEY")
+
+        page.click("#example")
+        page.fill("#key", "s3cret")
+        page.fill("#max_length", "9")
+        page.select_option("#early_stopping", "true")
+        page.fill("#length_penalty", "0.5")
         page.click("#send")
-        [expected] = [httpx2.post(f"{address}/summarize", json={"text": "A dog ran."}).json()["summary"]]
-        playwright.expect(page.locator("#summary")).to_have_text(expected)
-        playwright.expect(page.locator("#figures")).to_contain_text("seconds")
-        page.click("summary")
-        playwright.expect(page.locator("#fields tr", has_text="num_beams")).to_have_text("num_beamsinteger, 1 to 42")
+        request = {"text": page.input_value("#text"), "max_length": 9, "early_stopping": True, "length_penalty": 0.5}
+        headers = {"Authorization": "Bearer s3cret"}
+        answer = httpx2.post(f"{address}/summarize", json=request, headers=headers).json()
+        expect(page.locator("#summary")).to_have_text(answer["summary"])
+        expect(page.locator("#figures")).to_contain_text(f"; the text was split into {answer['windows'][0]} windows")
+        page.click("#copy")
+        expect(page.locator("#copy")).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == answer["summary"]
+        page.evaluate("at('summary').textContent = EXAMPLE")  # the tiny model's words are broken as they are
+        for width in (1280, 420):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate(BROKEN) == []
         assert problems == []
+
+        page.select_option("#long_documents", "cut")
+        page.press("#text", "Control+Enter")
+        expect(page.locator("#figures")).to_contain_text("tokens of the text were left out")
         page.fill("#num_beams", "9")
         page.press("#text", "Control+Enter")
-        playwright.expect(page.locator("#error")).to_have_text(
-            "num_beams is 9; input should be less than or equal to 4"
-        )
+        expect(page.locator("#error")).to_have_text("num_beams is 9; input should be less than or equal to 4")
+        expect(page.locator("#done")).to_be_hidden()
+        page.fill("#key", "")
+        page.press("#text", "Control+Enter")
+        expect(page.locator("#error")).to_contain_text("the API key is missing or wrong")
         browser.close()

@@ -129,7 +129,7 @@ def test_no_checkpoint_of_a_ruined_model_is_written(
     poisoned(math.nan)
     with pytest.raises(RunError, match=f"at step {step + 1},"):
         train("run", *options_of_it)
-    validated = [int(record.message.split()[1]) for record in caplog.records if "validation" in record.message]
+    validated = [int(record.message.split()[1]) for record in caplog.records if record.message.startswith("val ")]
     assert validated == ([] if "--save_every_n_steps" in options_of_it else list(range(1, step + 1)))
     written = [checkpoint_of(path.parent, path.name) for path in (tmp_path / "run").glob("*.ckpt")]
     assert max(checkpoint["global_step"] for checkpoint in written) == step

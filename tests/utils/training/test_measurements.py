@@ -11,7 +11,7 @@ import pytest
 import pytorch_lightning as pl
 
 from tests import forked
-from tests.tiny_run import Train, order_of, rows
+from tests.tiny_run import Train, checkpoint_of, order_of, rows
 from utils.tasks.summarization import Summarization
 from utils.training import measurements
 from utils.training.module import TrainingModule
@@ -98,10 +98,11 @@ def test_a_run_ends_with_a_summary(train: Train, monkeypatch: pytest.MonkeyPatch
     assert last.endswith(f"report: {output / 'report.html'}")
     assert len({re.match(r" +\S+( \S+)*  +", line).end() for line in shown}) == 1  # columns are aligned
     table = dict(re.split("  +", line.strip(), maxsplit=1) for line in shown)
-    assert table.keys() == {*summary, "best_model"}
-    assert (table["steps"], table["epochs"]) == ("8", "1.33333")
-    assert float(table["val_loss"]) == pytest.approx(summary["val_loss"], rel=1e-5)
-    assert (table["best_checkpoint"], table["best_model"]) == (summary["best_checkpoint"], str(output / "export"))
+    assert len(table) == len(summary) + 1
+    assert (table["steps"], table["epochs"]) == ("8", "1.33")
+    assert re.fullmatch(r"\d:\d\d", table["wall time"]) and re.fullmatch(r"[\d,.]+ tokens/s", table["token rate"])
+    assert table["val loss"] == f"{summary['val_loss']:.4f}"
+    assert (table["best checkpoint"], table["best model"]) == (summary["best_checkpoint"], str(output / "export"))
 
     train("run", *options, 12, "--resume_from_checkpoint", "last")
     resumed = json.loads((output / "train_summary.json").read_text())
@@ -110,6 +111,16 @@ def test_a_run_ends_with_a_summary(train: Train, monkeypatch: pytest.MonkeyPatch
     nothing = json.loads((output / "train_summary.json").read_text())
     assert (nothing["steps"], nothing["steps_since_start"]) == (12, 0) and "tokens_per_second" not in nothing
     assert nothing["val_loss"] == resumed["val_loss"]
+
+
+def test_the_loss_is_the_mean_over_the_interval_also_where_a_run_was_ended_within_it(train: Train) -> None:
+    each = [row["train_loss"] for row in rows(train("each", "--max_steps", 8))]
+    interval = ("--log_every_n_steps", 4, "--save_every_n_steps", 1, "--max_epochs", 3, "--max_steps")
+    output = train("run", *interval, 8)
+    assert [row["train_loss"] for row in rows(output)] == pytest.approx([sum(each[:4]) / 4, sum(each[4:]) / 4])
+    assert json.loads((output / "train_summary.json").read_text())["train_loss"] == rows(output)[-1]["train_loss"]
+    ended = checkpoint_of(output, "previous.ckpt")  # of step 7
+    assert ended["callbacks"]["Measurements"]["losses"] == pytest.approx(each[4:7])
 
 
 def test_two_processes_log_what_both_did(tiny: list[str], tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         ReportArguments,
         argv,
         "Write a run's report as one HTML page, its charts as PNGs beside it; several runs are compared.",
-        prog="python -m utils.evaluation.report",
     )
     print(build_report(args.run_dirs, args.output, args.split))
 

@@ -12,6 +12,7 @@ from bart.errors import InputError
 from utils.evaluation.report.runs import Run, articles_path, label_of, read, scores_of
 from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.text_statistics import NOVEL_ORDERS, length_ratio, text_statistics, words
+from utils.progress import progress
 
 STATISTICS = {
     "wrong": ("Wrong figures and names", "in neither source nor reference", 2),
@@ -97,7 +98,7 @@ def add_articles(run: Run, split: str) -> None:
         return
     left_out = OF_THE_SOURCE if scores.get("task") == "translation" else set()
     names = names_in(text_of(article, name) for article in run.articles for name in ("reference", "summary"))
-    for article in run.articles:
+    for article in progress("report", len(run.articles), "articles", run.articles):
         source, reference, summary = (words(text_of(article, name)) for name in ("source", "reference", "summary"))
         for name, own in (("reference_statistics", reference), ("statistics", summary)):
             numbers = {"wrong": None, **text_statistics(source, own), "length_ratio": length_ratio(own, reference)}

@@ -1,0 +1,114 @@
+"""Commands: those of pip, those of `python -m`, and what they say before and without their requirements."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # Python 3.10 has no reader of TOML
+COMMANDS = re.findall(r'^(bart-\w+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILINE)
+
+
+def test_what_pip_would_install() -> None:
+    assert [name for name, *_ in COMMANDS] == ["bart-finetune", "bart-eval", "bart-summarize", "bart-serve"]
+    patterns = re.findall(r'"\*(\.\w+)"', PROJECT[PROJECT.index("package-data") :].split("[tool.ruff]")[0])
+    listed = subprocess.run(["git", "ls-files", "bart", "utils"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {Path(name).suffix for name in listed.stdout.splitlines()} - {".py"} == set(patterns)
+    folders = {path.parent for part in ("bart", "utils") for path in ROOT.glob(f"{part}/**/*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize(("name", "module", "attribute"), COMMANDS)
+def test_a_command_of_pip_names_itself(
+    name: str, module: str, attribute: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = getattr(importlib.import_module(module), attribute)
+    for words, status in ((["--help"], 0), (["--nonsense"], 2)):
+        monkeypatch.setattr(sys, "argv", [f"/folder/bin/{name}", *words])
+        with pytest.raises(SystemExit) as stop:
+            command()
+        assert stop.value.code == status
+    output, error = capsys.readouterr()
+    assert output.startswith(f"usage: {name} ")
+    assert error.startswith(f"{name}: error: unknown argument --nonsense; ") and error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_pip_installs_all_that_the_commands_need(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    copied = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, copied.decode().split("\0")):
+        (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "clone" / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run([*pip, "--target", "installed", "./clone"], cwd=tmp_path, check=True)
+    for name, *_ in COMMANDS:
+        command = [sys.executable, tmp_path / "installed/bin" / name, "--help"]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+        done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True)
+        assert done.stdout.startswith(f"usage: {name} "), done.stderr
+    for name in ("bart/modeling/kernels.c", "utils/serving/page.html", "utils/corpora/sample_corpus.yaml"):
+        assert (tmp_path / "installed" / name).exists()
+    [metadata] = tmp_path.glob("installed/*.dist-info/METADATA")
+    pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    assert metadata.read_text().count("Requires-Dist: ") == len(pins)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--x"], "unknown argument --x; python -m utils.evaluation.report --help lists what there is"),
+        ([], "run_dirs: at least one run directory is expected"),  # not found by the parser
+    ],
+)
+def test_errors_name_the_module_that_was_run(words: list[str], error: str) -> None:
+    command = [sys.executable, "-m", "utils.evaluation.report", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"utils.evaluation.report: error: {error}\n")
+
+
+@pytest.mark.parametrize("command", [["finetune.py", "--do_train"], ["run_eval.py"], ["-m", "utils.summarize", "x"]])
+def test_a_missing_package_is_one_line_that_says_what_to_run(command: list[str], tmp_path: Path) -> None:
+    for name in ("yaml", "torch"):  # those that there are need one that is missing
+        (tmp_path / f"{name}.py").write_text("import numpy.part\n")
+    done = subprocess.run(
+        [sys.executable, "-S", *command], cwd=ROOT, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    install = f"run: cd {ROOT} && source scripts/setup_env.sh requirements.txt"
+    assert done.stderr == f"error: the package numpy is missing for {sys.executable}; {install}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "begins"),
+    [
+        (["finetune.py", "--do_train"], {}, True),
+        (["-m", "utils.evaluation.show"], {}, True),
+        (["finetune.py", "--do_train", "--help"], {}, False),
+        (["finetune.py", "--do_train"], {"LOCAL_RANK": "1"}, False),
+        # Who imports the package keeps Python's own tracebacks.
+        (["-c", "import utils, sys; sys.exit(sys.excepthook is sys.__excepthook__)"], {}, False),
+    ],
+)
+def test_a_terminal_sees_something_at_once(words: list[str], variables: dict[str, str], begins: bool) -> None:
+    """Before any package of others is loaded; all are missing here."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(ROOT)
+        os.execve(sys.executable, [sys.executable, "-S", *words], variables)
+    output = b""
+    try:
+        while part := os.read(terminal, 1000):
+            output += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+    assert output.startswith(b"loading ...\r\n") == begins

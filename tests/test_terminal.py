@@ -1,0 +1,122 @@
+"""What a terminal of 24 lines shows while commands work, by a terminal that is written in Python; and a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import select
+import struct
+import termios
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyte
+from rich.console import Console
+
+from tests import forked
+
+SIZE = (24, 80)  # lines, columns
+PROGRESS = re.compile(r"(step|predicting|reading|tokenising|ROUGE) [\d,]+(/[\d,]+)?( |$)")
+Frame = list[str]
+
+
+def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object], options: Sequence[str]) -> None:
+    """Run a command in a process of its own whose output is a terminal; its lines are drawn at every step."""
+    from utils import progress
+    from utils.corpora import prepare
+    from utils.evaluation import report
+
+    os.chdir(folder)
+    descriptor = os.open(terminal, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(descriptor, number)
+    os.environ["TERM"] = "xterm"
+    os.environ.pop("COLUMNS", None)
+    progress.console = Console(stderr=True)  # which looks at its terminal when it is made
+    progress.REDRAW = 0
+    prepare.progress = partial(progress.progress, wait=0)
+    report.draw = lambda path, chart: ""
+    main(options)
+
+
+def shown(folder: Path, main: Callable[[Sequence[str]], object], options: Sequence[str]) -> list[Frame]:
+    """Every state of the screen while a command runs. It is wider than the command knows, so that nothing wraps."""
+    own, its = os.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
+    process = forked.CONTEXT.Process(target=attached, args=(os.ttyname(its), folder, main, options))
+    process.start()
+    screen = pyte.Screen(4 * SIZE[1], SIZE[0])
+    stream = pyte.ByteStream(screen)
+    frames: list[Frame] = []
+    while select.select([own], [], [], 0.1)[0] or process.is_alive():
+        if select.select([own], [], [], 0)[0]:
+            for part in re.split(rb"(?=\r)", os.read(own, 1 << 16)):  # at its end no line is half drawn
+                stream.feed(part)
+                frames.append([line.rstrip() for line in screen.display])
+    process.join()
+    os.close(own)
+    os.close(its)
+    assert process.exitcode == 0, "\n".join(frames[-1])
+    assert (screen.cursor.x, screen.cursor.hidden) == (0, False)
+    return frames
+
+
+def lines_of_progress(frame: Frame) -> list[str]:
+    return [line for line in frame if PROGRESS.match(line)]
+
+
+def check(frames: Sequence[Frame]) -> str:
+    """Look at every frame; returns the lines of progress there were."""
+    for frame in frames:
+        assert all(len(line) <= SIZE[1] for line in frame), "\n".join(frame)
+        assert len(lines_of_progress(frame)) <= 1, "\n".join(frame)
+    assert lines_of_progress(frames[-1]) == []
+    return "\n".join(dict.fromkeys(line for frame in frames for line in lines_of_progress(frame)))
+
+
+def finetune_main(options: Sequence[str]) -> Any:
+    import finetune
+
+    return finetune.main(options)
+
+
+def test_training_and_scoring_show_one_line(tiny: list[str], tmp_path: Path) -> None:
+    options = [*tiny, "--max_epochs", "2", "--do_predict", "--output_dir", "run"]
+    frames = shown(tmp_path, finetune_main, options)
+    lines = check(frames)
+    assert lines.startswith("step 0/12\n")
+    assert re.search(r"^step 7/12  \d:\d\d left  loss \d\.\d{4}  [\d,.]+ tokens/s  val in 5$", lines, re.M)
+    assert re.search(r"^step 6/12  .*  validating 1/1$", lines, re.M)
+    assert re.search(r"^predicting 7/7 articles  \d:\d\d left  [\d,.]+ articles/s$", lines, re.M)
+    final = "\n".join(frames[-1])
+    assert "test: 7 examples" in final and "report: run/report.html" in final
+    everything = "\n".join(line for frame in frames for line in frame)
+    assert re.search(r"^\d\d:\d\d:\d\d  val 12  loss \d\.\d{4}  rouge1_forced [\d.]+", everything, re.M)
+    assert not re.search(r"^\d\d:\d\d:\d\d  step", everything, re.M)  # the line says it
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("/12  ") == 12 and "rougeLsum_forced" in log and "\x1b" not in log
+
+
+def test_a_pipe_gets_the_same_figures_as_lines(tiny: list[str], tmp_path: Path) -> None:
+    forked.run([*tiny, "--do_predict"], tmp_path / "run")
+    log = forked.log_of(tmp_path / "run").read_text()
+    assert re.search(r"  step 5/6  \d:\d\d left  loss \d\.\d{4}  [\d,.]+ tokens/s  val in 1  lr \d\.\d\de-\d\d  ", log)
+    assert not set(log) & {"\x1b", "\r"}
+
+
+def prepare_main(options: Sequence[str]) -> Any:
+    from utils.corpora import prepare
+
+    return prepare.main(options)
+
+
+def test_preparing_shows_one_line(tmp_path: Path) -> None:
+    rows = [json.dumps({"document": f"A long text {n}.", "summary": f"Text {n}."}) for n in range(200)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(rows))
+    frames = shown(tmp_path, prepare_main, ["--input", "texts.jsonl", "--output", "data"])
+    assert re.search(r"^reading 150 rows  [\d,.]+ rows/s$", check(frames), re.M)
+    assert any(line.startswith("data: 1") for line in frames[-1])
