@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bart.errors import InputError
 
+EXPORT = "export"  # the folder of a run's directory that holds its model
 _FILE_SUFFIXES = (".ckpt", ".pt", ".bin", ".safetensors", ".json")
 
 
 def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
     """Find the folder or file that `path_or_name` means.
 
-    What exists on this machine wins. Otherwise a well-formed Hub name (`name` or `organisation/name`) is downloaded
-    into the Hub cache (`HF_HOME`); without a network, or under `HF_HUB_OFFLINE=1`, the cached copy serves.
+    What exists on this machine wins; the directory of a training run stands for the export in it. Otherwise a
+    well-formed Hub name (`name` or `organisation/name`) is downloaded into the Hub cache (`HF_HOME`); without a
+    network, or under `HF_HUB_OFFLINE=1`, the cached copy serves.
 
     Args:
         patterns: glob patterns of the files wanted from a Hub repository.
@@ -25,13 +29,20 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
         files that the repository has; offline it may hold fewer, so the caller checks for what it needs.
 
     Raises:
-        InputError: neither exists; the repository is missing, closed to this user, or out of reach and not cached; it
-            has none of the wanted files.
+        InputError: neither exists; a run's directory has no export; the repository is missing, closed to this user, or
+            out of reach and not cached; it has none of the wanted files.
     """
     text = os.fspath(path_or_name)
     if not text.strip():
         raise InputError(f"{text!r} names nothing: give a folder, a checkpoint file, or a Hub name")
     path = Path(text).expanduser()
+    if path.is_dir() and not any(found for pattern in patterns for found in path.glob(pattern)):
+        if (path / EXPORT).is_dir():
+            return path / EXPORT
+        if checkpoints := sorted(found.name for found in path.glob("*.ckpt")):
+            raise InputError(
+                f"{path}: a run that has no {EXPORT}/; name one of its checkpoints: {', '.join(checkpoints)}"
+            )
     if path.exists():
         return path
     if text.startswith((".", "/", "~")) or text.endswith(_FILE_SUFFIXES) or text.count("/") > 1 or "\\" in text:
@@ -68,3 +79,37 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
     if not folder.is_dir() or not any(folder.iterdir()):
         raise InputError(f"{text}: the Hub repository has none of the files {', '.join(patterns)}")
     return folder
+
+
+def push(
+    save: Callable[[str], None],
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    commit_message: str = "Upload",
+) -> str:
+    """Upload the files that `save` writes into a folder to a model repository on the Hub, which is made if need be.
+
+    Args:
+        private: whether a repository that is made is private; by default as its owner has set it.
+        token: of access; by default HF_TOKEN, or what `hf auth login` stored.
+
+    Returns:
+        The commit's URL.
+
+    Raises:
+        InputError: the Hub refuses, or cannot be reached.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, HTTPError
+
+    hub = HfApi(token=token)
+    with TemporaryDirectory() as folder:
+        save(folder)
+        try:
+            name = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            return hub.upload_folder(repo_id=name, folder_path=folder, commit_message=commit_message).commit_url
+        except (HFValidationError, HTTPError, OSError) as error:
+            reason = textwrap.shorten(str(error), 300) or type(error).__name__
+            raise InputError(f"{repo_id}: could not be uploaded to the Hub: {reason}") from error

@@ -27,6 +27,7 @@ from bart.generation.cache import DecoderCache
 from bart.modeling.modeling_bart import BartForConditionalGeneration, InferenceBart
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
+from utils.evaluation.show import ShowArguments, describe
 from utils.metrics.baselines import leads
 from utils.metrics.rouge import rouge, rouge_per_example
 
@@ -325,6 +326,41 @@ def test_options_of_generate_by_name(trained: Path) -> None:
     assert [row["summary"] for row in articles(trained, "named")] == lines(trained / "named" / "test_generations.txt")
 
 
+def test_prediction_without_references(trained: Path, capsys: pytest.CaptureFixture[str], no_pictures: None) -> None:
+    """A run's directory stands for its export."""
+    options = ("--max_ratio", 0.4, "--drop_repeated_sentences")
+    scored = evaluate(trained, trained / "run" / "export", "scored", *options)
+    expected = articles(trained, "scored")
+    (trained / "only").mkdir()
+    shutil.copy(trained / "data" / "test.source", trained / "only")
+    capsys.readouterr()
+    record = evaluate(trained, trained / "run", "predicted", "--no_references", *options, data="only")
+    assert "none without references" in capsys.readouterr().out
+    assert not any(isinstance(value, float) for value in record.values())
+    assert record["generation"] == scored["generation"] and record["generation"]["max_ratio"] == 0.4
+    assert record["drop_repeated_sentences"] is True and record["examples"] == 9
+    names = ("index", "source", "summary", "source_tokens", "summary_tokens")
+    assert articles(trained, "predicted") == [{name: row[name] for name in names} for row in expected]
+    assert lines(trained / "predicted" / "test_generations.txt") == [row["summary"] for row in expected]
+    assert all(row["summary_tokens"] < max(2, 0.4 * row["source_tokens"]) for row in expected)
+    assert (trained / "predicted" / "report.html").is_file()
+    with pytest.raises(InputError, match=r"its test_scores\.json has no ROUGE"):
+        describe(ShowArguments(str(trained / "predicted")))
+
+
+def test_an_output_filter_belongs_to_the_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was broken off is not gone on with under another filter."""
+    monkeypatch.setattr("utils.evaluation.scoring.write_results", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(trained, trained / "run", "filtered", "--no_references", "--drop_repeated_sentences")
+    with pytest.raises(InputError, match="another run .its drop_repeated_sentences is True, this run's is False"):
+        evaluate(trained, trained / "run", "filtered", "--no_references")
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_sampling_has_a_seed(trained: Path) -> None:
     texts = {}
     for name, seed in (("first", 1), ("again", 1), ("other", 2)):
@@ -436,13 +472,22 @@ def test_static_batches_are_timed_as_a_whole(trained: Path, monkeypatch: pytest.
     assert 0.05 < report["peak_memory_gb"] < 50
 
 
-def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """README's Python, as it stands, with local files behind its names."""
-    readme = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", "DESIGN.md"])
+def test_the_snippet_runs(
+    trained: Path,
+    page: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A page's Python, as it stands, with local files behind its names."""
+    folder = ROOT if page == "README.md" else request.getfixturevalue("shared")
     [snippet] = [
-        part.split("```")[0] for part in readme.split("```python\n")[1:] if "BartForConditionalGeneration" in part
+        part.split("```")[0]
+        for part in (folder / page).read_text().split("```python\n")[1:]
+        if "_epoch1_step2000.ckpt" in part
     ]
-    work = trained / "work"
+    work = trained / f"work on {page}"
     (work / "configs").mkdir(parents=True)
     (work / "results").mkdir()
     (work / "facebook").mkdir()
@@ -450,7 +495,7 @@ def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys
     (work / "results" / "_epoch1_step2000.ckpt").symlink_to(next((trained / "run").glob("_epoch*.ckpt")))
     (work / "facebook" / "bart-large-cnn").symlink_to(trained / "run" / "export")
     monkeypatch.chdir(work)
-    exec(compile(snippet, "README.md", "exec"), {})
+    exec(compile(snippet, page, "exec"), {})
     printed = capsys.readouterr().out
     assert printed.startswith("[") and len(printed) > 5
     assert torch.is_grad_enabled()

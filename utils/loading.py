@@ -38,7 +38,7 @@ class ModelOptions:
     model_name_or_path: str = option(
         "facebook/bart-large",
         section="model",
-        help="initial weights: a Hub name, a directory, a checkpoint file, or 'scratch' for random ones",
+        help="initial weights: a Hub name, Hub-format or run directory, checkpoint file, or 'scratch' for random ones",
     )
     config_path: str | None = option(
         None,

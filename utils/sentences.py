@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
@@ -15,6 +16,10 @@ ABBREVIATIONS = frozenset(
 )
 
 
+# Characters that nltk gets at once: it gives up on a search of five seconds, which a megabyte may take.
+_AT_ONCE = 1 << 16
+
+
 @cache
 def _sentence_splitter() -> PunktSentenceTokenizer:
     parameters = PunktParameters()
@@ -24,4 +29,31 @@ def _sentence_splitter() -> PunktSentenceTokenizer:
 
 def split_sentences(text: str) -> list[str]:
     """Split a text into sentences by nltk's Punkt (Kiss & Strunk, 2006), without any download."""
-    return _sentence_splitter().tokenize(text)
+    sentences, start = [], 0
+    while start < len(text):
+        part = text[start : start + _AT_ONCE]
+        spans = list(_sentence_splitter().span_tokenize(part))
+        start += len(part)
+        if start < len(text) and len(spans) > 1:  # the last sentence may go on
+            start += spans.pop()[0] - len(part)
+        sentences += [part[begin:end] for begin, end in spans]
+    return sentences
+
+
+def sentence_parts(text: str) -> list[str]:
+    """The sentences of a text, each with the white space before it, so that joined they are the text."""
+    ends, end = [], 0
+    for sentence in split_sentences(text):
+        end = text.index(sentence, end) + len(sentence)
+        # Punkt also finds sentence ends inside words, as in "he left.(She stayed.)".
+        if text[end : end + 1].isspace():
+            ends.append(end)
+    return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
+
+
+def without_repeats(text: str) -> str:
+    """A text without the sentences that it has said before, whatever their case and white space."""
+    kept: dict[str, str] = {}
+    for part in sentence_parts(text):
+        kept.setdefault(" ".join(part.casefold().split()), part)
+    return "".join(kept.values())

@@ -1,13 +1,15 @@
-"""Summaries of texts of any length: `summarize`, and `python -m utils.summarize MODEL < text`."""
+"""Summaries of texts of any length: `summarize`, and `python -m utils.summarize MODEL FILE`."""
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,9 +18,13 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option, parse_dataclass, run_main
+from utils.files import check_output, write_whole
+from utils.generation_options import GENERATE, DecodingOptions
+from utils.lines import decoded_lines
 from utils.loading import for_inference, load_for_evaluation
 from utils.machine import PRECISIONS, check_gpus
 from utils.progress import progress
+from utils.sentences import without_repeats
 from utils.windows import SHORTEST_WINDOW, split_text
 
 logger = logging.getLogger(__name__)
@@ -38,6 +44,7 @@ def summarize(
     long_documents: LongDocuments = "join",
     max_source_length: int | None = None,
     batch_size: int = 8,
+    drop_repeated_sentences: bool = False,
     **options: Any,
 ) -> str | list[str]:
     """Summarise documents, which may be longer than the model can read; nothing is left out without a warning.
@@ -53,6 +60,7 @@ def summarize(
             summaries again, until they fit one window.
         max_source_length: tokens that the model reads at once, `<s>` and `</s>` included. Default: its positions.
         batch_size: windows, of all documents, that are summarised at once.
+        drop_repeated_sentences: leave out sentences that a summary has said before (see `without_repeats`).
         options: passed to `model.generate_many`, but num_return_sequences is always 1.
 
     Returns:
@@ -63,7 +71,8 @@ def summarize(
             not make a document shorter.
     """
     documents = [texts] if isinstance(texts, str) else texts
-    rounds = Rounds(documents, tokenizer, model.config.max_position_embeddings, long_documents, max_source_length)
+    positions = model.config.max_position_embeddings
+    rounds = Rounds(documents, tokenizer, positions, long_documents, max_source_length, drop_repeated_sentences)
     while rounds.windows:
         outputs: list[Sequence[int]] = [[]] * len(rounds.windows)
         # A document gets one summary, also where the model's own defaults ask for more sequences.
@@ -81,7 +90,7 @@ class Rounds:
     left. There is one round, or with "resummarize" as many as it takes.
 
     Args:
-        documents, long_documents, max_source_length: as in `summarize`.
+        documents, long_documents, max_source_length, drop_repeated_sentences: as in `summarize`.
         positions: of the model.
 
     Attributes:
@@ -97,9 +106,11 @@ class Rounds:
         positions: int,
         long_documents: str = "join",
         max_source_length: int | None = None,
+        drop_repeated_sentences: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.long_documents = long_documents
+        self.drop_repeated_sentences = drop_repeated_sentences
         self.limit = positions if max_source_length is None else max_source_length
         if long_documents not in LONG_DOCUMENTS:
             raise InputError(f"long_documents is {long_documents!r}; allowed: {', '.join(LONG_DOCUMENTS)}")
@@ -123,6 +134,8 @@ class Rounds:
         following = {}
         for index, (size, count) in self.parts.items():
             joined = " ".join(filter(None, islice(texts, count)))
+            if self.drop_repeated_sentences:
+                joined = without_repeats(joined)
             if count == 1 or self.long_documents == "join" or not joined:
                 self.summaries[index] = joined
                 continue
@@ -172,7 +185,9 @@ class Rounds:
 class SummarizerArguments:
     """The options that this command and the service share: the model, and what it does with long documents."""
 
-    model: str = option(positional=True, section=MODEL, help="checkpoint file, Hub-format directory or Hub name")
+    model: str = option(
+        positional=True, section=MODEL, help="checkpoint file, Hub-format or run directory, or Hub name"
+    )
     config_path: str | None = option(
         None,
         section=MODEL,
@@ -218,51 +233,60 @@ class SummarizerArguments:
 
 
 @dataclass(frozen=True)
-class SummarizeArguments(SummarizerArguments):
-    num_beams: int | None = option(None, least=1, help="beams; by default the model's")
-    max_length: int | None = option(None, least=2, help="tokens to generate at most; by default the model's")
-    batch_size: int = option(8, least=1, help="windows that are summarised at once")
+class SummarizeArguments(DecodingOptions, SummarizerArguments):
+    file: str | None = option(
+        None, section="texts", positional=True, help="UTF-8 text to summarise; by default standard input"
+    )
+    output: str | None = option(None, help="file for the summaries, one a line; by default standard output")
     lines: bool = option(False, help="read one document a line; without it the whole input is one document")
+    batch_size: int = option(8, least=1, help="windows that are summarised at once")
+    num_beams: int | None = option(None, section=GENERATE, least=1, help="beams; 1 is greedy search")
+    max_length: int | None = option(None, least=2, help="tokens to generate at most, the start token included")
 
 
-def read_documents(lines: bool) -> list[str]:
-    """Read standard input as one document, or as one a line; lines end at "\\n" alone.
+def read_documents(lines: bool, file: str | None = None) -> list[str]:
+    """Read a file, or standard input, as one document or as one a line; lines end at "\\n" alone.
 
     Raises:
-        InputError: bytes that are not UTF-8, a blank document, or a line so long that a terminal has cut it.
+        InputError: no such file, bytes that are not UTF-8, a blank document, or a line so long that a terminal has cut
+            it.
     """
-    if typed := sys.stdin.isatty():
+    name, typed = file or "standard input", file is None and sys.stdin.isatty()
+    if typed:
         what = "documents, one a line" if lines else "a document"
         print(f"Type or paste {what}; Enter and then Ctrl-D end it.", file=sys.stderr)
-    data = sys.stdin.buffer.read()
+    try:
+        data = sys.stdin.buffer.read() if file is None else Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({error.strerror})") from None
     if typed and (longest := max(map(len, data.split(b"\n")))) >= TERMINAL_LINE:
         raise InputError(
-            f"standard input: a line of {longest} bytes, and a terminal drops what is beyond {TERMINAL_LINE}; allowed: "
+            f"{name}: a line of {longest} bytes, and a terminal drops what is beyond {TERMINAL_LINE}; allowed: "
             "shorter lines, or a file (< FILE)"
         )
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"standard input: not UTF-8 ({error})") from None
-    documents = text.removesuffix("\n").split("\n") if lines else [text]
-    for number, document in enumerate(documents, 1):
-        if not document.strip():
-            raise InputError(f"standard input, document {number}: blank; a text to summarise is expected")
-    return documents
+    if not data.strip():
+        raise InputError(f"{name}: blank; a text to summarise is expected")
+    documents = list(decoded_lines(io.BytesIO(data), name, blank=not lines))
+    return documents if lines else ["\n".join(documents)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
         SummarizeArguments,
         argv,
-        "Summarise the text on standard input, however long, and print one summary a line.",
+        "Summarise a file or standard input, however long, and print one summary a line.",
     )
-    documents = read_documents(args.lines)
+    check_output("output", args.output)
+    documents = read_documents(args.lines, args.file)
     model, tokenizer = args.load()
-    names = ("long_documents", "max_source_length", "batch_size", "num_beams", "max_length")
-    options = {name: value for name in names if (value := getattr(args, name)) is not None}
-    for summary in summarize(documents, model, tokenizer, **options):
-        print(" ".join(summary.split("\n")))
+    names = ("long_documents", "max_source_length", "batch_size", "drop_repeated_sentences")
+    options = {name: getattr(args, name) for name in names}
+    summaries = summarize(documents, model, tokenizer, **options, **args.generation)
+    text = "".join(" ".join(summary.split("\n")) + "\n" for summary in summaries)
+    if args.output is None:
+        print(text, end="")
+    else:
+        write_whole(Path(args.output), text)
 
 
 command = partial(run_main, main)

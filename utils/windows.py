@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.sentences import split_sentences
+from utils.sentences import sentence_parts
 
 # Room for <s>, </s> and any one character: at most four bytes, and the space that add_prefix_space puts before it.
 SHORTEST_WINDOW = 8
@@ -29,7 +29,7 @@ def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> list[lis
         max_length: tokens that a window may have, `<s>` and `</s>` included; at least SHORTEST_WINDOW.
     """
     room = max_length - 2
-    units = _sentences(text.strip())
+    units = sentence_parts(text.strip())
     while max(map(len, opening := _encode([unit.strip() for unit in units], tokenizer))) > room:
         units = [
             part
@@ -55,17 +55,6 @@ def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> list[lis
 def _encode(texts: Sequence[str], tokenizer: BartTokenizer, add_prefix_space: bool | None = None) -> list[list[int]]:
     """Ids of each text, without `<s>` and `</s>`."""
     return [ids[1:-1] for ids in tokenizer(texts, add_prefix_space=add_prefix_space)["input_ids"]]
-
-
-def _sentences(text: str) -> list[str]:
-    """The sentences of a text, each with the white space before it, so that joined they are the text."""
-    ends, end = [], 0
-    for sentence in split_sentences(text):
-        end = text.index(sentence, end) + len(sentence)
-        # Punkt also finds sentence ends inside words, as in "he left.(She stayed.)".
-        if text[end : end + 1].isspace():
-            ends.append(end)
-    return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
 
 
 def _split_long(unit: str, count: int) -> list[str]:

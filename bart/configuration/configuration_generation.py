@@ -28,12 +28,16 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "length_penalty": (lambda value: True, "a finite number"),
     "diversity_penalty": (lambda value: value >= 0, "0 or more"),
     "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "max_ratio": (lambda value: value > 0, "a finite number above 0"),
+    "min_ratio": (lambda value: value >= 0, "a finite number of at least 0"),
 }
 
 
 @dataclass(slots=True)
 class GenerationConfig:
     """Options of :func:`bart.generation.generate`; names, defaults and meaning are those of transformers.
+
+    Only max_ratio and min_ratio are our own.
 
     Lengths count decoder ids, the start token included. ``None`` is a value of its own where the default is ``None``;
     for any other option it means "off", the option's neutral value. Options of a method that is not in use
@@ -51,6 +55,10 @@ class GenerationConfig:
     """Most ids after the start token; takes the place of ``max_length``, which is one more."""
     min_new_tokens: int | None = None
     """Fewest ids after the start token before EOS is allowed; takes the place of ``min_length``, which is one more."""
+    max_ratio: float | None = None
+    """A sequence is no longer than so many times its source's ids (at least 2), besides what max_length allows."""
+    min_ratio: float | None = None
+    """EOS is banned while the sequence is shorter than so many times its source's ids, besides what min_length bans."""
 
     num_beams: int = 1
     """Beams per article; 1 is greedy search, or plain sampling."""
@@ -112,6 +120,8 @@ class GenerationConfig:
             elif option.default is not None:
                 # top_k is the one option whose default is not its neutral value.
                 setattr(self, option.name, 0 if option.name == "top_k" else option.default)
+        if self.max_ratio is not None and self.min_ratio is not None:
+            self._require(self.min_ratio <= self.max_ratio, "min_ratio", f"at most max_ratio ({self.max_ratio})")
         beams, groups = self.num_beams, self.num_beam_groups
         self._require(beams % groups == 0, "num_beam_groups", f"divisors of num_beams ({beams})")
         if groups > 1:
@@ -133,11 +143,16 @@ class GenerationConfig:
 
         Unknown names are left out, with a warning if they could have changed the result.
         """
+        return cls(**cls.known(options))
+
+    @classmethod
+    def known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the options that have a value and that ``from_dict`` does not leave out."""
         known = {option.name for option in dataclasses.fields(cls)}
         given = {name: value for name, value in options.items() if value is not None}
         if unknown := [name for name in given if name not in known | _BOOKKEEPING]:
-            warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=2)
-        return cls(**{name: value for name, value in given.items() if name in known})
+            warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=3)
+        return {name: value for name, value in given.items() if name in known}
 
     @classmethod
     def from_model_config(cls, fields: Mapping[str, Any]) -> GenerationConfig:

@@ -92,21 +92,19 @@ class BeamSearch:
 
     Args:
         max_length: T, at least 2.
-        articles: B, the articles to begin with.
-        device: of all state.
+        limits: (B, 2) the least and the greatest length, at most T, of each article's sequences. All state is on their
+            device.
         first: the number of this search's first beam, where an article also has beams of other searches.
     """
 
-    def __init__(
-        self, config: GenerationConfig, max_length: int, articles: int, device: torch.device, first: int = 0
-    ) -> None:
+    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor, first: int = 0) -> None:
         self.config = config
-        self.max_length = max_length
+        self.limits, device = limits, limits.device
         self.width = config.num_beams // config.num_beam_groups
         self.beams = torch.arange(first, first + self.width, device=device)
         self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
         self.pad_token_id = config.fill_token_id or 0  # without EOS ids there is nothing to pad
-        shape = (articles, self.width)
+        shape = (len(limits), self.width)
         tokens = self.beams.new_full((*shape, max_length), self.pad_token_id)
         tokens[:, :, 0] = config.start_token_id
         parents = self.beams.new_full((*shape, max_length - 1), -1)
@@ -115,7 +113,7 @@ class BeamSearch:
         self.finished = Hypotheses(tokens, parents, hopeless, unfinished)
         # All beams start alike. Only the first may be extended, or they would stay alike.
         self.open = Hypotheses(tokens, parents, hopeless.index_fill(1, self.beams.new_zeros(1), 0.0), unfinished)
-        self.lengths = self.beams.new_ones(articles)  # (B,): t
+        self.lengths = self.beams.new_ones(len(limits))  # (B,): t
         # (B, 1): whether an article's finished hypotheses may still change.
         self.active = torch.ones_like(unfinished[:, :1])
 
@@ -126,13 +124,13 @@ class BeamSearch:
 
     @property
     def state(self) -> list[Tensor]:
-        """The tensors (B, …) that steps change; setting it replaces them."""
-        return [*vars(self.open).values(), *vars(self.finished).values(), self.lengths, self.active]
+        """The tensors (B, …) that belong to the articles; setting it replaces them."""
+        return [*vars(self.open).values(), *vars(self.finished).values(), self.lengths, self.active, self.limits]
 
     @state.setter
     def state(self, tensors: Sequence[Tensor]) -> None:
         self.open, self.finished = Hypotheses(*tensors[:4]), Hypotheses(*tensors[4:8])
-        self.lengths, self.active = tensors[8:]
+        self.lengths, self.active, self.limits = tensors[8:]
 
     def _at(self, places: Tensor) -> Tensor:
         """places (B,) as an index (B, K, 1) into the last dimension of what hypotheses hold."""
@@ -153,6 +151,7 @@ class BeamSearch:
         self.active &= self._attainable(candidates) > self.finished.scores.amin(dim=1, keepdim=True)
         if self.config.early_stopping is True:
             self.active &= ~self.finished.finished.all(dim=1, keepdim=True)
+        self.active &= ~self._is_last()
         parents = self.open.parents.gather(2, self._at(self.lengths - 1))[:, :, 0]
         self.lengths = self.lengths + 1
         return parents
@@ -176,8 +175,11 @@ class BeamSearch:
         places = self.lengths[:, None, None].expand(-1, count, 1)
         extended.tokens.scatter_(2, places, ids[:, :, None])
         extended.parents.scatter_(2, places - 1, self.beams[beams][:, :, None])
-        last = self.lengths[:, None] + 1 == self.max_length
-        return replace(extended, scores=sums, finished=is_among(ids, self.eos_ids) | last)
+        return replace(extended, scores=sums, finished=is_among(ids, self.eos_ids) | self._is_last())
+
+    def _is_last(self) -> Tensor:
+        """(B, 1) bool: whether sequences reach their greatest length in this step."""
+        return self.lengths[:, None] + 1 == self.limits[:, 1:]
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
         """(B, C) bool: the candidates that finish here. Those below the top can only become open hypotheses."""
@@ -203,7 +205,7 @@ class BeamSearch:
 
     def _assumed_lengths(self) -> Tensor:
         longer_is_better = self.config.early_stopping == "never" and self.config.length_penalty > 0
-        return torch.full_like(self.lengths, self.max_length - 1) if longer_is_better else self.lengths
+        return self.limits[:, 1] - 1 if longer_is_better else self.lengths
 
     def _penalty(self, lengths: Tensor) -> Tensor:
         """(B,) numbers of ids after the start token -> (B, 1), the divisor of a hypothesis's score."""
@@ -223,8 +225,7 @@ class DiverseBeamGroup(BeamSearch):
         if self.config.early_stopping is True:
             ended = eligible & self._ended(candidates)
             enough = (self.finished.finished.sum(1) + ended.sum(1) >= self.width)[:, None]
-            last = self.lengths[:, None] + 1 == self.max_length
-            eligible = torch.where(last & enough, ended, eligible)
+            eligible = torch.where(self._is_last() & enough, ended, eligible)
         return eligible
 
     def _next_open(self, candidates: Hypotheses) -> Hypotheses:

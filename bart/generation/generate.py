@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -67,18 +68,21 @@ def generate(
         attention_mask: (B, S), 1 for ids and 0 for padding. None: the padding ids of input_ids are masked, unless the
             padding id is also an EOS id.
         encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles; saves encoding them again.
-        options: fields of GenerationConfig; they override ``model.generation_config``.
+        options: fields of GenerationConfig; they override ``model.generation_config``. `generation_config`, a dict of
+            such fields, a GenerationConfig or one of transformers, overrides it too, but for what is None in it; single
+            options win over that.
 
     Returns:
         (B·N, T) int64 ids, from the start token on, padded on the right to the longest of them; with
         return_dict_in_generate a GenerationOutput.
 
     Raises:
-        InputError: an unknown or bad option, inputs of a wrong shape, an empty batch, ids outside the vocabulary, an
-            article without a single unmasked id, or more ids than the model has positions.
+        InputError: an unknown or bad option, inputs that are no tensors or of a wrong shape, an empty batch, ids
+            outside the vocabulary, an article without a single unmasked id, or more ids than the model has positions.
     """
     config, max_length = _config(model, options)
     device = model.device
+    check_tensors(input_ids=input_ids, attention_mask=attention_mask, encoder_outputs=encoder_outputs)
     input_ids, attention_mask, encoder_outputs = (
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
     )
@@ -275,13 +279,39 @@ class _Times:
 
 def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, int]:
     """The options for this call, checked against the model, and the greatest length of a sequence."""
-    config = model.generation_config.merged(**options)
+    given = options.pop("generation_config", None) or {}
+    if hasattr(given, "to_dict"):
+        given = GenerationConfig.known(given.to_dict())
+    elif not isinstance(given, Mapping):
+        raise InputError(f"generation_config is {given!r}; allowed: a GenerationConfig, or a dict of its fields")
+    config = model.generation_config.merged(**{**given, **options})
     config.check_vocabulary(model.config.vocab_size)
     return config, config.longest(model.config.max_position_embeddings)
 
 
+def check_tensors(**inputs: object) -> None:
+    """Raise InputError for an input that is neither None nor a tensor, such as a text."""
+    for name, value in inputs.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise InputError(
+                f"{name} is {_told(value)}; allowed: a tensor, for ids of a text "
+                "tokenizer(text, return_tensors='pt')['input_ids']"
+            )
+
+
+def _told(value: object) -> str:
+    """A value of the wrong kind, in short."""
+    return f"{type(value).__name__} {shorten(repr(value), 40)}"
+
+
 def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
-    """Raise InputError for a source without ids, with too many, or with ids outside the vocabulary."""
+    """Raise InputError for a source that is no ids, has none or too many, or has ids outside the vocabulary."""
+    try:
+        ids = torch.as_tensor(source)
+    except (TypeError, ValueError, RuntimeError):
+        ids = None
+    if ids is None or ids.dim() != 1 or (len(ids) and ids.is_floating_point()):
+        raise InputError(f"source {number} is {_told(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
     most, last = model.config.max_position_embeddings, model.config.vocab_size - 1
     if not 0 < len(source) <= most:
         raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")

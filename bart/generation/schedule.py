@@ -43,6 +43,20 @@ class Sources:
         mask, states, ids = (part[places, :length] for part in (self.mask, self.states, self.ids))
         return Sources(self.numbers[places], mask, states, ids)
 
+    def limits(self, config: GenerationConfig, max_length: int) -> Tensor:
+        """(B, 2) the least and the greatest length of each article's sequences."""
+        articles, length = self.states.shape[:2]
+        sizes = torch.full((articles,), length, device=self.states.device)
+        if self.mask is not None:
+            sizes = (self.mask != 0).sum(dim=1)
+        least, most = torch.full_like(sizes, config.shortest), torch.full_like(sizes, max_length)
+        # The slack absorbs the rounding of products such as 0.1 · 30.
+        if config.min_ratio is not None:
+            least = least.maximum((sizes.double() * config.min_ratio - 1e-6).ceil().long())
+        if config.max_ratio is not None:
+            most = most.minimum((sizes.double() * config.max_ratio + 1e-6).long().clamp(min=2))
+        return torch.stack((least, most), dim=1)
+
 
 class Batch:
     """The articles that are being decoded, which may have joined at different times.
@@ -106,7 +120,7 @@ class Batch:
         # The last id of a sequence is never read.
         cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
         search = BeamGroups if config.num_beams > 1 else TokenSearch
-        return cache, search(config, self.max_length, len(new.numbers), self.model.device)
+        return cache, search(config, self.max_length, new.limits(config, self.max_length))
 
     def step(self) -> None:
         """Choose the next id of every hypothesis. The host waits for nothing."""
@@ -132,8 +146,7 @@ class Batch:
 
     def active(self) -> list[bool]:
         """Whether each article's result may still change. The host waits for the device."""
-        active = self.search.active.tolist()
-        return [busy and length < self.max_length for busy, length in zip(active, self.lengths, strict=True)]
+        return self.search.active.tolist()
 
     def results(self, places: list[int]) -> tuple[list[int], Hypotheses]:
         """The numbers and the sequences (M, N, …) of the articles in these places (M)."""

@@ -22,15 +22,16 @@ from bart.generation.rules import Prefixes, Rule, diversity_penalties, draw
 class TokenSearch:
     """Greedy search, or sampling: K independent sequences of each article."""
 
-    def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:
+    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor) -> None:
         self.config = config
         self.max_length = max_length
-        self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
+        self.limits = limits  # (B, 2): the least and the greatest length of each article's sequences
+        self.eos_ids = limits.new_tensor(config.eos_token_ids)
         count = config.num_return_sequences
-        self.tokens = self.eos_ids.new_full((articles, count, max_length), config.fill_token_id or 0)
+        self.tokens = limits.new_full((len(limits), count, max_length), config.fill_token_id or 0)
         self.tokens[:, :, 0] = config.start_token_id
-        self.lengths = self.eos_ids.new_ones(articles)
-        self.unfinished = torch.ones(articles, count, dtype=torch.bool, device=device)
+        self.lengths = torch.ones_like(limits[:, 0])
+        self.unfinished = torch.ones_like(self.tokens[:, :, 0], dtype=torch.bool)
         self.ends = torch.ones_like(self.tokens[:, :, 0])  # (B, K): ids up to and including the last chosen one
 
     @property
@@ -55,7 +56,8 @@ class TokenSearch:
         """
         count = self.tokens.shape[1]
         tokens = self.tokens[:, :, :longest].flatten(0, 1)
-        prefixes = Prefixes(tokens, self.lengths.repeat_interleave(count), shortest, longest)
+        lengths, limits = (each.repeat_interleave(count, dim=0) for each in (self.lengths, self.limits))
+        prefixes = Prefixes(tokens, lengths, shortest, longest, limits)
         for rule in rules:
             scores = rule(prefixes, scores)
         if kept is not None:
@@ -67,7 +69,7 @@ class TokenSearch:
         self.tokens.scatter_(2, places, torch.where(self.unfinished, chosen, old)[:, :, None])
         self.lengths = self.lengths + 1
         self.ends += self.unfinished
-        self.unfinished &= ~is_among(chosen, self.eos_ids) & (self.lengths < self.max_length)[:, None]
+        self.unfinished &= ~is_among(chosen, self.eos_ids) & (self.lengths < self.limits[:, 1])[:, None]
 
     def results(self) -> Hypotheses:
         """The sequences to return for each article, (B, N, …)."""
@@ -78,12 +80,12 @@ class TokenSearch:
 
     @property
     def state(self) -> list[Tensor]:
-        """The tensors (B, …) that steps change, and nothing else does; setting it replaces them."""
-        return [self.tokens, self.lengths, self.unfinished, self.ends]
+        """The tensors (B, …) that belong to the articles, and that only steps change; setting it replaces them."""
+        return [self.tokens, self.lengths, self.unfinished, self.ends, self.limits]
 
     @state.setter
     def state(self, tensors: Sequence[Tensor]) -> None:
-        self.tokens, self.lengths, self.unfinished, self.ends = tensors
+        self.tokens, self.lengths, self.unfinished, self.ends, self.limits = tensors
 
     def _at(self, places: Tensor) -> Tensor:
         return places[:, None, None].expand(-1, self.tokens.shape[1], 1)
@@ -98,12 +100,12 @@ class BeamGroups:
     after the other, because a group is penalised for ids that earlier groups chose.
     """
 
-    def __init__(self, config: GenerationConfig, max_length: int, articles: int, device: torch.device) -> None:
+    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor) -> None:
         self.config = config
         self.width = config.num_beams // config.num_beam_groups
         group = BeamSearch if config.num_beam_groups == 1 else DiverseBeamGroup
         firsts = range(0, config.num_beams, self.width)
-        self.groups = [group(config, max_length, articles, device, first) for first in firsts]
+        self.groups = [group(config, max_length, limits, first) for first in firsts]
 
     @property
     def last_ids(self) -> Tensor:
@@ -118,7 +120,8 @@ class BeamGroups:
     ) -> Tensor:
         """As `TokenSearch.step`; returns (B, K) for each hypothesis, the one of its article that it continues."""
         log_probs = scores.unflatten(0, (-1, len(self.groups), self.width))
-        lengths = self.groups[0].lengths.repeat_interleave(self.width)
+        first = self.groups[0]
+        lengths, limits = (each.repeat_interleave(self.width, dim=0) for each in (first.lengths, first.limits))
         after_rules, parents = [], []
         chosen = lengths.new_empty(len(log_probs), 0)
         for index, group in enumerate(self.groups):
@@ -126,7 +129,7 @@ class BeamGroups:
             if index > 0:
                 own = own - diversity_penalties(chosen, self.config.diversity_penalty, own.shape[-1])[:, None]
             own = own.flatten(0, 1)
-            prefixes = Prefixes(group.open.tokens[:, :, :longest].flatten(0, 1), lengths, shortest, longest)
+            prefixes = Prefixes(group.open.tokens[:, :, :longest].flatten(0, 1), lengths, shortest, longest, limits)
             for rule in rules:
                 own = rule(prefixes, own)
             if kept is not None:

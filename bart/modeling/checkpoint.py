@@ -73,7 +73,8 @@ def load_pretrained(
 
     Args:
         path_or_name: a Hub-format directory (`model.safetensors` or `pytorch_model.bin`, whole or in shards), one such
-            file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, or a Hub name.
+            file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, the directory of
+            a training run, which stands for the export in it, or a Hub name.
         config: the architecture; the weights must fit it and its decoding fields become the generation defaults.
             None: taken from the checkpoint itself (our `.ckpt`) or from `config.json` beside the weights, with the
             generation defaults of the same place.
@@ -119,7 +120,7 @@ def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:
     for name in WEIGHT_FILES:
         if (path / name).is_file():
             return path / name
-    raise InputError(f"{path}: a directory without weights; it must hold one of {', '.join(WEIGHT_FILES)}")
+    raise InputError(f"{path}: a directory without weights; it must hold export/ or one of {', '.join(WEIGHT_FILES)}")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -301,6 +302,9 @@ def save_pretrained(
     # transformers loads in the precision that the config names, so a stale one would cast the weights.
     fields["dtype"] = str(model.get_parameter(_SHARED).dtype).removeprefix("torch.")
     fields["model_type"] = "mbart" if config.pre_ln else "bart"
+    if config.pre_ln:
+        text = "%s: Pre-LN, and so an mBART: transformers loads it by AutoModelForSeq2SeqLM, and its BART class wrongly"
+        logger.warning(text, directory)
     fields["architectures"] = ["MBartForConditionalGeneration" if config.pre_ln else "BartForConditionalGeneration"]
 
     copies = _tied_copies(model)

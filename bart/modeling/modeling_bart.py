@@ -22,6 +22,8 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
+from bart.generation.generate import check_tensors
+from bart.hub import push
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
 from bart.modeling.layers import BartDecoder, BartDecoderLayer, BartEncoder, BartEncoderLayer
 from bart.modeling.packed import Packer
@@ -128,6 +130,23 @@ class BartForConditionalGeneration(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.model.shared.weight.dtype
 
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.model.shared
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def get_encoder(self) -> BartEncoder:
+        """The encoder; unlike that of transformers it returns its states (B, S, D) and nothing around them."""
+        return self.model.encoder
+
+    def get_decoder(self) -> BartDecoder:
+        return self.model.decoder
+
+    def num_parameters(self, only_trainable: bool = False) -> int:
+        """How many numbers the parameters hold, tied ones counted once."""
+        return sum(one.numel() for one in self.parameters() if one.requires_grad or not only_trainable)
+
     @property
     def layers(self) -> list[nn.Module]:
         """All encoder and decoder layers: the blocks that a network is sharded by."""
@@ -154,10 +173,19 @@ class BartForConditionalGeneration(nn.Module):
 
         Raises:
             InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs, or
-                a sequence has more tokens than the model has positions.
+                they are no tensors, targets are not as many as sources, or a sequence has more tokens than the model
+                has positions.
         """
+        check_tensors(
+            input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids, labels=labels
+        )
         if input_ids is None and encoder_outputs is None:
             raise InputError("forward() needs input_ids or encoder_outputs, and got neither")
+        sources = len(input_ids if encoder_outputs is None else encoder_outputs)
+        for name, ids in (("decoder_input_ids", decoder_input_ids), ("labels", labels)):
+            if ids is not None and (ids.dim() != 2 or len(ids) != sources):
+                shape = tuple(ids.shape)
+                raise InputError(f"{name} are {shape}; allowed: ({sources}, target length), one row for each source")
         if decoder_input_ids is None:
             if labels is None:
                 raise InputError("forward() needs decoder_input_ids or labels, and got neither")
@@ -283,6 +311,10 @@ class BartForConditionalGeneration(nn.Module):
         """Write a Hub-format directory that `transformers` loads; see `bart.modeling.checkpoint`."""
         save_pretrained(self, self.config, self.generation_config, directory, tokenizer)
 
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""
+        return push(self.save_pretrained, repo_id, **options)
+
 
 class InferenceBart(BartForConditionalGeneration):
     """A copy of a model that only generates; see `BartForConditionalGeneration.for_inference`."""
@@ -329,4 +361,7 @@ class InferenceBart(BartForConditionalGeneration):
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is other or (one is not None and other is not None and torch.equal(one, other))
+    if one is None or other is None:
+        return one is other
+    # The model may have been moved to another device since.
+    return one.device == other.device and torch.equal(one, other)

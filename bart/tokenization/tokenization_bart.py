@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
-from bart.hub import resolve
+from bart.hub import push, resolve
 from bart.tensor_files import read_file
 
 # In the order of their ids in BART's vocabulary; <mask> has the last id.
@@ -119,7 +119,7 @@ class BartTokenizer:
         Args:
             path_or_name: a folder with `tokenizer.json`, or with `vocab.json` and `merges.txt` (where present,
                 `tokenizer_config.json` gives `model_max_length` and `add_prefix_space`); a Hub name; a file of such a
-                folder; or a checkpoint of this project, which holds its tokenizer.
+                folder; a run's directory; or a checkpoint of this project, which holds its tokenizer.
 
         Raises:
             InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
@@ -203,6 +203,10 @@ class BartTokenizer:
             self._backend.model.save(str(folder))  # vocab.json and merges.txt
         except Exception as error:  # the library raises bare Exception for every fault of files and disk
             raise InputError(f"{folder}: cannot write the tokenizer here: {_one_line(error)}") from error
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""
+        return push(self.save_pretrained, repo_id, **options)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> BartTokenizer:

@@ -11,11 +11,16 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.hub import resolve
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import CONFIG
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -132,6 +137,51 @@ def test_a_local_path_is_returned_as_it_is(tmp_path: Path, monkeypatch: pytest.M
     assert resolve("org/name", []) == Path("org/name")
     assert resolve(tmp_path / "org", []) == tmp_path / "org"
     assert resolve("~/org", []) == tmp_path / "org"
+
+
+def test_the_directory_of_a_run_stands_for_its_export(tmp_path: Path) -> None:
+    (tmp_path / "last.ckpt").touch()
+    with pytest.raises(InputError, match=r"a run that has no export/; name one of its checkpoints: last\.ckpt$"):
+        resolve(tmp_path, ["config.json"])
+    (tmp_path / "export").mkdir()
+    assert resolve(tmp_path, ["config.json"]) == tmp_path / "export"
+    (tmp_path / "config.json").touch()  # a model of its own
+    assert resolve(tmp_path, ["config.json"]) == tmp_path
+
+
+def test_push_uploads_what_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[object, ...]] = []
+
+    class Api:
+        def __init__(self, token: str | None) -> None:
+            calls.append(("token", token))
+
+        def create_repo(self, name: str, private: bool | None, exist_ok: bool) -> SimpleNamespace:
+            if name == "org/closed":
+                raise OSError("403 Forbidden:\nnot yours")  # as the client's own errors are
+            calls.append(("create", name, private, exist_ok))
+            return SimpleNamespace(repo_id=f"me/{name}")
+
+        def upload_folder(self, repo_id: str, folder_path: str, commit_message: str) -> SimpleNamespace:
+            held = sorted(path.name for path in Path(folder_path).iterdir())
+            calls.append(("upload", repo_id, held, commit_message))
+            return SimpleNamespace(commit_url="https://there")
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    tokenizer = BartTokenizer.train(["a b"], 261)
+    options = {"private": True, "token": "t", "commit_message": "New"}
+    assert tokenizer.push_to_hub("name", **options) == "https://there"
+    files = ["merges.txt", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
+    assert calls == [
+        ("token", "t"),
+        ("create", "name", True, True),
+        ("upload", "me/name", files, "New"),
+    ]
+    BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=50)).push_to_hub("other")
+    files = ["config.json", "generation_config.json", "model.safetensors"]
+    assert calls[-2:] == [("create", "other", None, True), ("upload", "me/other", files, "Upload")]
+    with pytest.raises(InputError, match="^org/closed: could not be uploaded to the Hub: 403 Forbidden: not yours$"):
+        tokenizer.push_to_hub("org/closed")
 
 
 @pytest.mark.parametrize(

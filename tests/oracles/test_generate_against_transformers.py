@@ -200,6 +200,44 @@ def test_our_generation_config_is_read_by_transformers_and_theirs_by_us():
     assert GenerationConfig.from_dict(theirs.to_dict()) == ours
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_beams": 3, "early_stopping": "never", "length_penalty": 0.5}, {"num_beams": 4, "min_length": 6}],
+    ids=str,
+)
+def test_limits_by_the_source_are_those_of_each_article_alone(pairs: list[Pair], options: dict[str, Any]):
+    found = set()
+    for theirs, ours in pairs[:2]:
+        ids, mask = batch(2, articles=6)
+        sizes = mask.sum(dim=1).tolist()
+        got = ours.generate(ids, mask, max_length=16, max_ratio=1.6, min_ratio=0.7, **options)
+        many = ours.generate_many(
+            [row[:size].tolist() for row, size in zip(ids, sizes, strict=True)],
+            4,
+            **{"max_length": 16, "max_ratio": 1.6, "min_ratio": 0.7, **options},
+        )
+        joined = {article.index: article.sequences[0].tolist() for article in many}
+        for index, size in enumerate(sizes):
+            longest = max(2, min(16, 16 * size // 10))
+            limits = {"max_length": longest, "min_length": max(options.get("min_length", 0), -(-7 * size // 10))}
+            [expected] = theirs.generate(ids[index : index + 1, :size], **{**options, **limits})
+            assert got[index][: len(expected)].tolist() == joined[index] == expected.tolist()
+            assert got[index][len(expected) :].eq(PAD).all()
+            found.add(len(expected) == longest)
+    assert found == {True, False}
+
+
+def test_a_generation_config_may_be_given_as_there(pairs: list[Pair]):
+    theirs, ours = pairs[0]
+    ids, mask = batch(3)
+    config = transformers.GenerationConfig(num_beams=3, max_new_tokens=9, no_repeat_ngram_size=2)
+    expected = theirs.generate(ids, attention_mask=mask, generation_config=config, length_penalty=0.5)
+    fields = {"num_beams": 3, "max_new_tokens": 9, "no_repeat_ngram_size": 2}
+    for given in (config, GenerationConfig(**fields), fields):
+        assert torch.equal(ours.generate(ids, mask, generation_config=given, length_penalty=0.5), expected)
+    assert ours.generation_config.num_beams == 1
+
+
 def recorded() -> dict[str, Any]:
     return json.loads((FIXTURES / "diverse_beams.json").read_text(encoding="utf-8"))
 

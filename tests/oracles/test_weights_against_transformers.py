@@ -116,6 +116,28 @@ def test_ours_to_theirs_to_ours(tmp_path: Path, pre_ln: bool, spoken: list[str])
     )
 
 
+def test_a_pre_ln_export_says_how_transformers_loads_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The test above loads it so. BartForConditionalGeneration leaves out its final norms, and only warns."""
+    make_ours(False).save_pretrained(tmp_path / "post")
+    assert not caplog.messages
+    make_ours(True).save_pretrained(tmp_path / "pre")
+    [message] = caplog.messages
+    assert "transformers loads it by AutoModelForSeq2SeqLM" in message
+
+
+@each_arrangement
+def test_parts_and_sizes_are_found_as_there(pre_ln: bool) -> None:
+    theirs, ours = make_theirs(pre_ln), make_ours(pre_ln)
+    for model in (theirs, ours):
+        model.get_encoder().requires_grad_(False)  # the table that the decoder shares as well
+    for only_trainable in (False, True):
+        assert ours.num_parameters(only_trainable) == theirs.num_parameters(only_trainable) > 0
+    for get in ("get_encoder", "get_decoder", "get_input_embeddings", "get_output_embeddings"):
+        own, other = getattr(ours, get)(), getattr(theirs, get)()
+        assert own.state_dict().keys() == other.state_dict().keys(), get
+    assert (ours.device, ours.dtype) == (theirs.device, theirs.dtype)
+
+
 def test_a_greedy_model_is_saved_without_a_complaint(tmp_path: Path, spoken: list[str]) -> None:
     make_ours(False).save_pretrained(tmp_path)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)

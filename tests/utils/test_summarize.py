@@ -225,6 +225,27 @@ def test_command_reads_one_document_or_one_a_line(export: Path, run: Any) -> Non
     assert found == one_by_one(export, [text], num_beams=1, max_length=8)[0] + "\n"
 
 
+def test_command_reads_a_file_and_writes_one_with_the_options_of_the_service(
+    export: Path, tmp_path: Path, run: Any
+) -> None:
+    (tmp_path / "a.txt").write_text("\ufeff" + "\r\n".join(DOCUMENTS), encoding="utf-8")
+    options = {"num_beams": 3, "max_length": 9, "min_length": 4, "length_penalty": 0.5, "no_repeat_ngram_size": 2}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    output = ("--output", tmp_path / "out.txt")
+    assert run("", export, tmp_path / "a.txt", "--lines", *output, *words, "--early_stopping", "never") == ""
+    expected = one_by_one(export, DOCUMENTS, early_stopping="never", **options)
+    assert (tmp_path / "out.txt").read_text() == "".join(f"{line}\n" for line in expected)
+    filtered = run("", export, tmp_path / "a.txt", "--max_ratio", 0.3, "--min_ratio", 0.1)
+    assert filtered == one_by_one(export, ["\n".join(DOCUMENTS)], max_ratio=0.3, min_ratio=0.1)[0] + "\n"
+
+
+def test_repeated_sentences_are_left_out_of_the_joined_summaries() -> None:
+    model = EchoModel(64)
+    text = "A dog ran. The cat ran. " * 20 + "It was old."
+    assert summarize(text, model, tokenizer(), drop_repeated_sentences=True) == "A dog ran. The cat ran. It was old."
+    assert summarize(text, EchoModel(64), tokenizer()) == text
+
+
 def test_command_passes_on_what_to_do_with_long_documents(export: Path, run: Any) -> None:
     model = BartForConditionalGeneration.from_pretrained(export)
     found = set()
@@ -281,9 +302,14 @@ def test_a_summary_is_one_line(export: Path, run: Any, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("data", "argv", "message"),
     [
-        (b" \n", [], "standard input, document 1: blank"),
-        (b"a\n\nb\n", ["--lines"], "standard input, document 2: blank"),
-        (b"a\n\xff\n", [], r"standard input: not UTF-8 ('utf-8' codec can't decode byte 0xff in position 2"),
+        (b" \n", [], "standard input: blank; a text to summarise is expected"),
+        (b"a\n\nb\n", ["--lines"], "standard input, line 2: blank line; every line must hold an example"),
+        (b"a\n\xff\n", [], "standard input, line 2: not UTF-8 (byte 0xff)"),
+        (b"a", ["./absent.txt"], "./absent.txt: cannot be read (No such file or directory)"),
+        (b"a", ["/"], "/: cannot be read (Is a directory)"),
+        (b"a", ["--output", "/"], "--output is '/'; allowed: a file in a directory that exists"),
+        (b"a", ["--max_ratio", "0"], "max_ratio is 0.0; allowed: a finite number above 0"),
+        (b"a", ["--min_length", "-1"], "min_length is -1; allowed: an integer of at least 0"),
         (b"a", ["--max_source_length", "65"], "max_source_length is 65; allowed: 8 to 64"),
         (b"a", ["--max_length", "66"], "max_length is 66; allowed: at most 65"),
         (b"a", ["--long_documents", "split"], "'split' is not allowed: it takes one of refuse, cut, join, resummarize"),

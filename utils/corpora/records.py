@@ -14,14 +14,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bart.errors import InputError
 from utils.data.line_files import SIDES, SPLITS, paired
-from utils.data.places import HUB_NAME, TABLES, fields_of, suffix_of
-from utils.data.tables import Fields, Reader, Row, Table, load_from_hub, open_dataset, open_files, opening
-from utils.lines import decoded_lines
+from utils.data.places import HUB_NAME, NO_TARGET, TABLES, fields_of, is_streamed, suffix_of
+from utils.data.tables import Fields, Reader, Row, Table, load_from_hub, open_dataset, open_files, opening, read_split
+from utils.lines import decoded_lines, read_lines
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,37 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
             tables = [open_files([str(path.absolute())], str(path), fields) for path in paths]
         return [Input(None, table.name, partial(_table_rows, table)) for table in tables]
     return [Input(None, str(path), partial(_file_rows, _READERS[kind], path, fields)) for path in paths]
+
+
+def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str | None = None) -> list[str]:
+    """Read documents without summaries, the first `limit` unless it is negative.
+
+    Args:
+        data_dir: a directory with `<split>.source`; a file of one document a line, or a table, all of which is read; or
+            a published set, whose rows that are no examples are left out and counted in the log.
+
+    Raises:
+        InputError: they are missing or malformed; in a table, a row has no document.
+    """
+    fields, path = (source_field, NO_TARGET), Path(data_dir).expanduser()
+    if is_streamed(data_dir):
+        return read_split(data_dir, split, limit, *fields)[0]
+    end = None if limit < 0 else limit
+    if path.is_dir() or suffix_of(path) not in TABLES:
+        return read_lines(path / f"{split}.source" if path.is_dir() else path)[:end]
+    if suffix_of(path) in _READERS:
+        rows = _file_rows(_READERS[suffix_of(path)], path, fields)
+    else:
+        with opening(data_dir):
+            rows = _table_rows(open_files([str(path.absolute())], data_dir, fields))
+    sources = []
+    for row in islice(rows, end):
+        if row.fault is not None:
+            raise InputError(f"{row.name}: {row.fault}; a document is expected in every row")
+        sources.append(row.source)
+    if not sources:
+        raise InputError(f"{data_dir}: has no rows")
+    return sources
 
 
 # ---- Text files, JSON Lines and CSV

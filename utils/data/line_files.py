@@ -13,7 +13,7 @@ from utils.lines import iter_lines
 
 SPLITS = ("train", "val", "test")
 SIDES = ("source", "target")
-Pairs = tuple[list[str], list[str]]  # sources and targets, line by line
+Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
 PathName = str | os.PathLike[str]
 
 

@@ -41,24 +41,25 @@ class TokenPairs:
     """Sources and targets of a split as token ids; see `utils.data.batches.Examples`.
 
     Args:
+        targets: None where there are none, and sources are only to be predicted from.
         references: the targets' texts, where they are needed beside their ids.
         known_by: where something is known that tells these pairs from others, such as digests of their files.
     """
 
     sources: TokenizedTexts
-    targets: TokenizedTexts
+    targets: TokenizedTexts | None
     references: Sequence[str] | None = None
     known_by: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self.lengths = np.stack([self.sources.lengths, self.targets.lengths], axis=1)
+        self.lengths = np.stack([texts.lengths for texts in (self.sources, self.targets) if texts is not None], axis=1)
         self.seconds = self.sources.seconds
 
     @classmethod
     def from_texts(
         cls,
         sources: Sequence[str],
-        targets: Sequence[str],
+        targets: Sequence[str] | None,
         tokenizer: BartTokenizer,
         source_length: int,
         target_length: int,
@@ -66,7 +67,7 @@ class TokenPairs:
         """Tokenise texts, cut to these numbers of tokens."""
         return cls(
             TokenizedTexts.from_texts(sources, tokenizer, source_length),
-            TokenizedTexts.from_texts(targets, tokenizer, target_length),
+            None if targets is None else TokenizedTexts.from_texts(targets, tokenizer, target_length),
             targets,
         )
 
@@ -77,7 +78,8 @@ class TokenPairs:
             return self.known_by
         digest = hashlib.sha256(self.lengths.tobytes())
         for number in range(len(self)):
-            digest.update(self.sources[number].tobytes() + self.targets[number].tobytes())
+            for texts in (self.sources, self.targets):
+                digest.update(b"" if texts is None else texts[number].tobytes())
         return {"examples": len(self), "ids": digest.hexdigest()}
 
     def __len__(self) -> int:

@@ -20,6 +20,7 @@ KINDS = (
 )
 # What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
+NO_TARGET = ""  # in place of a column of summaries where only documents are read
 # Documents and summaries as published sets name their columns.
 KNOWN_FIELDS = (
     ("article", "highlights"),
@@ -69,17 +70,25 @@ def fields_of(columns: Collection[str], source: str | None, target: str | None, 
 
     Args:
         columns: all there are.
-        source, target: --source_field and --target_field; None takes a name that published sets have.
+        source, target: --source_field and --target_field; None takes a name that published sets have. The target may
+            be NO_TARGET.
         where: what has the columns, for the error.
 
     Raises:
         InputError: a column that is named is missing; or none is named, and no usual one is there.
     """
     for option, field in (("--source_field", source), ("--target_field", target)):
-        if field is not None and field not in columns:
+        if field and field not in columns:
             near = get_close_matches(field, columns, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise InputError(f"{option} is {field!r}; {where} has the fields {', '.join(sorted(columns))}{hint}")
+    if target == NO_TARGET:
+        for known, _ in KNOWN_FIELDS:
+            if (source or known) in columns:
+                return source or known, NO_TARGET
+        raise InputError(
+            f"{where} has the fields {', '.join(sorted(columns))}: name that of documents by --source_field"
+        )
     for known_source, known_target in KNOWN_FIELDS:
         pair = source or known_source, target or known_target
         if set(pair) <= set(columns) and pair[0] != pair[1]:

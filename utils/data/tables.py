@@ -55,7 +55,7 @@ class Row:
     def of(cls, name: str, values: Mapping[str, Any], fields: tuple[str, str]) -> Row:
         """Apply the rule of this module to the values of a row."""
         texts = []
-        for side, field in zip(SIDES, fields, strict=True):
+        for side, field in zip(SIDES, filter(None, fields), strict=False):
             if field not in values:
                 return cls(name, fault=f"no field {field}")
             value = values[field]
@@ -73,7 +73,7 @@ class Table:
 
     Attributes:
         dataset: a `datasets.IterableDataset`.
-        fields: the names of its columns of documents and summaries.
+        fields: the names of its columns of documents and summaries; the latter may be NO_TARGET.
         name: where it is; on the Hub with the commit that was found.
         digest: stands for the content of its files; "" where the commit does.
     """
@@ -171,14 +171,14 @@ def open_dataset(
 
     features = dataset.features or {column: Value("string") for column in next(iter(dataset), {})}
     found = _text_fields(features, fields, name)
-    return Table(dataset.select_columns(list(found)), found, name, digest)
+    return Table(dataset.select_columns(list(filter(None, found))), found, name, digest)
 
 
 def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tuple[str, str]:
     from datasets import Value
 
     found = fields_of(features, *fields, where)
-    for field in found:
+    for field in filter(None, found):
         kind = features[field]
         if not (isinstance(kind, Value) and "string" in kind.dtype):
             raise InputError(f"{where}: the field {field!r} holds {kind}; texts are expected")

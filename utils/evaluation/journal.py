@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from bart.errors import InputError
 from bart.files import read_json
+from bart.hub import resolve
 from utils.errors import unwritable
 from utils.files import difference, file_digest, write_json
 from utils.tasks.task import Prediction
@@ -111,6 +112,8 @@ def _read(path: Path) -> dict[int, Prediction]:
 def model_identity(name: str | os.PathLike[str]) -> dict[str, Any]:
     """What tells one model from another: its path and the content of its files; a Hub name is taken at its word."""
     path = Path(name)
+    if path.is_dir():
+        path = resolve(path, ["*.safetensors", "*.bin", "*.pt"])
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
     digests = {file.name: file_digest(file) for file in files if file.is_file()}
     return {"model": str(path.resolve()) if files else str(name), "model_files": digests}

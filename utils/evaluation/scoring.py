@@ -47,7 +47,7 @@ def score_split(
     info: str | None = None,
     replaces_progress: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Predict every example, score the predictions, and write the files of `write_results`.
+    """Predict every example, score the predictions if there are targets, and write the files of `write_results`.
 
     In a process group each process takes a share of the examples, and rank 0 merges, scores and writes. What an
     interrupted run has finished, which lies in a `Journal`, is not predicted again. Apart from the speed the files are
@@ -104,14 +104,16 @@ def score_split(
             return None
         merged = {number: entry for part in (earlier, *(part for part, _ in shares)) for number, entry in part.items()}
         predictions = [merged[number] for number in range(len(examples))]
-        figures, each = task.score(raw, predictions)
-        loss = sum(entry.loss for entry in predictions) / sum(entry.targets for entry in predictions)
+        targets = sum(entry.targets for entry in predictions)
+        figures, each = task.score(raw, predictions) if targets else ({}, {})
+        if targets:
+            loss = sum(entry.loss for entry in predictions) / targets
+            figures = {**figures, "loss": round(loss, 4)}  # fp32 cannot be trusted further
         scores: dict[str, Any] = {
             "split": split,
             "task": task_name,
             "examples": len(predictions),
             **figures,
-            "loss": round(loss, 4),  # fp32 cannot be trusted further
             "precision": precision,
             **conditions,
         }
@@ -137,7 +139,7 @@ def write_results(
     """Write `<split>_generations.txt`, `<split>_articles.jsonl`, `<split>_speed.json`, and last `<split>_scores.json`.
 
     Args:
-        rows: index, source, reference, summary and more of each article, in the order of the input.
+        rows: index, source, reference if there is one, summary and more of each article, in the order of the input.
     """
     write_whole(folder / f"{split}_generations.txt", "".join(f"{row['summary']}\n" for row in rows))
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -149,6 +151,7 @@ def write_results(
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
     """Scores and speed as a table for people, the scores by the names that they have in the files."""
     rows = [(name, figure(name, value)) for name, value in scores.items() if isinstance(value, float)]
+    rows = rows or [("scores", "none without references")]
     if speed["timed_articles"]:
         rates = ("articles_per_second", "generated_tokens_per_second")
         rows += [

@@ -29,7 +29,7 @@ class EvalArguments:
         task_options: an `EvalOptions` of the task.
     """
 
-    model: str = option(positional=True, help="checkpoint file, Hub-format directory or Hub name")
+    model: str = option(positional=True, help="checkpoint file, Hub-format or run directory, or Hub name")
     config_path: str = option(
         positional=True, help="JSON with the architecture and decoding options, for a checkpoint that has none"
     )

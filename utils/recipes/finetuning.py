@@ -18,6 +18,7 @@ import torch
 import yaml
 
 from bart.errors import InputError
+from bart.hub import EXPORT
 from utils.data.order import ORDER
 from utils.distributed import connected
 from utils.errors import RunError
@@ -33,7 +34,7 @@ from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.options import Plan
 from utils.training.precision import keeps_master_weights, precision_name
-from utils.training.trainer import EXPORT, train
+from utils.training.trainer import train
 
 logger = logging.getLogger(__name__)
 # What the order of the training examples and the meaning of the optimizer's state depend on, besides the data.

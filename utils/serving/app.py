@@ -156,7 +156,8 @@ class Service:
     async def _summarize(self, wanted: BaseModel) -> dict[str, Any]:
         """The fields of the answer, but for the time."""
         texts = wanted.texts or [wanted.text]
-        given = wanted.model_dump(exclude={"text", "texts", "long_documents"}, exclude_unset=True, exclude_none=True)
+        others = {"text", "texts", "long_documents", "drop_repeated_sentences"}
+        given = wanted.model_dump(exclude=others, exclude_unset=True, exclude_none=True)
         # Without those that are the model's own, so that requests which mean the same are equal.
         options = {name: value for name, value in given.items() if value != getattr(self.defaults, name)}
         config = self.defaults.merged(**options)
@@ -166,7 +167,8 @@ class Service:
         long_documents = wanted.long_documents or self.args.long_documents
         thread = self.text_threads[sum(map(len, texts)) > LONG_TEXT]
         in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
-        rounds = await in_thread(Rounds, texts, self.tokenizer, self.positions, long_documents, self.limit)
+        drop = bool(wanted.drop_repeated_sentences)
+        rounds = await in_thread(Rounds, texts, self.tokenizer, self.positions, long_documents, self.limit, drop)
         tokens, windows = zip(*rounds.parts.values(), strict=True)
         cut_tokens = [max(0, count - self.limit) for count in tokens] if long_documents == "cut" else []
         articles = 0

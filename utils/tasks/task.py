@@ -26,7 +26,8 @@ class Prediction:
 
     Attributes:
         values: JSON values. `Task.score` and `Task.row` read them, and the journal of a run keeps them.
-        loss, targets: sum of the loss over the example's targets, and how many these are.
+        loss, targets: sum of the loss over the example's targets, and how many these are; 0 where nothing is known but
+            what to predict from.
         tokens: generated for it.
         seconds: that it was in work, apart from the time when the clock was paused.
     """
@@ -166,7 +167,7 @@ class Task(ABC, Generic[Options]):
     def score(
         self, raw: Any, predictions: Sequence[Prediction]
     ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
-        """The figures of all predictions together and, where there are such, of each.
+        """The figures of all predictions together and, where there are such, of each; only if there are any targets.
 
         Reports show what stands among the former under `intervals` (figure -> [low, high]) and under `baselines`
         (name -> figures of what needs no training).

@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, shift_tokens_right
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading
 from utils.cli import option
 from utils.corpora.prepare import prepared
+from utils.corpora.records import read_sources
 from utils.data.batches import Inputs, pad
 from utils.data.line_files import Pairs
 from utils.data.options import DataOptions
@@ -27,9 +29,10 @@ from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
 from utils.data.places import check_fields, is_streamed
 from utils.data.tables import Table, open_split, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
+from utils.generation_options import GenerationOptions, check_generation
 from utils.loading import ModelOptions, check_lengths
 from utils.progress import Clock
-from utils.tasks.generation_options import GenerationOptions, check_generation
+from utils.sentences import without_repeats
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
@@ -64,7 +67,8 @@ class TextToTextOptions(ModelOptions):
         help="tokens to generate at most; by default the config's max_length or --max_target_length",
     )
 
-    prefix = ""  # run_eval.py has an option of this name
+    # run_eval.py has options of these names
+    prefix, references, drop_repeated_sentences = "", True, False
 
     @property
     def generation(self) -> dict[str, Any]:
@@ -95,6 +99,11 @@ class TextToTextEvalOptions(GenerationOptions):
         help="column of the sources where data_dir is no directory; by default as published sets do it",
     )
     target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
+    references: bool = option(
+        True,
+        help="score predictions by their references; --no_references only predicts, for which {split}.source, a file "
+        "of one source a line, or a table without targets will do",
+    )
     prefix: str = option("", help="put before each source text, as some models want it")
     max_source_length: int | None = option(
         None, least=3, help="tokens a source is cut to; by default the model's positions"
@@ -102,6 +111,11 @@ class TextToTextEvalOptions(GenerationOptions):
     max_target_length: int | None = option(
         None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target_field is not None and not self.references:
+            raise InputError(f"--target_field is {self.target_field}, and --no_references reads no targets")
 
     def target_length(self, split: str) -> int | None:
         """Tokens that a split's targets are cut to; None for the model's positions."""
@@ -140,6 +154,8 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
 
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
         data, fields = self.data, (self.options.source_field, self.options.target_field)
+        if not self.options.references:
+            return read_sources(data.data_dir, split, data.limit(split), fields[0]), None
         data_dir = prepared(data.data_dir, fields, data.cache_dir)
         if not for_scoring and split == "train" and is_streamed(data_dir):
             return open_split(data_dir, split, *fields)
@@ -274,13 +290,16 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
                         losses[place] = loss, count
 
         sources = [examples.sources[number].tolist() for number in numbers]
-        for article in model.generate_many(sources, batch_size, encoded=note_losses, **self.options.generation):
+        encoded = None if examples.targets is None else note_losses
+        for article in model.generate_many(sources, batch_size, encoded=encoded, **self.options.generation):
             clock.seconds["encode"] += article.encoding_seconds
             with clock.part("detokenise"):
                 texts = self.tokenizer.batch_decode(list(article.sequences), skip_special_tokens=True)
-            values = {"texts": [" ".join(text.split("\n")).strip() for text in texts]}
+            texts = [" ".join(text.split("\n")).strip() for text in texts]
+            values = {"texts": list(map(without_repeats, texts)) if self.options.drop_repeated_sentences else texts}
             tokens = int((article.sequences[0, 1:] != self.tokenizer.pad_token_id).sum())
-            yield numbers[article.index], Prediction(values, *losses.pop(article.index), tokens, article.seconds)
+            loss = losses.pop(article.index, (0.0, 0))
+            yield numbers[article.index], Prediction(values, *loss, tokens, article.seconds)
 
     def score(
         self, raw: Pairs, predictions: Sequence[Prediction]
@@ -290,11 +309,14 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
 
     def row(self, raw: Pairs, examples: TokenPairs, number: int, prediction: Prediction) -> dict[str, Any]:
         best, *others = prediction.values["texts"]
-        row = {"index": number, "source": raw[0][number], "reference": raw[1][number], "summary": best}
+        row = {"index": number, "source": raw[0][number]}
+        if raw[1] is not None:
+            row["reference"] = raw[1][number]
+        row["summary"] = best
         if others:
             row["alternatives"] = others
-        sources, targets = examples.lengths[number].tolist()
-        return row | {"source_tokens": sources, "reference_tokens": targets, "summary_tokens": prediction.tokens}
+        counts = zip(("source_tokens", "reference_tokens"), examples.lengths[number].tolist(), strict=False)
+        return {**row, **dict(counts), "summary_tokens": prediction.tokens}
 
     def settings(self, model: BartForConditionalGeneration) -> dict[str, Any]:
         return {
@@ -302,6 +324,7 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
             "max_source_length": self.options.max_source_length or self.positions,
             "max_target_length": self.options.target_length("test") or self.positions,
             "prefix": self.options.prefix,
+            "drop_repeated_sentences": self.options.drop_repeated_sentences,
         }
 
 

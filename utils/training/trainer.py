@@ -20,6 +20,7 @@ from tabulate import tabulate
 from torch import nn
 
 from bart.errors import InputError
+from bart.hub import EXPORT
 from utils.data.batches import padded_length
 from utils.distributed import lost_peers_named
 from utils.figures import figure, label
@@ -44,7 +45,6 @@ from utils.training.options import LAST, Plan, RunOptions
 from utils.training.precision import half_dtype, trainer_precision
 
 logger = logging.getLogger(__name__)
-EXPORT = "export"
 
 
 def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> None:

@@ -21,7 +21,7 @@ def machine(
 ) -> BeamSearch:
     ids = {"decoder_start_token_id": START, "pad_token_id": PAD, "eos_token_id": EOS}
     config = GenerationConfig(**{"num_beams": 2, **ids, **options})
-    return kind(config, max_length, articles, torch.device("cpu"), first)
+    return kind(config, max_length, torch.tensor([[0, max_length]] * articles), first)
 
 
 def table(*rows: dict[int, float]) -> Tensor:

@@ -26,6 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "early": {"num_beams": 3, "early_stopping": True, "no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 2},
     "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "num_return_sequences": 4},
     "rules": {"num_beams": 2, "min_length": 5, "repetition_penalty": 1.3, "bad_words_ids": [[5], [6, 7]]},
+    "ratios": {"num_beams": 3, "max_ratio": 1.1, "min_ratio": 0.6, "early_stopping": "never", "length_penalty": 2.0},
 }
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
@@ -148,6 +149,12 @@ def test_generate_many_refuses_bad_sources_before_it_generates(model):
         ([[3], []], "source 1 has 0 ids"),
         ([[3] * 25], "source 0 has 25 ids; allowed: 1 to 24"),
         ([[3, VOCAB]], "source 0 holds 3 to 71; allowed: ids from 0 to 70"),
+        (["text"], r"source 0 is str 'text'; allowed: ids, such as tokenizer\(text\)\['input_ids'\]"),
+        ("text", "source 0 is str 't'; allowed: ids"),
+        ([[3], ["a", "b"]], "source 1 is list"),
+        ([[[3]], [3]], "source 0 is list"),
+        ([5], "source 0 is int 5"),
+        ([[0.5]], "source 0 is list"),
     ):
         with pytest.raises(InputError, match=message):
             next(model.generate_many(sources, 2))
@@ -401,6 +408,14 @@ def test_min_length_above_max_length_warns(model, source: Tensor):
         ({"encoder_outputs": torch.ones(2, 5)}, r"encoder_outputs are \(2, 5\); allowed: \(2, 5, 16\)"),
         ({"input_ids": torch.full((2, 4), 5), "max_length": POSITIONS + 2}, "max_length"),
         ({"input_ids": torch.full((2, 4), 5), "num_beam": 4}, "num_beams"),
+        ({"input_ids": "text"}, r"input_ids is str 'text'; allowed: a tensor.*tokenizer\(text, return_tensors='pt'\)"),
+        ({"input_ids": ["a", "b"]}, r"input_ids is list \['a', 'b'\]"),
+        ({"input_ids": [[3, 4, 2]]}, "input_ids is list"),
+        ({"input_ids": torch.full((2, 4), 5), "attention_mask": [[1]]}, "attention_mask is list"),
+        ({"input_ids": torch.full((2, 4), 5), "max_ratio": 0}, "max_ratio is 0; allowed: a finite number above 0"),
+        ({"input_ids": torch.full((2, 4), 5), "max_ratio": 1, "min_ratio": 2}, "min_ratio is 2; allowed: at most max"),
+        ({"input_ids": torch.full((2, 4), 5), "generation_config": "a.json"}, "generation_config is 'a.json'; allowed"),
+        ({"input_ids": torch.full((2, 4), 5), "generation_config": {"num_beam": 4}}, "num_beams"),
         ({"input_ids": torch.full((2, 4), 5), "bad_words_ids": [[VOCAB]]}, "bad_words_ids"),
         ({"input_ids": torch.full((2, 4), 5), "forced_bos_token_id": VOCAB}, "forced_bos_token_id"),
         ({"input_ids": torch.full((2, 4), 5), "forced_eos_token_id": VOCAB}, "forced_eos_token_id"),

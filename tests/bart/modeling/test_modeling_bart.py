@@ -97,6 +97,37 @@ def test_more_tokens_than_positions_is_an_error_that_names_both_numbers() -> Non
         model.encode(torch.full((1, 13), 5))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"input_ids": "text"}, r"input_ids is str 'text'; allowed: a tensor"),
+        ({"input_ids": torch.full((2, 3), 5), "labels": [[5]]}, "labels is list"),
+        (
+            {"input_ids": torch.full((2, 3), 5), "labels": torch.full((3, 4), 5)},
+            r"labels are \(3, 4\); allowed: \(2, target length\), one row for each source",
+        ),
+        ({"input_ids": torch.full((2, 3), 5), "labels": torch.full((2,), 5)}, r"labels are \(2,\); allowed"),
+        (
+            {"encoder_outputs": torch.ones(2, 3, 16), "decoder_input_ids": torch.full((1, 4), 5)},
+            r"decoder_input_ids are \(1, 4\); allowed: \(2, ",
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named(inputs: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        tiny()(**inputs)
+    assert "\n" not in str(error.value)
+
+
+def test_a_copy_that_was_moved_forgets_what_it_has_encoded() -> None:
+    copy = tiny().for_inference()
+    ids = torch.full((2, 3), 5)
+    assert copy.encode(ids) is copy.encode(ids)
+    states, mask = copy.encode(ids), None
+    copy.remembered = ids.to("meta"), mask, states.to("meta")  # as if encoded on another device
+    assert torch.equal(copy.encode(ids), states)
+
+
 def test_a_forward_pass_without_targets_or_sources_is_an_error() -> None:
     model = tiny()
     with pytest.raises(InputError, match="decoder_input_ids or labels"):

@@ -245,7 +245,7 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(address)
         expect(page.locator("#about")).to_have_text(
-            f"{export.parent.name}/export0, fp32 on the CPU; it reads 150 tokens at once and has a vocabulary of 300."
+            f"{export.parent.name}/{export.name}, fp32 on the CPU; it reads 150 tokens at once and has a vocabulary of 300."
         )
         expect(page.locator("#num_beams")).to_have_attribute("placeholder", "2")
         expect(page.locator("#max_length")).to_have_attribute("placeholder", "16")

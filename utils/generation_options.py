@@ -11,34 +11,66 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from utils.cli import option
 
+GENERATE = "options of generate"  # a section of --help
 # Options that NVIDIA's scripts know by other names than generate does.
 SPELLINGS = {"num_beams": "eval_beams", "max_length": "eval_max_gen_length"}
 JSON_OPTIONS = ("bad_words_ids", "eos_token_id", "forced_eos_token_id")
 
 
-@dataclass(frozen=True)
-class GenerationOptions:
-    """Every field of GenerationConfig that bears on which ids come out; None leaves it to the model's config."""
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions:
+    """What bears on a text that is generated, by the same names on every command line; None leaves it to the model."""
 
-    eval_beams: int | None = option(
-        None, section="options of generate", least=1, help="num_beams of generate; 1 is greedy search"
-    )
-    eval_max_gen_length: int | None = option(
-        None, least=2, help="max_length of generate: longest sequence, the start token included"
-    )
-    min_length: int | None = option(None, help="no end before the sequence is so long")
-    max_new_tokens: int | None = option(None, help="most ids after the start token, in place of --eval_max_gen_length")
-    min_new_tokens: int | None = option(None, help="fewest ids after the start token, in place of --min_length")
-    num_beam_groups: int | None = option(None, help="groups of diverse beam search")
-    diversity_penalty: float | None = option(
-        None, help="taken off a token's score for each beam of an earlier group that chose it"
-    )
+    min_length: int | None = option(None, section=GENERATE, help="no end before the sequence is so long")
     length_penalty: float | None = option(None, help="power of the length that a sequence's score is divided by")
     early_stopping: str | None = option(
         None,
         choices=("true", "false", "never"),
         help="with num_beams finished sequences, true stops at once, false when a better one is unlikely, never when "
         "none is possible",
+    )
+    no_repeat_ngram_size: int | None = option(None, help="no n-gram of this size occurs twice; 0 for off")
+    max_ratio: float | None = option(None, help="tokens to generate at most, for each token of the source that is read")
+    min_ratio: float | None = option(None, help="no end before so many tokens for each token of the source")
+    drop_repeated_sentences: bool = option(
+        False, help="leave out sentences that a text has said before, whatever their case and white space"
+    )
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """The options of generate that the command line gave, by generate's names.
+
+        Raises:
+            InputError: a list of ids is malformed.
+        """
+        names = {field.name for field in dataclasses.fields(GenerationConfig)}
+        given = {name: getattr(self, SPELLINGS.get(name, name), getattr(self, name, None)) for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        for name in JSON_OPTIONS:
+            if name in given:
+                try:
+                    given[name] = json.loads(given[name])
+                except json.JSONDecodeError:
+                    allowed = "[[5], [6, 7]]" if name == "bad_words_ids" else "2, or [2, 3]"
+                    raise InputError(f"--{name} is {given[name]!r}; allowed: ids such as {allowed}") from None
+        if "early_stopping" in given:
+            given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
+        return given
+
+
+@dataclass(frozen=True)
+class GenerationOptions(DecodingOptions):
+    """Every field of GenerationConfig that bears on which ids come out; None leaves it to the model's config."""
+
+    eval_beams: int | None = option(None, section=GENERATE, least=1, help="num_beams of generate; 1 is greedy search")
+    eval_max_gen_length: int | None = option(
+        None, least=2, help="max_length of generate: longest sequence, the start token included"
+    )
+    max_new_tokens: int | None = option(None, help="most ids after the start token, in place of --eval_max_gen_length")
+    min_new_tokens: int | None = option(None, help="fewest ids after the start token, in place of --min_length")
+    num_beam_groups: int | None = option(None, help="groups of diverse beam search")
+    diversity_penalty: float | None = option(
+        None, help="taken off a token's score for each beam of an earlier group that chose it"
     )
     num_return_sequences: int | None = option(
         None,
@@ -48,7 +80,6 @@ class GenerationOptions:
     temperature: float | None = option(None, help="scores are divided by it when sampling")
     top_k: int | None = option(None, help="sample among so many best tokens; 0 for all")
     top_p: float | None = option(None, help="sample among the best tokens that have this probability together")
-    no_repeat_ngram_size: int | None = option(None, help="no n-gram of this size occurs twice; 0 for off")
     encoder_no_repeat_ngram_size: int | None = option(
         None, help="no n-gram of this size is taken from the source; 0 for off"
     )
@@ -71,27 +102,6 @@ class GenerationOptions:
                     f"--{new} is {tokens} and --{old} is {length}; allowed beside it: {tokens + 1}, for it counts the "
                     "start token, or none"
                 )
-
-    @property
-    def generation(self) -> dict[str, Any]:
-        """The options of generate that the command line gave, by generate's names.
-
-        Raises:
-            InputError: a list of ids is malformed.
-        """
-        names = {field.name for field in dataclasses.fields(GenerationConfig)}
-        given = {name: getattr(self, SPELLINGS.get(name, name), None) for name in names}
-        given = {name: value for name, value in given.items() if value is not None}
-        for name in JSON_OPTIONS:
-            if name in given:
-                try:
-                    given[name] = json.loads(given[name])
-                except json.JSONDecodeError:
-                    allowed = "[[5], [6, 7]]" if name == "bad_words_ids" else "2, or [2, 3]"
-                    raise InputError(f"--{name} is {given[name]!r}; allowed: ids such as {allowed}") from None
-        if "early_stopping" in given:
-            given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
-        return given
 
 
 def check_generation(config: GenerationConfig, options: dict[str, Any], vocab_size: int, positions: int) -> None:
