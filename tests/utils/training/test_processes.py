@@ -42,7 +42,7 @@ class Ending(Summarization):
         place = Path(__file__).with_name("ended")
         if self.steps == 9 and os.environ.get("LOCAL_RANK", "0") == "0" and not place.exists():
             place.touch()
-                if "TORCHELASTIC_RUN_ID" in os.environ:
+            if "TORCHELASTIC_RUN_ID" in os.environ:
                 os.kill(os.getppid(), signal.SIGTERM)
             else:
                 os.killpg(0, signal.SIGINT)
