@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from utils.cli import run_main
-from utils.recipes.finetuning_arguments import parse_finetune_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # Imported here, so that a signal finds its handlers.
+    from utils.recipes.finetuning_arguments import parse_finetune_arguments
+
     args = parse_finetune_arguments(argv)
     # Imported here so that --help and bad options need not wait for Lightning, which takes seconds to load.
     from utils.recipes.finetuning import run

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from utils.cli import run_main
-from utils.recipes.evaluation_arguments import parse_eval_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # Imported here, so that a signal finds its handlers.
+    from utils.recipes.evaluation_arguments import parse_eval_arguments
+
     args = parse_eval_arguments(argv)
     # Imported here so that --help and bad options need not wait for what only a run needs.
     from utils.recipes.evaluation import run

@@ -79,4 +79,4 @@ if [[ ${SCORE:-1} == 0 ]]; then
 fi
 run "${training[@]}"
 exec bash "$root/scripts/run_eval_summarization.sh" "$RESULTS_DIR/export" "$PRED_BS" "$NUM_GPU" "$PREC" "$EVAL_BEAMS" \
-    "$MAX_SOURCE_LEN" "$MAX_TARGET_LEN" "$DATA_DIR" "$CONFIG_PATH" ${scoring[@]+"${scoring[@]}"}
+    "$MAX_SOURCE_LEN" "$MAX_TARGET_LEN" "$DATA_DIR" "$CONFIG_PATH" --overwrite_output_dir ${scoring[@]+"${scoring[@]}"}

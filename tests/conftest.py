@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,6 +61,16 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     compute_in_double()
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """What a run does with SIGINT and SIGTERM ends with the test."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

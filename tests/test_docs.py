@@ -1,4 +1,4 @@
-"""README and docs: what they name is there, and their commands do what they say, followed line by line in a fresh clone."""
+"""README and docs: what they name is there, and their commands, followed line by line, do what they say."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_options_that_pages_give_exist() -> None:
     parsed = parse_eval_arguments(["model", "config", "data", "out"])
     known = {
         "finetune.py": {*parse_finetune_arguments(["--do_train"]).settings(), "config", "help"},
-        "run_eval.py": {field.name for of in (EvalArguments, type(parsed.task_options)) for field in dataclasses.fields(of)},
+        "run_eval.py": {
+            field.name for of in (EvalArguments, type(parsed.task_options)) for field in dataclasses.fields(of)
+        },
     }
     for program, names in known.items():
         for page in PAGES:

@@ -27,6 +27,7 @@ from bart.generation.cache import DecoderCache
 from bart.modeling.modeling_bart import BartForConditionalGeneration, InferenceBart
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
+from utils.cli import run_main
 from utils.evaluation.show import ShowArguments, describe
 from utils.metrics.baselines import leads
 from utils.metrics.rouge import rouge, rouge_per_example
@@ -256,7 +257,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> lis
     def watched(self: BartForConditionalGeneration, sources: Any, size: int, **options: Any) -> Iterator[Any]:
         for article in generate_many(self, sources, size, **options):
             if len(decoded) == stop_after:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
             decoded.append(article)
             yield article
 
@@ -265,18 +266,26 @@ def watch(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> lis
 
 
 def test_an_interrupted_run_goes_on_where_it_was(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    trained: Path,
+    own_signals: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Another run does not touch what it had done."""
     export = trained / "run" / "export"
     evaluate(trained, export, "uninterrupted")
     with monkeypatch.context() as patch:
         watch(patch, stop_after=5)
-        with pytest.raises(KeyboardInterrupt):
-            evaluate(trained, export, "interrupted")
+        patch.setattr(sys, "argv", ["run_eval.py", *words(trained, export, "interrupted")])
+        with pytest.raises(SystemExit) as stop:
+            run_main(run_eval.main)
+    assert stop.value.code == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "run_eval.py: ended by Ctrl-C; the same command goes on with the examples that are left"
     shutil.copytree(trained / "interrupted", trained / "kept")
     for options, difference in [
-        (("--eval_beams", 1), "its num_beams|its generation"),
+        (("--eval_beams", 1), "its num_beams is 2, this run's is 1"),
         (("--prefix", "the "), "its prefix|its content"),
         (("--bf16",), "its precision is 'fp32'"),
         (("--n_obs", 8), "its examples is 9, this run's is 8"),
@@ -296,11 +305,35 @@ def test_an_interrupted_run_goes_on_where_it_was(
             assert files(trained, "interrupted") == files(trained, "uninterrupted")
 
 
+def test_scores_of_another_run_are_replaced_on_demand_alone(trained: Path) -> None:
+    export, out = trained / "run" / "export", trained / "used"
+    [other] = (trained / "run").glob("_epoch*.ckpt")
+    evaluate(trained, export, "used")
+    evaluate(trained, export, "used", "--bs", 3)  # the same run
+    kept = files(trained, "used")
+    for model, options, difference in (
+        (other, (), f"its model is '{export}', this run's is '{other}'"),
+        (other, ("--type_path", "val"), f"its model is '{export}', this run's is '{other}'"),
+        (export, ("--eval_beams", 3), "its num_beams is 2, this run's is 3"),
+        (export, ("--n_obs", 3), "its examples is 9, this run's is 3"),
+        (export, ("--bf16",), "its precision is 'fp32', this run's is 'bf16'"),
+        (export, ("--task", "translation"), "its task is 'summarization', this run's is 'translation'"),
+    ):
+        named = rf"^{out}/test_scores.json holds the scores of another run \({difference}\): .* --overwrite_output_dir$"
+        with pytest.raises(InputError, match=named):
+            evaluate(trained, model, "used", *options)
+    assert files(trained, "used") == kept
+    (out / "notes.txt").touch()
+    run_eval.main(words(trained, other, "used", "--type_path", "val", "--overwrite_output_dir"))
+    assert (out / "notes.txt").exists() and not list(out.glob("test_*"))
+    assert json.loads((out / "val_scores.json").read_text())["model"] == str(other)
+
+
 def test_in_bf16_the_batch_belongs_to_the_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export = trained / "run" / "export"
     with monkeypatch.context() as patch:
         watch(patch, stop_after=5)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):  # of Python's own handler
             evaluate(trained, export, "interrupted_bf16", "--bf16")
     with pytest.raises(InputError, match="its batch_size is 4, this run's is 3"):
         evaluate(trained, export, "interrupted_bf16", "--bf16", "--bs", 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import json
 import os
 import shlex
 import subprocess
@@ -27,8 +26,8 @@ from utils.serving.arguments import ServeArguments
 
 ROOT = Path(__file__).parents[1]
 TRAIN = (
-    "finetune.py --do_train --config_path config.json --data_dir data --tokenizer tokenizer --model_name_or_path scratch "
-    "--gpus 0 --output_dir run"
+    "finetune.py --do_train --config_path config.json --data_dir data --tokenizer tokenizer "
+    "--model_name_or_path scratch --gpus 0 --output_dir run"
 )
 SCORE = "run_eval.py model config.json data out --device cpu"
 SUMMARIZE = "utils.summarize model --gpus 0"

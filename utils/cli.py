@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import operator
-import signal
 import sys
 import types
 import typing
@@ -19,6 +18,7 @@ import yaml
 
 from bart.errors import InputError
 from utils.errors import FULL_DISK, RunError, brief, unwritable
+from utils.interruption import Interruption, Signals, report
 
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
@@ -27,10 +27,13 @@ _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), 
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
-    """Run an entry point. An `InputError`, a `RunError` or a full disk ends it as one line on stderr.
+    """Run an entry point. An `InputError`, a `RunError`, a full disk, SIGINT or SIGTERM ends it as one line on stderr.
 
-    The exit status is 2 for InputError and 1 for the others.
+    The exit status is 2 for InputError, 128 + signal for a signal, and 1 for the others.
     """
+    name = program().removeprefix(PYTHON_M)
+    signals = Signals()
+    signals.watch(name)
     try:
         sys.exit(main(None) or 0)
     except (InputError, RunError, OSError) as error:
@@ -38,10 +41,13 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
             if error.errno not in FULL_DISK:
                 raise
             error = unwritable(error.filename or "a file", error)
-        print(f"{program().removeprefix(PYTHON_M)}: error: {error}", file=sys.stderr)
+        print(f"{name}: error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    except Interruption as interruption:
+        report(name, interruption)
+        sys.exit(128 + interruption.number)
+    finally:
+        signals.restore()
 
 
 def program() -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from utils.errors import RunError
+from utils.interruption import Interruption
 
 # How long a process waits for another one that is slower. Where one dies, torchrun ends the others at once; only a
 # machine that vanishes from the network is noticed so late.
@@ -41,9 +42,14 @@ def connected(remedy: str) -> Iterator[None]:
 
 @contextmanager
 def lost_peers_named(remedy: str) -> Iterator[None]:
-    """Raise RunError where an exchange fails because another process is gone, or cannot be reached."""
+    """Raise RunError where an exchange fails because another process is gone, or cannot be reached.
+
+    Where a signal ends the program, the remedy is added to what it says.
+    """
     try:
         yield
+    except Interruption as interruption:
+        raise Interruption(interruption.number, remedy) from None
     except RuntimeError as error:
         lost = isinstance(error, dist.DistError) or _LOST_PEER.search(str(error))
         if "LOCAL_RANK" not in os.environ or isinstance(error, RunError) or not lost:

@@ -79,6 +79,8 @@ def file_digest(path: Path) -> str:
 def difference(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
     """The first value in which a run that left a record of itself differs from this run; None where none does."""
     for name in (*own, *stored):
-        if stored.get(name) != own.get(name):
-            return f"its {name} is {stored.get(name)!r}, this run's is {own.get(name)!r}"
+        theirs, ours = stored.get(name), own.get(name)
+        if theirs != ours:
+            inner = difference(theirs, ours) if isinstance(theirs, Mapping) and isinstance(ours, Mapping) else None
+            return inner or f"its {name} is {theirs!r}, this run's is {ours!r}"
     return None

@@ -229,7 +229,7 @@ def resumed_model(options: ModelOptions, checkpoint: Path) -> tuple[BartForCondi
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
     for field in dataclasses.fields(BartConfig):
         old, new = getattr(stored, field.name), getattr(config, field.name)
-        if old != new and type(old) is not float:  # probabilities of dropping may change
+        if old != new:
             raise InputError(f"--resume_from_checkpoint {checkpoint}: its {field.name} is {old}, this run's is {new}")
     tokenizer = BartTokenizer.from_pretrained(checkpoint)
     model = BartForConditionalGeneration.from_pretrained(checkpoint, config)

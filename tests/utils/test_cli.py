@@ -176,7 +176,6 @@ def test_a_yaml_file_that_is_not_there() -> None:
         (InputError("--x is 1; allowed: 2"), 2, "command.py: error: --x is 1; allowed: 2\n"),
         (RunError("the run diverged"), 1, "command.py: error: the run diverged\n"),
         (OSError(errno.ENOSPC, "full", "out.txt"), 1, "command.py: error: out.txt: cannot be written (No space left"),
-        (KeyboardInterrupt(), 130, ""),
         (None, 0, ""),
     ],
 )

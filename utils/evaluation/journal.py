@@ -60,7 +60,9 @@ class Journal:
             if self.folder.exists() and other:
                 found = f"{self.folder} holds the progress of another run ({other})"
                 if not replace:
-                    raise InputError(f"{found}: go on with that one, delete the folder, or name another directory")
+                    raise InputError(
+                        f"{found}: go on with that one, name another directory, or give --overwrite_output_dir"
+                    )
                 logger.warning("%s: all examples are predicted anew", found)
                 shutil.rmtree(self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -15,14 +15,17 @@ import torch
 from tabulate import tabulate
 from torch import nn
 
+from bart.errors import InputError
+from bart.files import read_json
 from utils.distributed import at_first, from_first, rank_and_world
 from utils.evaluation.journal import Journal, model_identity
 from utils.evaluation.predicting import CONTINUOUS, predict_share
 from utils.evaluation.speed import speed_report
 from utils.figures import figure
-from utils.files import write_json, write_whole
+from utils.files import difference, write_json, write_whole
 from utils.machine import versions
 from utils.memory import FittingSize
+from utils.run_files import SPLITS, remove, scored
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
@@ -45,7 +48,7 @@ def score_split(
     warmup_batches: int = 1,
     seed: int = 42,
     info: str | None = None,
-    replaces_progress: bool = False,
+    overwrites: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Predict every example, score the predictions if there are targets, and write the files of `write_results`.
 
@@ -59,12 +62,15 @@ def score_split(
         model_name: where the weights come from, by which a run that was broken off is known again.
         batch_size_option: what sets the batch size, for messages.
         precision: the model's.
-        replaces_progress: whether a run of another kind that was broken off in the same directory is forgotten.
+        overwrites: whether what another run has left in the same directory, its scores or its progress, is replaced.
 
     Other arguments are explained by `utils.recipes.evaluation_arguments`.
 
     Returns:
         Scores and speed, as the files hold them; None on other ranks than 0.
+
+    Raises:
+        InputError: another run's scores or progress lie there.
     """
     rank, _ = rank_and_world()
     examples = task.encode(raw, split)
@@ -77,10 +83,15 @@ def score_split(
         identity |= {"batch_size": batch_size, "batching": batching}
     if samples:
         identity["seed"] = seed
+    told = {"task": task_name, "model": identity["model"], "data_dir": task.data.data_dir.rstrip("/")}
+    told |= {"examples": len(examples), "precision": precision, **conditions}
+    others = other_runs(Path(save_dir), split, told)
+    if others and not overwrites:
+        raise InputError(f"{next(iter(others.values()))}: name another directory, or give --overwrite_output_dir")
     earlier: dict[int, Prediction] = {}
     with closing(Journal(Path(save_dir), split)) as journal:
         if rank == 0:
-            earlier = journal.resume(identity, replaces_progress)
+            earlier = journal.resume(identity, overwrites)
             if earlier:
                 logger.warning(
                     "%d of %d examples were predicted before the run was broken off", len(earlier), len(examples)
@@ -111,11 +122,8 @@ def score_split(
             figures = {**figures, "loss": round(loss, 4)}  # fp32 cannot be trusted further
         scores: dict[str, Any] = {
             "split": split,
-            "task": task_name,
-            "examples": len(predictions),
+            **told,
             **figures,
-            "precision": precision,
-            **conditions,
         }
         if samples:
             scores["seed"] = seed
@@ -128,9 +136,27 @@ def score_split(
         if empty := sum(not row["summary"] for row in rows):
             logger.warning("%d of %d summaries are empty", empty, len(rows))
         report = speed_report([part for _, part in shares], batching, model.device, len(earlier))
+        remove(Path(save_dir), *scored(*others))
         write_results(Path(save_dir), split, rows, scores, report)
         journal.remove()
     return scores, report
+
+
+def other_runs(folder: Path, split: str, told: Mapping[str, Any]) -> dict[str, str]:
+    """The splits that another run has scored in a directory, each with what tells that run from this one.
+
+    Runs are known by the name of their model, so that one that was trained further replaces its own scores.
+
+    Args:
+        told: what this run's scores will say of it. For other splits the model alone must be the same.
+    """
+    found = {}
+    for one in SPLITS:
+        path = folder / f"{one}_scores.json"
+        own = json.loads(json.dumps(told if one == split else {"model": told["model"]}))
+        if path.exists() and (other := difference({name: read_json(path).get(name) for name in own}, own)):
+            found[one] = f"{path} holds the scores of another run ({other})"
+    return found
 
 
 def write_results(

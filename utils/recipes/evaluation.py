@@ -54,6 +54,7 @@ def run(args: EvalArguments) -> None:
             warmup_batches=args.warmup_batches,
             seed=args.seed,
             info=args.info,
+            overwrites=args.overwrite_output_dir,
         )
     if results is None:
         return

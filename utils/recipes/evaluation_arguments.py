@@ -62,7 +62,10 @@ class EvalArguments:
         least=0,
         help="of --do_sample; the draws also depend on --bs, --batching, the processes, and where a run was resumed",
     )
-    info: str | None = option(None, section="output", help="a text to store with the scores")
+    overwrite_output_dir: bool = option(
+        False, section="output", help="replace the scores, or the progress, that another run has left in save_dir"
+    )
+    info: str | None = option(None, help="a text to store with the scores")
     dump_args: bool = option(False, help="also print the resolved arguments, which eval_arguments.yaml always holds")
     json_summary: str | None = option(None, help="file for scores, speed and arguments as one JSON object")
     debug: bool = option(False, help="log more, such as the time of each article")

@@ -26,22 +26,37 @@ from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
 from utils.files import writable_folder
+from utils.loading import DROPOUTS
 from utils.machine import check_gpus, environment
 from utils.progress import is_first, start_log
 from utils.recipes.finetuning_arguments import FinetuneArguments
+from utils.run_files import LOG, check_free, remove_run
 from utils.tasks.task import Task
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.options import Plan
-from utils.training.precision import keeps_master_weights, precision_name
-from utils.training.trainer import train
+from utils.training.precision import precision_name
+from utils.training.trainer import check_plan, train
 
 logger = logging.getLogger(__name__)
-# What the order of the training examples and the meaning of the optimizer's state depend on, besides the data.
-LASTING_OPTIONS = (
-    *("task", "seed", "n_train", "train_batch_size", "max_tokens_per_batch", "gradient_accumulation_steps"),
-    *("sortish_sampler", "max_source_length", "max_target_length", "optimizer", "learning_rate", "weight_decay"),
-    *("strategy", "freeze_embeds", "freeze_encoder", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
+# What becomes of each option when a run goes on from a checkpoint. Options of other tasks must stay.
+MAY_CHANGE = (
+    *("config", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_predict"),
+    *("max_steps", "max_epochs", "min_epochs", "save_top_k", "save_every_n_steps", "log_every_n_steps"),
+    *("wandb_project", "val_check_interval", "early_stopping_patience", "num_sanity_val_steps", "eval_batch_size"),
+    *("num_workers", "cache_dir", "activation_checkpointing", "n_test", "test_max_target_length"),
+)
+# They may change too; the scores of earlier checkpoints are then not compared with those of later ones.
+VALIDATION = ("val_metric", "n_val", "val_max_target_length", "eval_beams", "eval_max_gen_length")
+# They may be given in another way: the content of the data, the config, or the number of processes must stay.
+COMPARED_BY_CONTENT = ("data_dir", "config_path", *DROPOUTS, "gpus", "accelerator", "devices")
+MUST_STAY = (
+    *("task", "seed", "n_train", "sortish_sampler", "train_batch_size", "max_tokens_per_batch"),
+    *("gradient_accumulation_steps", "source_field", "target_field", "max_source_length", "max_target_length"),
+    *("optimizer", "learning_rate", "lr_scheduler", "warmup_steps", "weight_decay", "gradient_clip_val"),
+    *("label_smoothing", "freeze_embeds", "freeze_encoder", "strategy", "fp16", "bf16", "tf32", "amp_level"),
+    *("model_name_or_path", "tokenizer", "new_vocabulary", "distill", "layers", "do_encoder", "do_decoder"),
+    *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
 )
 
 
@@ -55,13 +70,17 @@ def run(args: FinetuneArguments) -> None:
     output_dir = Path(args.run.output_dir)
     check_gpus(args.hardware.gpus)
     check_wandb(args.run.wandb_project)
+    if args.run.do_train and is_first():
+        check_free(output_dir, args.run.resume_from_checkpoint, args.run.overwrite_output_dir)
     task = args.make_task()
     args = replace(args, task_options=task.options)  # with the defaults that depend on the model
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
     test = task.read("test", for_scoring=True) if args.run.do_predict else None
-    writable_folder("--output_dir", output_dir, log="log.txt")
-    start_log(file=output_dir / "log.txt")
+    log = output_dir / LOG
+    writable_folder("--output_dir", output_dir, log=LOG)
+    earlier_log = log.stat().st_size if log.exists() else 0
+    start_log(file=log)
     quieten_lightning()
     logger.info("writing to %s", output_dir)
     if not torch.cuda.is_available():
@@ -71,11 +90,11 @@ def run(args: FinetuneArguments) -> None:
     pl.seed_everything(args.run.seed, verbose=False)
     if args.run.do_train:
         try:
-            train_on(args, task, splits)
+            train_on(args, task, splits, earlier_log)
         except RunError as error:  # the terminal gets it from the command
             if is_first():
-                with (output_dir / "log.txt").open("a", encoding="utf-8") as log:
-                    log.write(f"{error}\n")
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(f"{error}\n")
             raise
     if test is not None:
         predict(args, task, test)
@@ -83,13 +102,15 @@ def run(args: FinetuneArguments) -> None:
         write_report(output_dir)
 
 
-def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any]) -> None:
-    """Train on what the task read of the splits train and val, from the beginning or from a checkpoint."""
+def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any], earlier_log: int) -> None:
+    """Train on what the task read of the splits train and val, from the beginning or from a checkpoint.
+
+    Args:
+        earlier_log: bytes of the log that an earlier run wrote.
+    """
     output_dir = Path(args.run.output_dir)
     checkpoint = find_checkpoint(args.run.resume_from_checkpoint, output_dir)
     model = task.initial_model() if checkpoint is None else task.resumed_model(checkpoint)
-    if is_first():
-        write_records(args, output_dir)
     data = TrainingData(
         task.encode(splits["train"], "train"),
         task.encode(splits["val"], "val"),
@@ -99,31 +120,37 @@ def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any]
         args.hardware,
         args.run.seed,
     )
+    settings, metric = args.settings(), args.run.val_metric or task.default_metric()
     plan = Plan(
         args.run,
         args.hardware,
         args.optimisation,
-        settings=args.settings(),
-        metric=args.run.val_metric or task.default_metric(),
+        settings=settings,
+        metric=metric,
         identity=identity_of(args, data.train.identity),
+        conditions={
+            **{name: settings.get(name) for name in VALIDATION},
+            "val_metric": metric,
+            "data": data.val.identity,
+        },
         checkpoint=checkpoint,
     )
+    check_plan(plan, model, data)
+    if is_first():
+        if args.run.overwrite_output_dir:
+            remove_run(output_dir, earlier_log)
+        write_records(args, output_dir)
     train(plan, task, model, data)
     if is_first():
         write_card(output_dir, output_dir / EXPORT)
 
 
 def identity_of(args: FinetuneArguments, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run that goes on from a checkpoint must share with the one that wrote it.
-
-    The order of the training examples and the meaning of the optimizer's state depend on it. A user may change all
-    other options when a run is resumed.
-    """
-    settings = args.settings()
+    """What a run that goes on from a checkpoint must share with the one that wrote it."""
+    free = {*MAY_CHANGE, *VALIDATION, *COMPARED_BY_CONTENT}
     return {
         "format": [FORMAT, ORDER],
-        **{name: settings.get(name) for name in LASTING_OPTIONS},
-        "amp_level O2": keeps_master_weights(args.hardware),
+        **{name: value for name, value in args.settings().items() if name not in free},
         "processes": args.hardware.processes,
         "data": data,
     }
@@ -153,7 +180,7 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
             batch_size_option="--eval_batch_size",
             precision=precision,
             seed=args.run.seed,
-            replaces_progress=args.run.do_train,
+            overwrites=args.run.do_train or args.run.overwrite_output_dir,
         )
     if results is not None:
         print(format_scores(*results))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,12 @@ class Patience(EarlyStopping):
 
     Args:
         min_epochs: epochs before the run may end.
+        conditions: plain values on which the metric depends. Validations that had others do not count.
     """
 
-    def __init__(self, metric: str, mode: str, patience: int, min_epochs: int) -> None:
+    def __init__(self, metric: str, mode: str, patience: int, min_epochs: int, conditions: Mapping[str, Any]) -> None:
         super().__init__(metric, mode=mode, patience=patience, check_on_train_epoch_end=False)
-        self.min_epochs = min_epochs
+        self.min_epochs, self.conditions = min_epochs, dict(conditions)
         self.stopped = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -47,11 +49,12 @@ class Patience(EarlyStopping):
             self.stopped = True
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "stopped": self.stopped}
+        return {**super().state_dict(), "stopped": self.stopped, "conditions": self.conditions}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.stopped = state_dict["stopped"]
-        super().load_state_dict(state_dict)
+        if state_dict["conditions"] == self.conditions:
+            super().load_state_dict({**state_dict, "patience": self.patience})  # which may have changed
+            self.stopped = state_dict["stopped"] and self.wait_count >= self.patience
 
 
 @dataclass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import signal
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import pytorch_lightning as pl
@@ -22,15 +22,17 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from bart.errors import InputError
 from bart.files import replacing
 from bart.modeling.checkpoint import read_file
+from utils.distributed import from_first
 from utils.errors import RunError
 from utils.files import difference
-from utils.training.lightning_internals import settle, take_sigterm
-from utils.training.options import LAST
+from utils.interruption import NAMES, Signals
+from utils.run_files import LAST
+from utils.training.lightning_internals import settle
 
 logger = logging.getLogger(__name__)
 LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
 # To be raised where a checkpoint of this code cannot be resumed by the code before, or the other way round.
-FORMAT = 2
+FORMAT = 3
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -60,17 +62,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class Termination(Callback):
-    """Learns of SIGTERM, and lets all processes of a run agree on whether it has come.
+    """Learns of SIGTERM and SIGINT, and lets all processes of a run agree on whether one has come.
+
+    Before the first step, either ends the run as it ends any program.
 
     Processes exchange their answers in the background: those of one step are read in the next, when they have long
     arrived, on a group of their own that does not involve the device.
 
     Attributes:
-        asked: whether this process was asked to end.
+        asked: the signal by which this process was asked to end, or 0.
     """
 
     def __init__(self) -> None:
-        self.asked = self._agreed = False
+        self.asked, self._agreed = 0, False
+        self.signals: Signals | None = None
         self.group: dist.ProcessGroup | None = None
         self.flag = torch.zeros(1)
         self.pending: dist.Work | None = None
@@ -79,13 +84,19 @@ class Termination(Callback):
         if trainer.world_size > 1 and self.group is None:
             self.group = dist.new_group(backend="gloo")
 
-        def terminate(number: int, frame: FrameType | None) -> None:
-            launcher = trainer.strategy.launcher
-            if not self.asked and launcher is not None:
-                launcher.kill(number)  # the processes that this one started
-            self.asked = True
+        def ask(number: int) -> None:
+            self.asked = number
+            if trainer.strategy.launcher is not None:  # to the processes that this one started, even if the terminal
+                trainer.strategy.launcher.kill(signal.SIGTERM)  # did so; another SIGINT would be a second Ctrl-C
 
-        self.asked |= take_sigterm(trainer, terminate)
+        self.signals = Signals(ask)
+
+    def on_train_end(self, *_: Any) -> None:
+        if self.signals is not None:
+            self.signals.restore()
+
+    def on_exception(self, *_: Any) -> None:
+        self.on_train_end()
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         """Read what processes said before the last step, and ask again."""
@@ -95,7 +106,7 @@ class Termination(Callback):
     @property
     def agreed(self) -> bool:
         """Whether any process was asked to end, as far as all of them know it."""
-        return self._agreed or (self.asked and self.group is None)
+        return self._agreed or (self.asked > 0 and self.group is None)
 
     def agree(self) -> bool:
         """Whether any process has been asked to end until now; all of them must call it at the same place."""
@@ -105,7 +116,7 @@ class Termination(Callback):
         return self.agreed
 
     def _ask(self) -> None:
-        self.flag.fill_(self.asked)
+        self.flag.fill_(self.asked > 0)
         if self.group is not None:
             self.pending = dist.all_reduce(self.flag, group=self.group, async_op=True)
 
@@ -116,11 +127,61 @@ class Termination(Callback):
             self._agreed |= bool(self.flag)
 
 
+class BestCheckpoints(Checkpoint):
+    """Keeps the checkpoints with the best scores; of equal ones those with the lower loss, and then the later ones.
+
+    Args:
+        metric, mode: what is compared, and whether "max" or "min" of it is better.
+        count: of checkpoints to keep.
+        conditions: plain values on which scores depend. Those of a run that had others are not compared.
+
+    Attributes:
+        kept: name, score, loss and step of each, the best one first.
+    """
+
+    def __init__(
+        self, directory: str | Path, metric: str, mode: str, count: int, conditions: Mapping[str, Any]
+    ) -> None:
+        self.directory, self.metric, self.mode, self.count = Path(directory), metric, mode, count
+        self.conditions = dict(conditions)
+        self.kept: list[dict[str, Any]] = []
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget checkpoints that lie in another directory; all processes must know the same ones."""
+        self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        step, figures = trainer.global_step, trainer.callback_metrics
+        new = {"name": f"_epoch{trainer.datamodule.epoch(step)}_step{step}.ckpt", "step": step}
+        new |= {"score": float(figures[self.metric]), "loss": float(figures["val_loss"])}
+        ranked = sorted([*(each for each in self.kept if each["step"] != step), new], key=self._rank)
+        self.kept, others = ranked[: self.count], ranked[self.count :]  # before it is saved, since it belongs to it
+        if new in self.kept:
+            trainer.save_checkpoint(self.directory / new["name"])
+        if trainer.is_global_zero:
+            for other in others:
+                (self.directory / other["name"]).unlink(missing_ok=True)
+
+    def _rank(self, one: Mapping[str, Any]) -> tuple[float, ...]:
+        """Lower for better ones."""
+        score = -one["score"] if self.mode == "max" else one["score"]
+        return (*(math.inf if math.isnan(value) else value for value in (score, one["loss"])), -one["step"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"conditions": self.conditions, "kept": self.kept}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if state_dict["conditions"] == self.conditions:
+            self.kept = state_dict["kept"]
+
+
 class LastCheckpoint(Checkpoint):
-    """Keeps `last.ckpt` and the one before it. After SIGTERM it writes it and ends the run with status 143.
+    """Keeps `last.ckpt` and the one before it. After a signal it writes it and ends the run with status 128 + signal.
 
     It is written at the end of every validation, and after optimizer steps where one is due. A validation that is
-    broken off by SIGTERM is done again, from its beginning, when the run goes on.
+    broken off by a signal is done again, from its beginning, when the run goes on.
     """
 
     def __init__(self, directory: str | Path, every_n_steps: int | None, termination: Termination) -> None:
@@ -171,10 +232,12 @@ class LastCheckpoint(Checkpoint):
         trainer.save_checkpoint(self.directory / LAST_FILE)
 
     def _leave(self, trainer: pl.Trainer) -> NoReturn:
-        logger.info("ended by SIGTERM after step %d; --resume_from_checkpoint %s goes on", trainer.global_step, LAST)
+        number = self.termination.asked or signal.SIGTERM  # which another process got
+        step = trainer.global_step
+        logger.info("ended by %s after step %d; --resume_from_checkpoint %s goes on", NAMES[number], step, LAST)
         # Lightning kills the process that started the others when one of these ends with a failure.
         started = trainer.local_rank > 0 and not trainer.strategy.cluster_environment.creates_processes_externally
-        raise SystemExit(0 if started else 128 + signal.SIGTERM)
+        raise SystemExit(0 if started else 128 + number)
 
 
 class SameStart(Callback):
@@ -256,7 +319,7 @@ def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
 
 
 def check_identity(path: Path, identity: Mapping[str, Any]) -> None:
-    """Raise InputError when a checkpoint's position in the data or its optimizer's state means nothing in this run."""
+    """Raise InputError, which names both values, when something differs that must stay as a run goes on."""
     stored = read_file(path).get("identity", {})
     if stored.get("format") != identity["format"]:
         raise InputError(

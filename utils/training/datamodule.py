@@ -57,7 +57,7 @@ class TrainingData(pl.LightningDataModule):
             "num_workers": options.num_workers,
             "generator": torch.Generator(),  # a loader must not draw from the random state that dropout draws from
             "pin_memory": hardware.gpus > 0,
-            "worker_init_fn": _outlive_sigterm,
+            "worker_init_fn": _outlive_signals,
         }
         self.steps_per_epoch: int | None = None
         max_steps, max_epochs = optimisation.max_steps, optimisation.max_epochs
@@ -128,12 +128,13 @@ class TrainingData(pl.LightningDataModule):
         )
 
 
-def _outlive_sigterm(worker: int) -> None:
+def _outlive_signals(worker: int) -> None:
     """Let nobody but the training process end a loader process.
 
-    torchrun and schedulers send SIGTERM to every process of a run. The training process goes on until it has saved a
-    checkpoint, and fails when it loses a loader process.
+    torchrun and schedulers send SIGTERM, and terminals SIGINT, to every process of a run. The training process goes on
+    until it has saved a checkpoint, and fails when it loses a loader process.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not hasattr(signal, "sigwaitinfo"):  # macOS, which cannot tell who sent a signal
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

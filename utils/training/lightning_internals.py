@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.loops.fetchers import _DataFetcher
 from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
+from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
 
 from utils.errors import RunError
 
@@ -33,8 +31,15 @@ class EpochLoop(_TrainingEpochLoop):
         pass
 
 
+class NoSignals(_SignalConnector):
+    """Leaves SIGTERM and SIGINT alone: Lightning would end the run without saving."""
+
+    def register_signal_handlers(self) -> None:
+        pass
+
+
 def prepare(trainer: pl.Trainer) -> None:
-    """Give a trainer the loop above.
+    """Give a trainer the parts above.
 
     Raises:
         RunError: this version of Lightning lacks something that this file uses.
@@ -46,13 +51,13 @@ def prepare(trainer: pl.Trainer) -> None:
             assert callable(getattr(_TrainingEpochLoop, name))
         state = trainer.fit_loop.state_dict()
         settle({"fit_loop": state}, 0, validation_is_due=False)
-        trainer._signal_connector.received_sigterm = trainer.received_sigterm
+        assert callable(trainer._signal_connector.register_signal_handlers) and not trainer.received_sigterm
     except (AttributeError, KeyError, TypeError, AssertionError) as error:
         raise RunError(
             f"pytorch-lightning {pl.__version__} differs inside from what training needs ({error!r}); install the "
             "version of requirements.txt"
         ) from error
-    trainer.fit_loop.epoch_loop = loop
+    trainer.fit_loop.epoch_loop, trainer._signal_connector = loop, NoSignals(trainer)
 
 
 def settle(loops: dict[str, Any], steps: int, validation_is_due: bool) -> None:
@@ -75,17 +80,3 @@ def settle(loops: dict[str, Any], steps: int, validation_is_due: bool) -> None:
     begun = int(validation_is_due)
     for counters in (validation["total"], validation["current"]):
         counters |= {"ready": begun, "started": begun, "processed": 0, "completed": 0}
-
-
-def take_sigterm(trainer: pl.Trainer, handler: Callable[[int, FrameType | None], None]) -> bool:
-    """Handle SIGTERM in place of Lightning, which would end the run without saving.
-
-    Lightning restores the handler that was there before it.
-
-    Returns:
-        Whether the signal has come already.
-    """
-    signal.signal(signal.SIGTERM, handler)
-    received = trainer.received_sigterm
-    trainer._signal_connector.received_sigterm = False
-    return received

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, Checkpoint, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, Checkpoint
 from torch import Tensor
 
 from utils.data.batches import Batch
@@ -195,13 +195,16 @@ def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
     return next(callback for callback in trainer.callbacks if isinstance(callback, kind))
 
 
-def run_summary(trainer: pl.Trainer, checkpoints: ModelCheckpoint, best: Path) -> dict[str, Any]:
+def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Path) -> dict[str, Any]:
     """The content of train_summary.json: steps and epochs of the whole run, times and speeds since it was last started.
 
     What was not measured is left out: epochs of a stream, or speeds of a resumed run with no step left.
+
+    Args:
+        metric: what makes a checkpoint the best one.
+        score: the best one's.
     """
     measured, data = _of(Measurements, trainer), trainer.datamodule
-    metric, score = checkpoints.monitor, checkpoints.best_model_score
     last = trainer.callback_metrics.get(metric)
     summary = {"steps": trainer.global_step, "steps_since_start": len(measured.step_times)}
     if data.steps_per_epoch:
@@ -220,7 +223,7 @@ def run_summary(trainer: pl.Trainer, checkpoints: ModelCheckpoint, best: Path) -
     if last is not None:
         summary[f"last_{metric}"] = float(last)
     if score is not None:
-        summary[metric] = float(score)
+        summary[metric] = score
     return summary | {
         "best_checkpoint": best.name,
         "skipped_steps": _of(CountSkippedSteps, trainer).count,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,8 @@ from utils.tasks.task import Task
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, fsdp_precision
+
+logger = logging.getLogger(__name__)
 
 
 class TrainingModule(pl.LightningModule):
@@ -46,6 +49,7 @@ class TrainingModule(pl.LightningModule):
         self.task, self.plan, self.total_steps = task, plan, total_steps
         self.model = model.train()  # from_pretrained gives eval mode, and Lightning keeps what it finds
         self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
+        self.saved_steps = total_steps  # of the run that a checkpoint was written for
         self.eval_batch_size = FittingSize(eval_batch_size, "--eval_batch_size")
 
     # ---- Training
@@ -120,6 +124,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_start(self) -> None:
         """Let each process drop out other units; after an interruption, restore the random state of that time."""
+        self._follow_schedule()
         rank = self.trainer.global_rank
         if self.random_states:
             torch.set_rng_state(self.random_states[rank]["cpu"].cpu())
@@ -127,6 +132,22 @@ class TrainingModule(pl.LightningModule):
                 torch.cuda.set_rng_state(self.random_states[rank]["cuda"].cpu())
         elif rank > 0:
             torch.manual_seed(int(np.random.SeedSequence((self.plan.run.seed, rank)).generate_state(1)[0]))
+
+    def _follow_schedule(self) -> None:
+        """Take the next step's learning rate from a schedule whose length has changed since the checkpoint."""
+        if self.saved_steps == self.total_steps:
+            return
+        name, schedule = self.plan.optimisation.lr_scheduler, self.lr_schedulers()
+        groups = schedule.optimizer.param_groups
+        before = groups[0]["lr"]
+        for group, peak, factor in zip(groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
+            group["lr"] = peak * factor(schedule.last_epoch)
+        if self.trainer.is_global_zero and name != "constant":
+            logger.info(
+                "the checkpoint is of a run of %d steps, this run has %d: --lr_scheduler %s goes on with a learning "
+                "rate of %.4g, in place of %.4g",
+                *(self.saved_steps, self.total_steps, name, groups[0]["lr"], before),
+            )
 
     # ---- Validation
 
@@ -146,7 +167,6 @@ class TrainingModule(pl.LightningModule):
         figures = self.task.figures_of(self._summed(self.sums).tolist())
         # For the callbacks; Measurements writes the files.
         values = {self.task.validation_name(name): value for name, value in figures.items()}
-        values["epoch"] = self.trainer.datamodule.epoch(self.trainer.global_step)  # for names of checkpoints
         self.log_dict(values, logger=False)
 
     def keep_whole(self, whole: bool) -> None:
@@ -173,7 +193,7 @@ class TrainingModule(pl.LightningModule):
         if self.trainer.world_size > 1:
             checkpoint["random_states"] = [{}] * self.trainer.world_size
             dist.all_gather_object(checkpoint["random_states"], states)
-        checkpoint["identity"] = self.plan.identity
+        checkpoint |= {"identity": self.plan.identity, "total_steps": self.total_steps}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.random_states = checkpoint["random_states"]
+        self.random_states, self.saved_steps = checkpoint["random_states"], checkpoint["total_steps"]

@@ -12,6 +12,7 @@ import torch
 
 from bart.errors import InputError
 from utils.cli import option
+from utils.run_files import LAST
 
 FINE_TUNING_RATE, SCRATCH_RATE = 3e-5, 1e-3  # learning rates of trained and of random weights
 POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, transformers' default
@@ -27,7 +28,6 @@ SCHEDULES = {
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
 STRATEGIES = ("ddp", "fsdp")
 AMP_LEVELS = ("O0", "O1", "O2", "O3")
-LAST = "last"  # what --resume_from_checkpoint calls the newest checkpoint of --output_dir
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class RunOptions:
         None,
         help="checkpoint to go on from, with its weights, optimizer, schedule, random state and position in the data; "
         f"'{LAST}' takes the newest whole one of --output_dir, and starts afresh where there is none",
+    )
+    overwrite_output_dir: bool = option(
+        False, help="remove what an earlier run has written to --output_dir, and nothing else, before this one starts"
     )
     save_top_k: int = option(1, least=1, help="best checkpoints to keep, by val_metric")
     save_every_n_steps: int | None = option(
@@ -194,6 +197,7 @@ class Plan:
         settings: all options by name, for the loggers.
         metric: the figure of validation that makes a checkpoint the best one.
         identity: what a run that goes on from a checkpoint must share with the one that wrote it.
+        conditions: on which the figures of validation depend, besides the model.
         checkpoint: to go on from.
     """
 
@@ -203,4 +207,5 @@ class Plan:
     settings: Mapping[str, Any]
     metric: str
     identity: dict[str, Any]
+    conditions: dict[str, Any]
     checkpoint: Path | None

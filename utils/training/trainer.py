@@ -12,7 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
@@ -24,14 +24,17 @@ from bart.hub import EXPORT
 from utils.data.batches import padded_length
 from utils.distributed import lost_peers_named
 from utils.figures import figure, label
+from utils.interruption import Interruption, started
 from utils.memory import keep_freed_memory
 from utils.progress import is_first
+from utils.run_files import LAST, SPLITS, remove, scored
 from utils.tasks.task import Task
 from utils.training import lightning_internals
 from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite
 from utils.training.checkpoints import (
     LAST_FILE,
     AtomicCheckpointIO,
+    BestCheckpoints,
     LastCheckpoint,
     SameStart,
     Termination,
@@ -41,7 +44,7 @@ from utils.training.checkpoints import (
 from utils.training.datamodule import TrainingData
 from utils.training.measurements import Measurements, StartClock, run_summary
 from utils.training.module import TrainingModule
-from utils.training.options import LAST, Plan, RunOptions
+from utils.training.options import Plan, RunOptions
 from utils.training.precision import half_dtype, trainer_precision
 
 logger = logging.getLogger(__name__)
@@ -51,19 +54,18 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     """Train, keep the best and the last checkpoint, and export the best one in Hub format.
 
     Raises:
-        InputError: options that the size of the data, or the checkpoint, does not allow.
         RunError: the run diverged, a file cannot be written, or another process of the run is gone.
     """
     output_dir = Path(plan.run.output_dir)
-    check_plan(plan, data)
     if plan.checkpoint is not None:
-        check_identity(plan.checkpoint, plan.identity)
         logger.info("going on from %s", plan.checkpoint)
         if is_first():
             keep_as_last(plan.checkpoint, output_dir)
     module = TrainingModule(task, model, plan, data.total_steps, data.options.eval_batch_size)
     checkpoints, callbacks = build_callbacks(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, callbacks)
+    if trainer.strategy.launcher is not None:
+        started.append(trainer.strategy.launcher.kill)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info(
@@ -79,17 +81,20 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
         with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
             if trainer.is_global_zero:
-                best = Path(checkpoints.best_model_path or output_dir / LAST_FILE)
+                best = output_dir / (checkpoints.kept[0]["name"] if checkpoints.kept else LAST_FILE)
+                score = checkpoints.kept[0]["score"] if checkpoints.kept else None
+                summary = run_summary(trainer, checkpoints.metric, score, best)
+                if summary["steps_since_start"]:  # otherwise the export stays as it was scored
+                    remove(output_dir, *scored(*SPLITS))
                 task.export(best, output_dir / EXPORT)
-                summary = run_summary(trainer, checkpoints, best)
                 (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
                 shown = [(label(name), figure(name, value)) for name, value in summary.items()]
                 table = tabulate([*shown, ("best model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
                 logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
-    except Exception:
-        if trainer.strategy.launcher is not None:  # the processes that this one started would wait for it
-            trainer.strategy.launcher.kill(signal.SIGKILL)
+    except (Exception, Interruption):
+        for kill in started:
+            kill(signal.SIGKILL)
         raise
 
 
@@ -99,9 +104,16 @@ class _TensorBoard(TensorBoardLogger):
         self.experiment.flush()
 
 
-def check_plan(plan: Plan, data: TrainingData) -> None:
-    """Raise InputError for options that do not fit the size of the data."""
+def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
+    """Raise InputError for options that do not fit the model, the size of the data, or the checkpoint to go on from."""
     run, steps, processes = plan.run, data.total_steps, plan.hardware.processes
+    if plan.checkpoint is not None:
+        check_identity(plan.checkpoint, plan.identity)
+    if plan.hardware.strategy == "fsdp" and processes > 1 and drops_layers(model):
+        raise InputError(
+            "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "
+            "other: processes that drop other layers would wait for each other"
+        )
     warmup = plan.optimisation.warmup_steps
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
         raise InputError(f"--warmup_steps is {warmup}; allowed: fewer than the run's {steps} steps")
@@ -120,6 +132,10 @@ def check_plan(plan: Plan, data: TrainingData) -> None:
         raise InputError(f"{len(data.val)} validation examples cannot be shared by {processes} processes")
 
 
+def drops_layers(model: nn.Module) -> bool:
+    return max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
+
+
 def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
     """--val_check_interval, in optimizer steps."""
     if run.val_check_interval <= 1:
@@ -132,15 +148,9 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
     run, hardware = plan.run, plan.hardware
     strategy: str | Strategy = "auto"
     if hardware.processes > 1:
-        drops_layers = max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
         # LayerDrop leaves layers without gradients, for which plain DDP would wait.
-        strategy = "ddp_find_unused_parameters_true" if drops_layers else "ddp"
+        strategy = "ddp_find_unused_parameters_true" if drops_layers(model) else "ddp"
         if hardware.strategy == "fsdp":
-            if drops_layers:
-                raise InputError(
-                    "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) "
-                    "exclude each other: processes that drop other layers would wait for each other"
-                )
             strategy = ModelParallelStrategy(
                 data_parallel_size=hardware.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
             )
@@ -181,20 +191,11 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
     return trainer
 
 
-def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCheckpoint, list[Callback]]:
+def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[BestCheckpoints, list[Callback]]:
     """The checkpoint callback, and the list of all."""
     run = plan.run
     metric, mode = task.validation_name(plan.metric), {"loss": "min", **task.figures}[plan.metric]
-    checkpoints = ModelCheckpoint(
-        run.output_dir,
-        filename="_epoch{epoch}_step{step}",
-        auto_insert_metric_name=False,
-        monitor=metric,
-        mode=mode,
-        save_top_k=run.save_top_k,
-        enable_version_counter=False,
-        save_on_train_epoch_end=False,
-    )
+    checkpoints = BestCheckpoints(run.output_dir, metric, mode, run.save_top_k, plan.conditions)
     measurements, termination = Measurements(run.log_every_n_steps), Termination()
     callbacks: list[Callback] = [
         SameStart(plan.checkpoint),
@@ -208,5 +209,5 @@ def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[ModelCh
     ]
     if run.early_stopping_patience >= 0:
         min_epochs = 0 if streams else plan.optimisation.min_epochs
-        callbacks.append(Patience(metric, mode, run.early_stopping_patience, min_epochs))
+        callbacks.append(Patience(metric, mode, run.early_stopping_patience, min_epochs, plan.conditions))
     return checkpoints, callbacks

@@ -71,7 +71,9 @@ def test_another_runs_progress_is_kept_unless_it_may_be_replaced(
     tmp_path: Path, identity: dict[str, object], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken_off(tmp_path, ENTRIES)
-    with pytest.raises(InputError, match=rf"\.test_progress holds the progress of another run \({said}\): .* delete"):
+    with pytest.raises(
+        InputError, match=rf"\.test_progress holds the progress of another run \({said}\): .* --overwrite_output_dir"
+    ):
         resume(tmp_path, identity)
     assert resume(tmp_path) == ENTRIES
     assert resume(tmp_path, identity, replace=True) == {}

@@ -19,6 +19,8 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import Train, rows
 from utils.data.line_files import read_pairs
+from utils.recipes.finetuning import COMPARED_BY_CONTENT, MAY_CHANGE, MUST_STAY, VALIDATION
+from utils.recipes.finetuning_arguments import parse_finetune_arguments
 
 
 def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
@@ -132,3 +134,35 @@ def test_wandb_gets_the_project_the_arguments_and_the_metrics(
     assert start["config"]["seed"] == 9
     assert logged["trainer/global_step"] == 1
     assert {"train_loss", "tokens_per_second", "val_loss"} <= logged.keys()
+
+
+def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: Path) -> None:
+    output = train("run", "--max_steps", 2, "--do_predict")
+    others = [output / "notes.txt", output / "mine" / "last.ckpt"]
+    others[1].parent.mkdir()
+    for other in others:
+        other.touch()
+    before = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
+    with pytest.raises(
+        InputError, match=rf"^--output_dir {output} holds a run \(_epoch0_step2.ckpt, .* more\): .*last"
+    ):
+        train("run", "--max_steps", 1)
+    with pytest.raises(InputError, match="--warmup_steps is 9"):  # nothing goes before all is checked
+        train("run", "--max_steps", 1, "--overwrite_output_dir", "--warmup_steps", 9)
+    after = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
+    assert {**after, "log.txt": 0} == {**before, "log.txt": 0}
+    with pytest.raises(InputError, match="--overwrite_output_dir would remove the checkpoint of"):
+        train("run", "--overwrite_output_dir", "--resume_from_checkpoint", "last")
+    train("run", "--max_steps", 1, "--overwrite_output_dir")
+    names = {path.name for path in output.iterdir()}
+    assert {"last.ckpt", "_epoch0_step1.ckpt", "export", "metrics.csv", "report.html"} <= names
+    assert not names & {"_epoch0_step2.ckpt", "previous.ckpt", "test_scores.json", "arguments.1.yaml"}
+    assert all(other.exists() for other in others)
+    train("run", "--no_do_train", "--do_predict", "--model_name_or_path", output / "export")
+    train("run", "--max_steps", 2, "--resume_from_checkpoint", "last")
+    assert not (output / "test_scores.json").exists()  # they were those of the export before
+
+
+def test_every_option_is_classed_for_resuming(tiny: list[str]) -> None:
+    classes = [*MAY_CHANGE, *VALIDATION, *COMPARED_BY_CONTENT, *MUST_STAY]
+    assert sorted(classes) == sorted([*parse_finetune_arguments(tiny).settings(), "config"])

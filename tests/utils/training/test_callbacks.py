@@ -220,4 +220,4 @@ def test_a_run_whose_steps_are_all_skipped_ends(
 def test_a_metric_that_is_not_finite_ends_a_run_that_watches_it() -> None:
     trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={"val_loss": torch.tensor(math.nan)})
     with pytest.raises(RunError, match="val_loss is nan: the run has diverged; try a lower --learning_rate"):
-        callbacks.Patience("val_loss", "min", patience=2, min_epochs=1).on_validation_end(trainer, None)
+        callbacks.Patience("val_loss", "min", patience=2, min_epochs=1, conditions={}).on_validation_end(trainer, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,12 +74,15 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
             ("task", "'summ", "translation"),
         ),
         *(("learning_rate", 0.001, 0.002), ("weight_decay", 0.0, 0.1), ("max_source_length", 40, 39)),
+        *(("lr_scheduler", "'linear'", "constant"), ("warmup_steps", 0, 1), ("gradient_clip_val", 1.0, 0.1)),
+        *(("label_smoothing", 0.0, 0.1), ("dropout", 0.1, 0.2), ("attention_dropout", 0.0, 0.1)),
+        *(("encoder_layerdrop", 0.0, 0.1), ("decoder_layerdrop", 0.0, 0.1)),
         *(("n_train", -1, 20), ("gradient_accumulation_steps", 1, 2), ("max_tokens_per_batch", None, 300)),
     ):
         refused(f"its {option} is {old}.*, this run's is '?{new}'?$", f"--{option}", new)
     refused("its sortish_sampler is True, this run's is False", "--no_sortish_sampler")
     refused("its freeze_encoder is False, this run's is True", "--freeze_encoder")
-    refused("its amp_level O2 is False, this run's is True", "--bf16", "--amp_level", "O2")
+    refused("its bf16 is False, this run's is True", "--bf16")
     refused("its processes is 1, this run's is 2", "--gpus", 0, "--devices", 2)
     for side in ("target", "source"):  # as many lines of the same lengths in another order
         path = tmp_path / "data" / f"train.{side}"
@@ -121,7 +125,7 @@ def test_processes_tell_each_other_of_sigterm_without_waiting_in_a_step(monkeypa
 
     monkeypatch.setattr(checkpoints.dist, "new_group", lambda backend: f"group on {backend}")
     monkeypatch.setattr(checkpoints.dist, "all_reduce", all_reduce)
-    monkeypatch.setattr(checkpoints, "take_sigterm", lambda trainer, handler: False)
+    monkeypatch.setattr(checkpoints, "Signals", Mock())
     termination, trainer = Termination(), SimpleNamespace(world_size=2)
     termination.on_train_start(trainer, None)
     for step in range(3):
@@ -135,5 +139,5 @@ def test_processes_tell_each_other_of_sigterm_without_waiting_in_a_step(monkeypa
     asked_here, others_say = Termination(), 0.0
     asked_here.on_train_start(trainer, None)
     assert not asked_here.agree()
-    asked_here.asked = True
+    asked_here.asked = signal.SIGTERM
     assert asked_here.agree()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import re
@@ -10,6 +11,8 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from tests import forked
 from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
 from tests.utils.training.test_callbacks import add_callback
 from utils.tasks.summarization import Summarization
+from utils.training.module import TrainingModule
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="kills and limits are those of Linux")
 STEPS = 12  # 6 an epoch
@@ -81,7 +85,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_the_uninterrupted_one(
                 process.join()
             status = process.exitcode
             log = forked.log_of(output).read_text() if forked.log_of(output).exists() else ""
-            # Before training begins, SIGTERM ends a process as any other.
+            # Before the program begins, SIGTERM ends a process as any other.
             assert status in {"SIGKILL": (-9, 0), "SIGTERM": (143, -15, 0), "full disk": (1, 0)}.get(kind, (0,)), log
             happened += status != 0
             if kind == "full disk" and status == 1:
@@ -124,7 +128,7 @@ class Interrupt(pl.Callback):
             self._end()
 
 
-@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("no_pictures", "own_signals")
 @pytest.mark.parametrize(
     ("how", "step", "in_validation", "saved"),
     [
@@ -168,6 +172,74 @@ def test_a_run_that_goes_on_ends_as_the_uninterrupted_one(
 
 def validations(output: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if k == "step" or k.startswith("val_")} for row in rows(output, "val_loss")]
+
+
+def ctrl_c_in_a_step() -> None:
+    train = TrainingModule.training_step
+
+    def interrupted(self: TrainingModule, *arguments: Any) -> Any:
+        if self.trainer.global_step == 3:
+            os.killpg(0, signal.SIGINT)
+        return train(self, *arguments)
+
+    os.setsid()  # as a terminal has it
+    TrainingModule.training_step = interrupted
+
+
+def ctrl_c_as_loaders_start() -> None:
+    """The signal comes to all processes when those of the first validation have been forked and not begun."""
+    start, seen = BaseProcess.start, []
+
+    def interrupted(self: BaseProcess) -> None:
+        start(self)
+        seen.append(self)
+        if len(seen) == 3:  # after the two of training
+            os.killpg(0, signal.SIGINT)
+
+    os.setsid()
+    multiprocessing.set_start_method("fork", force=True)  # as in runs that are no forks themselves
+    BaseProcess.start = interrupted
+
+
+@linux
+@pytest.mark.parametrize("before", [ctrl_c_in_a_step, ctrl_c_as_loaders_start])
+def test_ctrl_c_leaves_a_checkpoint_and_one_line(
+    before: Callable[[], None], options: list[str], tmp_path: Path
+) -> None:
+    options = [*options, "--num_workers", "2"]
+    output = tmp_path / "run"
+    assert forked.finish(forked.start(options, output, before=before)) == [130]
+    step = checkpoint_of(output)["global_step"]
+    assert step == (4 if before is ctrl_c_in_a_step else 5)
+    log = forked.log_of(output).read_text()
+    assert log.endswith(f"  ended by Ctrl-C after step {step}; --resume_from_checkpoint last goes on\n")
+    assert "Traceback" not in log and "KeyboardInterrupt" not in log
+
+
+def sigterm_as_the_model_loads() -> None:
+    Summarization.initial_model = lambda self: signal.raise_signal(signal.SIGTERM)
+
+
+def ctrl_c_in_setting_up() -> None:
+    TrainingModule.configure_optimizers = lambda self: signal.raise_signal(signal.SIGINT)
+
+
+@linux
+@pytest.mark.parametrize(
+    ("before", "status", "line"),
+    [
+        (sigterm_as_the_model_loads, 143, "ended by SIGTERM"),
+        (ctrl_c_in_setting_up, 130, "ended by Ctrl-C; --resume_fr"),
+    ],
+)
+def test_a_signal_before_training_is_one_line(
+    before: Callable[[], None], status: int, line: str, options: list[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    assert forked.finish(forked.start(options, output, before=before)) == [status]
+    log = forked.log_of(output).read_text()
+    assert log.splitlines()[-1].startswith(f"finetune.py: {line}") and "Traceback" not in log
+    assert not (output / "last.ckpt").exists()
 
 
 @linux

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[3]
 STEPS = 14  # 6 an epoch; the last one has 2 examples
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "finetune.py"]
 ITSELF = [sys.executable, "finetune.py", "--devices", "2"]
-# A task that ends the run it is used in, once, as an operator does: by SIGTERM to the process that was started first.
+# A task that ends the run it is used in, once: torchrun as an operator does it, by SIGTERM to the process that was
+# started first, and finetune.py as a terminal does it, by SIGINT to all processes.
 ENDING = """
 import os, signal
 from pathlib import Path
@@ -41,7 +42,10 @@ class Ending(Summarization):
         place = Path(__file__).with_name("ended")
         if self.steps == 9 and os.environ.get("LOCAL_RANK", "0") == "0" and not place.exists():
             place.touch()
-            os.kill(os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid(), signal.SIGTERM)
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                os.kill(os.getppid(), signal.SIGTERM)
+            else:
+                os.killpg(0, signal.SIGINT)
         return super().loss(model, batch)
 """
 
@@ -59,7 +63,8 @@ def options(tmp_path: Path) -> list[str]:
 
 def launch(command: list[str], options: list[str], output: Path) -> subprocess.CompletedProcess[str]:
     words = [*command, *options, "--output_dir", str(output)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=forked.SECONDS, cwd=ROOT)
+    own_group = {"start_new_session": True}
+    return subprocess.run(words, capture_output=True, text=True, timeout=forked.SECONDS, cwd=ROOT, **own_group)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +94,15 @@ def test_launched_processes_train_as_forked_ones(
     ],
     ids=["finetune.py", "fsdp", "torchrun"],
 )
-def test_sigterm_to_a_launcher_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
+def test_a_signal_to_a_launcher_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
     command: list[str], options: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "ending.py").write_text(ENDING)
     options += ["--task", str(tmp_path / "ending.py"), *command[command.index("finetune.py") + 3 :]]
     done = launch(command, options, tmp_path / "run")
-    assert done.returncode == (1 if command is TORCHRUN else 143), done.stderr  # torchrun has a status of its own
-    assert "ended by SIGTERM after step" in done.stderr
+    assert done.returncode == (1 if command is TORCHRUN else 130), done.stderr  # torchrun has a status of its own
+    assert f"ended by {'SIGTERM' if command is TORCHRUN else 'Ctrl-C'} after step" in done.stderr
+    assert done.stderr.count("ended by") == 1
     assert "Traceback" not in done.stderr or command is TORCHRUN  # torchrun's own
     assert checkpoint_of(tmp_path / "run")["global_step"] == 11 or command is TORCHRUN
     forked.run(options, tmp_path / "run", ranks=2)

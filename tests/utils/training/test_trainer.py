@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import platform
 
 import pytest
@@ -16,6 +17,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import Train, checkpoint_of, rows
 from utils.errors import RunError
 from utils.training import lightning_internals
+from utils.training.checkpoints import BestCheckpoints
 from utils.training.options import RunOptions
 from utils.training.trainer import steps_between_validations
 
@@ -128,14 +130,45 @@ def test_early_stopping(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     assert json.loads((output / "train_summary.json").read_text())["steps"] == 24
 
 
-@pytest.mark.parametrize("missing", ["_broadcast_sigterm_tensor", "received_sigterm", "state_dict"])
+@pytest.mark.parametrize("missing", ["_broadcast_sigterm_tensor", "register_signal_handlers", "state_dict"])
 def test_another_version_of_lightning_is_one_line(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
-    if missing == "received_sigterm":
-        monkeypatch.delattr(trainer._signal_connector, missing)
+    if missing == "register_signal_handlers":
+        monkeypatch.delattr(type(trainer._signal_connector), missing)
     elif missing == "state_dict":
         monkeypatch.setattr(trainer.fit_loop, missing, lambda: {"epoch_loop.batch_progress": {}})
     else:
         monkeypatch.delattr(_TrainingEpochLoop, missing)
     with pytest.raises(RunError, match=f"^pytorch-lightning {pl.__version__} differs inside .* requirements.txt$"):
         lightning_internals.prepare(trainer)
+
+
+def test_a_longer_run_follows_its_own_schedule_at_once(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    """Not a step later: the optimizer of the checkpoint has the rate at which the shorter run ended, 0."""
+    caplog.set_level(logging.INFO)
+    options = ("--lr_scheduler", "linear", "--learning_rate", 1e-3)
+    train("run", *options, "--max_steps", 2)
+    output = train("run", *options, "--max_steps", 4, "--resume_from_checkpoint", "last")
+    assert [row["lr"] for row in rows(output)[2:]] == [5e-4, 2.5e-4]
+    assert "--lr_scheduler linear goes on with a learning rate of 0.0005, in place of 0" in caplog.text
+
+
+def test_equal_scores_are_told_apart_by_the_loss_and_then_the_step(train: Train) -> None:
+    """ROUGE-2 is the same after each of 4 steps, as the next to last of them are of a run that was resumed."""
+    options = ("--val_metric", "rouge2", "--val_check_interval", 0.17, "--save_top_k", 2, "--learning_rate", 1e-2)
+    train("run", *options, "--max_steps", 2, "--lr_scheduler", "constant")
+    options += ("--resume_from_checkpoint", "last", "--lr_scheduler", "constant")
+    output = train("run", *options, "--max_steps", 4)
+    scores = [(row["val_rouge2"], -row["val_loss"], row["step"] + 1) for row in rows(output, "val_loss")]
+    assert len(scores) == 4 and len({score for score, _, _ in scores}) < 4
+    expected = [f"_epoch0_step{step:.0f}.ckpt" for _, _, step in sorted(scores, reverse=True)[:2]]
+    assert sorted(path.name for path in output.glob("_epoch*")) == sorted(expected)
+    assert json.loads((output / "train_summary.json").read_text())["best_checkpoint"] == expected[0]
+
+
+def test_ranks_of_checkpoints() -> None:
+    best = BestCheckpoints("", "val_rouge2", "max", 1, {})
+    ordered = [(0.5, 9, 1), (0.0, 1, 2), (0.0, 2, 7), (0.0, 2, 5), (0.0, math.nan, 9), (math.nan, 1, 9)]
+    entries = [dict(zip(("score", "loss", "step"), values, strict=True)) for values in ordered]
+    mixed = entries[::-1]
+    assert [*map(str, sorted(mixed, key=best._rank))] == [*map(str, entries)]

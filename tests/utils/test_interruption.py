@@ -1,0 +1,112 @@
+"""Programs that SIGINT or SIGTERM ends, wherever they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+from torch.distributed import TCPStore
+
+from tests.forked import CONTEXT, SECONDS, free_port
+from utils import interruption
+from utils.cli import run_main
+from utils.interruption import Signals
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills are those of Linux")
+
+
+def sleep() -> None:
+    time.sleep(SECONDS)
+
+
+def sleep_with_a_loader() -> None:
+    """A process forked from the program gets the signal, and is none of its business."""
+    child = os.fork()
+    time.sleep(0.1 if child == 0 else 0)
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGINT)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    time.sleep(4 * interruption.STUCK_SECONDS)
+    sleep()
+
+
+def wait_in_a_library() -> None:
+    """In native code that goes on when a signal comes."""
+    TCPStore("127.0.0.1", free_port(), world_size=2, is_master=True)
+
+
+def end_in_order() -> None:
+    """The first signal asks for it, and it takes longer than the user waits."""
+    Signals(lambda number: print("asked", number, flush=True))
+    sleep()
+
+
+def program(work: Callable[[], None], output: Path) -> None:
+    file = output.open("w")
+    for stream in (1, 2):
+        os.dup2(file.fileno(), stream)
+    interruption.STUCK_SECONDS, interruption.AGAIN_SECONDS = 0.05, 0.5
+
+    def main(argv: object) -> None:
+        print("begun", flush=True)
+        work()
+
+    sys.argv = ["folder/command.py"]
+    run_main(main)
+
+
+def start(work: Callable[[], None], output: Path) -> BaseProcess:
+    process = CONTEXT.Process(target=program, args=(work, output))
+    process.start()
+    until(output, "begun\n")
+    return process
+
+
+def until(output: Path, text: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not output.exists() or text not in output.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("work", [sleep, sleep_with_a_loader, wait_in_a_library])
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_one_line_and_the_status_of_the_signal(
+    work: Callable[[], None], number: int, name: str, tmp_path: Path
+) -> None:
+    process = start(work, tmp_path / "output")
+    time.sleep(0.3)  # so that it is at work, or would have ended
+    os.kill(process.pid, number)
+    process.join(SECONDS)
+    assert (tmp_path / "output").read_text() == f"begun\ncommand.py: ended by {name}\n"
+    assert process.exitcode == 128 + number
+
+
+def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(tmp_path: Path) -> None:
+    process = start(end_in_order, tmp_path / "output")
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        os.kill(process.pid, number)
+        until(tmp_path / "output", "asked 2\n")
+    time.sleep(0.7)
+    os.kill(process.pid, signal.SIGTERM)  # as schedulers repeat it
+    process.join(0.1)
+    assert process.is_alive()
+    os.kill(process.pid, signal.SIGINT)
+    process.join(SECONDS)
+    assert process.exitcode == -signal.SIGINT
+    assert (tmp_path / "output").read_text() == "begun\nasked 2\n"
+
+
+def test_a_program_in_the_background_of_a_script_ignores_ctrl_c(own_signals: None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signals = Signals()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and signal.getsignal(signal.SIGTERM) is signals
+    signals.restore()
+    assert signal.getsignal(signal.SIGTERM) is not signals

@@ -1,0 +1,69 @@
+"""The files that runs leave in their directory, so that one run's are not taken for another's."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from bart.errors import InputError
+
+LOG, LAST = "log.txt", "last"  # the log of a run, and what --resume_from_checkpoint calls its newest checkpoint
+SPLITS = ("test", "val", "train")
+TRAINED = (
+    "_epoch*_step*.ckpt",
+    "last.ckpt",
+    "previous.ckpt",
+    "metrics.csv",
+    "metrics.[0-9]*.csv",
+    "train_summary.json",
+    "export",
+)
+# {} is a split.
+SCORED = ("{}_scores.json", "{}_speed.json", "{}_articles.jsonl", "{}_generations.txt", ".{}_progress")
+RECORDS = (
+    *("arguments.yaml", "arguments.[0-9]*.yaml", "environment.json", "environment.[0-9]*.json"),
+    *("eval_arguments.yaml", "events.out.tfevents.*"),
+    *("report.html", "report_figures"),
+)
+
+
+def scored(*splits: str) -> tuple[str, ...]:
+    """Names of the files with the scores of some splits."""
+    return tuple(name.format(split) for split in splits for name in SCORED)
+
+
+def remove(folder: Path, *patterns: str) -> None:
+    """Remove files and folders of a directory."""
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def remove_run(folder: Path, log_from: int) -> None:
+    """Remove all that a run leaves, and no other files.
+
+    Args:
+        log_from: bytes of its log, after which that of the next run begins.
+    """
+    remove(folder, *TRAINED, *scored(*SPLITS), *RECORDS)
+    log = folder / LOG
+    log.write_bytes(log.read_bytes()[log_from:])
+
+
+def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:
+    """Raise InputError where a run must not write: another one lies there, or the checkpoint that is to be resumed."""
+    resumes = resume_from == LAST or (
+        resume_from is not None and Path(resume_from).resolve().parent == folder.resolve()
+    )
+    if resumes and overwrite:
+        raise InputError(
+            f"--overwrite_output_dir would remove the checkpoint of --resume_from_checkpoint {resume_from} in "
+            f"--output_dir {folder}: give one of them"
+        )
+    found = sorted(path.name for pattern in (*TRAINED, *scored(*SPLITS)) for path in folder.glob(pattern))
+    if found and not (resumes or overwrite):
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise InputError(
+            f"--output_dir {folder} holds a run ({', '.join(found[:3])}{more}): --resume_from_checkpoint {LAST} goes "
+            "on with it, --overwrite_output_dir removes what it wrote"
+        )
