@@ -11,7 +11,7 @@ from bart.generation import GenerationConfig
 from utils.serving.arguments import ServeArguments
 from utils.summarize import LongDocuments
 
-MOST_LENGTH_PENALTY = 10
+MOST_LENGTH_PENALTY = MOST_RATIO = 10
 
 
 def _not_blank(text: str) -> str:
@@ -44,9 +44,9 @@ def request_model(own: GenerationConfig, args: ServeArguments, longest: int) -> 
         no_repeat_ngram_size: int | None = Field(own.no_repeat_ngram_size, ge=0, le=longest)
         length_penalty: float | None = Field(own.length_penalty, ge=-MOST_LENGTH_PENALTY, le=MOST_LENGTH_PENALTY)
         early_stopping: Literal[True, False, "never"] | None = own.early_stopping
-        max_ratio: float | None = Field(own.max_ratio, gt=0)
-        min_ratio: float | None = Field(own.min_ratio, ge=0)
-        drop_repeated_sentences: bool | None = False
+        max_ratio: float | None = Field(own.max_ratio, ge=0, le=MOST_RATIO)
+        min_ratio: float | None = Field(own.min_ratio, ge=0, le=MOST_RATIO)
+        drop_repeated_sentences: Literal[False, True] | None = False
 
         @model_validator(mode="after")
         def _check_texts(self) -> SummaryRequest:
