@@ -113,7 +113,7 @@ def test_checkpoints(argv: list[object], tmp_path: Path, run: Run, no_pictures: 
     assert "model.safetensors" in run(finetune, *argv, "--resume_from_checkpoint", model)
     finetune.main([*map(str, argv), "--no_do_predict"])
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "encoder_ffn_dim": 48}))
-    error = run(finetune, *argv, "--model_name_or_path", good)
+    error = run(finetune, *argv, "--model_name_or_path", good, "--overwrite_output_dir")
     assert "wrong shape: model.encoder.layers.0.fc1.bias (32,) where the model has (48,)" in error
     error = run(finetune, *argv, "--resume_from_checkpoint", "last")
     assert "its encoder_ffn_dim is 32, this run's is 48" in error

@@ -76,11 +76,16 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def difference(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
-    """The first value in which a run that left a record of itself differs from this run; None where none does."""
+def difference(stored: Mapping[str, Any], own: Mapping[str, Any], within: str = "") -> str | None:
+    """The first value in which a run that left a record of itself differs from this run; None where none does.
+
+    Args:
+        within: names of the objects that hold these.
+    """
     for name in (*own, *stored):
         theirs, ours = stored.get(name), own.get(name)
         if theirs != ours:
-            inner = difference(theirs, ours) if isinstance(theirs, Mapping) and isinstance(ours, Mapping) else None
-            return inner or f"its {name} is {theirs!r}, this run's is {ours!r}"
+            if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+                return difference(theirs, ours, f"{within}{name} ")
+            return f"its {within}{name} is {theirs!r}, this run's is {ours!r}"
     return None

@@ -46,8 +46,8 @@ def remove_run(folder: Path, log_from: int) -> None:
         log_from: bytes of its log, after which that of the next run begins.
     """
     remove(folder, *TRAINED, *scored(*SPLITS), *RECORDS)
-    log = folder / LOG
-    log.write_bytes(log.read_bytes()[log_from:])
+    if (log := folder / LOG).exists():
+        log.write_bytes(log.read_bytes()[log_from:])
 
 
 def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from torch.distributed import TCPStore
@@ -42,17 +43,11 @@ def wait_in_a_library() -> None:
     TCPStore("127.0.0.1", free_port(), world_size=2, is_master=True)
 
 
-def end_in_order() -> None:
-    """The first signal asks for it, and it takes longer than the user waits."""
-    Signals(lambda number: print("asked", number, flush=True))
-    sleep()
-
-
 def program(work: Callable[[], None], output: Path) -> None:
     file = output.open("w")
     for stream in (1, 2):
         os.dup2(file.fileno(), stream)
-    interruption.STUCK_SECONDS, interruption.AGAIN_SECONDS = 0.05, 0.5
+    interruption.STUCK_SECONDS = 0.05
 
     def main(argv: object) -> None:
         print("begun", flush=True)
@@ -89,19 +84,19 @@ def test_one_line_and_the_status_of_the_signal(
     assert process.exitcode == 128 + number
 
 
-def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(tmp_path: Path) -> None:
-    process = start(end_in_order, tmp_path / "output")
-    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
-        os.kill(process.pid, number)
-        until(tmp_path / "output", "asked 2\n")
-    time.sleep(0.7)
-    os.kill(process.pid, signal.SIGTERM)  # as schedulers repeat it
-    process.join(0.1)
-    assert process.is_alive()
-    os.kill(process.pid, signal.SIGINT)
-    process.join(SECONDS)
-    assert process.exitcode == -signal.SIGINT
-    assert (tmp_path / "output").read_text() == "begun\nasked 2\n"
+def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(
+    own_signals: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked, raised = Mock(), [], []
+    monkeypatch.setattr(interruption, "time", clock)
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    signals = Signals(asked.append)
+    for now, number in ((10, signal.SIGINT), (10.4, signal.SIGINT), (10.5, signal.SIGTERM), (20, signal.SIGTERM)):
+        clock.monotonic.return_value = now
+        signals(number, None)
+    assert (asked, raised) == ([signal.SIGINT], [])
+    signals(signal.SIGINT, None)
+    assert raised == [signal.SIGINT] and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
 
 def test_a_program_in_the_background_of_a_script_ignores_ctrl_c(own_signals: None) -> None:

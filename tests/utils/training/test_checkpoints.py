@@ -88,7 +88,7 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
         path = tmp_path / "data" / f"train.{side}"
         before = path.read_text()
         path.write_text("".join(reversed(before.splitlines(keepends=True))))
-        refused(f"it was trained on other data: its {side} is ")
+        refused(f"it was trained on other data: its {side} digest is ")
         path.write_text(before)
     with monkeypatch.context() as patch:
         patch.setattr(finetuning, "ORDER", order.ORDER + 1)

@@ -9,14 +9,14 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.tiny_run import Train, same, weights
-from utils.training.datamodule import _outlive_sigterm
+from utils.training.datamodule import _outlive_signals
 
 tells_senders = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="this system tells no sender of a signal")
 
 
 @tells_senders
-def test_loader_processes_outlive_sigterm_from_anybody_but_their_parent() -> None:
-    batches = iter(DataLoader(range(40), batch_size=1, num_workers=2, worker_init_fn=_outlive_sigterm))
+def test_loader_processes_outlive_signals_from_anybody_but_their_parent() -> None:
+    batches = iter(DataLoader(range(40), batch_size=1, num_workers=2, worker_init_fn=_outlive_signals))
     assert next(batches).tolist() == [0]
     assert next(batches).tolist() == [1]  # both have started
     for worker in batches._workers:
@@ -26,7 +26,7 @@ def test_loader_processes_outlive_sigterm_from_anybody_but_their_parent() -> Non
 
 @tells_senders
 def test_loader_processes_obey_their_parents_sigterm() -> None:
-    batches = iter(DataLoader(range(40), batch_size=1, num_workers=1, worker_init_fn=_outlive_sigterm))
+    batches = iter(DataLoader(range(40), batch_size=1, num_workers=1, worker_init_fn=_outlive_signals))
     next(batches)
     (worker,) = batches._workers
     worker.terminate()

@@ -159,7 +159,7 @@ def test_equal_scores_are_told_apart_by_the_loss_and_then_the_step(train: Train)
     train("run", *options, "--max_steps", 2, "--lr_scheduler", "constant")
     options += ("--resume_from_checkpoint", "last", "--lr_scheduler", "constant")
     output = train("run", *options, "--max_steps", 4)
-    scores = [(row["val_rouge2"], -row["val_loss"], row["step"] + 1) for row in rows(output, "val_loss")]
+    scores = [(row["val_rouge2_forced"], -row["val_loss"], row["step"] + 1) for row in rows(output, "val_loss")]
     assert len(scores) == 4 and len({score for score, _, _ in scores}) < 4
     expected = [f"_epoch0_step{step:.0f}.ckpt" for _, _, step in sorted(scores, reverse=True)[:2]]
     assert sorted(path.name for path in output.glob("_epoch*")) == sorted(expected)
