@@ -97,6 +97,7 @@ def script(port: int) -> Iterator[str]:
         text = block.text.replace("8000", str(port))
         yield f"echo '@@@ {number}'"
         if block.kind == SERVES:
+            yield '[ -z "${server-}" ] || { kill $server; wait $server || true; }'
             yield f"({text}) & server=$!"
             yield f"until curl --silent --fail localhost:{port}/healthz; do kill -0 $server; sleep 0.2; done"
         elif block.kind == "bash":
