@@ -234,7 +234,7 @@ def test_a_telephone_gets_folded_parts_and_short_pages(open_page: Any, run: tupl
     expect(page.locator("#chart-loss")).to_be_visible()
 
 
-BROKEN = """() => [...document.querySelectorAll("h1, h2, h3, th")].flatMap(header => {
+BROKEN = """() => [...document.querySelectorAll("h1, h2, h3, th, dd")].flatMap(header => {
     const found = [], nodes = document.createTreeWalker(header, NodeFilter.SHOW_TEXT), range = document.createRange();
     for (let node; node = nodes.nextNode();) {
         for (const word of node.data.matchAll(/[^\\s_./-]+/g)) {
