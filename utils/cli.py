@@ -36,16 +36,16 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     signals.watch(name)
     try:
         sys.exit(main(None) or 0)
-    except (InputError, RunError, OSError) as error:
-        if isinstance(error, OSError):
-            if error.errno not in FULL_DISK:
-                raise
+    except (Exception, Interruption) as error:
+        if signals.number:  # of which an error may be a consequence: libraries clean up what they have not set up
+            report(name, error if isinstance(error, Interruption) else Interruption(signals.number))
+            sys.exit(128 + signals.number)
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
             error = unwritable(error.filename or "a file", error)
+        if not isinstance(error, (InputError, RunError)):
+            raise
         print(f"{name}: error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
-    except Interruption as interruption:
-        report(name, interruption)
-        sys.exit(128 + interruption.number)
     finally:
         signals.restore()
 
