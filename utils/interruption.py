@@ -80,12 +80,22 @@ class Signals:
                         report(program, Interruption(number))
                         for kill in started:
                             kill(signal.SIGKILL)
-                        os._exit(128 + number)
+                        os._exit(status(number))
 
         threading.Thread(target=end, daemon=True).start()
 
     def _waits_for(self, number: int) -> bool:
         return number in NAMES and signal.getsignal(number) is self and not self.number
+
+
+def status(number: int) -> int:
+    """With which a signal ends this process.
+
+    Lightning kills the process that started the others, which the signal ends too, when one of these ends with a
+    failure.
+    """
+    started_by_lightning = os.environ.get("LOCAL_RANK", "0") != "0" and "LOCAL_WORLD_SIZE" not in os.environ
+    return 0 if started_by_lightning else 128 + number
 
 
 def report(program: str, interruption: Interruption) -> None:
