@@ -89,11 +89,7 @@ class Signals:
 
 
 def status(number: int) -> int:
-    """With which a signal ends this process.
-
-    Lightning kills the process that started the others, which the signal ends too, when one of these ends with a
-    failure.
-    """
+    """With which a signal ends this process; Lightning would kill its parent, which ends too, for a failure."""
     started_by_lightning = os.environ.get("LOCAL_RANK", "0") != "0" and "LOCAL_WORLD_SIZE" not in os.environ
     return 0 if started_by_lightning else 128 + number
 

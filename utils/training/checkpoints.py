@@ -233,11 +233,8 @@ class LastCheckpoint(Checkpoint):
 
     def _leave(self, trainer: pl.Trainer) -> NoReturn:
         number = self.termination.asked or signal.SIGTERM  # which another process got
-        step = trainer.global_step
-        logger.info(
-            "ended by %s after step %d; --resume_from_checkpoint %s --output_dir %s goes on",
-            *(NAMES[number], step, LAST, self.directory),
-        )
+        command = f"--resume_from_checkpoint {LAST} --output_dir {self.directory}"
+        logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, command)
         raise SystemExit(status(number))
 
 
