@@ -25,6 +25,10 @@ _find_python() { # PYTHON, or the machine's usual python3 where it will do, else
 
 _setup_env() { # requirements file
     local venv=${VENV:-.venv} python
+    if [[ $1 == --help || $1 == -h ]]; then
+        sed -n '1,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        return
+    fi
     if [[ ! -f $1 ]]; then
         echo "error: no file '$1'; from the root of the repository: source scripts/setup_env.sh requirements.txt" >&2
         return 2

@@ -16,19 +16,21 @@ _ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = Path(getattr(sys.modules["__main__"], "__file__", None) or "").name
 
 
-def _name_missing_package(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Say in one line how to install a package that is missing; leave all other errors to Python."""
+def _in_one_line(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Say how to install a package that is missing, or that Ctrl-C ended the program; leave all else to Python."""
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and package and not (_ROOT / package).exists():
         install = f"cd {_ROOT} && source scripts/setup_env.sh requirements.txt"
         print(f"error: the package {package} is missing for {sys.executable}; run: {install}", file=sys.stderr)
+    elif kind is KeyboardInterrupt:  # while modules are loaded, before utils.interruption handles it
+        print("ended by Ctrl-C", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, traceback)
 
 
 # argv[0] is "-m" while Python looks for the module of `python -m utils.summarize`.
 if sys.argv[:1] == ["-m"] or _PROGRAM.startswith(("finetune.py", "run_eval.py", "bart-", "benchmark_")):
-    sys.excepthook = _name_missing_package
+    sys.excepthook = _in_one_line
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes that torchrun or Lightning start
     if is_first and sys.stderr.isatty() and not {"-h", "--help"} & set(sys.argv):
         print("loading ...", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ import yaml
 
 from bart.errors import InputError
 from utils.errors import FULL_DISK, RunError, brief, unwritable
-from utils.interruption import Interruption, Signals, report
+from utils.interruption import Interruption, Signals, report, status
 
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
@@ -36,16 +36,16 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     signals.watch(name)
     try:
         sys.exit(main(None) or 0)
-    except (InputError, RunError, OSError) as error:
-        if isinstance(error, OSError):
-            if error.errno not in FULL_DISK:
-                raise
+    except (Exception, Interruption) as error:
+        if signals.number:  # of which an error may be a consequence: libraries clean up what they have not set up
+            report(name, error if isinstance(error, Interruption) else Interruption(signals.number))
+            sys.exit(status(signals.number))
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
             error = unwritable(error.filename or "a file", error)
+        if not isinstance(error, (InputError, RunError)):
+            raise
         print(f"{name}: error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
-    except Interruption as interruption:
-        report(name, interruption)
-        sys.exit(128 + interruption.number)
     finally:
         signals.restore()
 
@@ -165,7 +165,7 @@ class _Option:
             default: what the option is where the command line does not give it; MISSING where it must.
         """
         text = self.limits["help"].replace("%", "%%")
-        if self.default not in (None, dataclasses.MISSING, ()):
+        if self.default not in (None, dataclasses.MISSING, (), ""):
             shown = {True: "on", False: "off"}[self.default] if self.kind is bool else self.default
             text += f" (default: {' '.join(map(str, shown)) if self.several else shown})"
         choices = self.limits["choices"]

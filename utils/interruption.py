@@ -38,7 +38,7 @@ class Signals:
 
     def __init__(self, act: Callable[[int], None] = interrupt) -> None:
         self.act, self.process = act, os.getpid()
-        self.first: float | None = None  # time of the first signal
+        self.number, self.time = 0, 0.0  # of the first signal
         # A shell lets programs in the background ignore SIGINT.
         heeded = [number for number in NAMES if signal.getsignal(number) is not signal.SIG_IGN]
         self.before = {number: signal.signal(number, self) for number in heeded}
@@ -49,16 +49,16 @@ class Signals:
                 os._exit(128 + number)
             return
         now = time.monotonic()
-        if self.first is None:
-            self.first = now
+        if not self.number:
+            self.number, self.time = number, now
             self.act(number)
-        elif number == signal.SIGINT and now - self.first > AGAIN_SECONDS:
+        elif number == signal.SIGINT and now - self.time > AGAIN_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
     def restore(self) -> None:
         """Let the former handlers serve again, unless a signal has come: the program is ending then."""
-        if self.first is None:
+        if not self.number:
             for number, handler in self.before.items():
                 signal.signal(number, handler)
 
@@ -80,12 +80,18 @@ class Signals:
                         report(program, Interruption(number))
                         for kill in started:
                             kill(signal.SIGKILL)
-                        os._exit(128 + number)
+                        os._exit(status(number))
 
         threading.Thread(target=end, daemon=True).start()
 
     def _waits_for(self, number: int) -> bool:
-        return number in NAMES and signal.getsignal(number) is self and self.first is None
+        return number in NAMES and signal.getsignal(number) is self and not self.number
+
+
+def status(number: int) -> int:
+    """With which a signal ends this process; Lightning would kill its parent, which ends too, for a failure."""
+    started_by_lightning = os.environ.get("LOCAL_RANK", "0") != "0" and "LOCAL_WORLD_SIZE" not in os.environ
+    return 0 if started_by_lightning else 128 + number
 
 
 def report(program: str, interruption: Interruption) -> None:

@@ -99,7 +99,9 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         if self.is_scratch and self.config_path is None:
-            object.__setattr__(self, "config_path", DEFAULT_CONFIG)
+            here = Path(DEFAULT_CONFIG)  # as users see it, where the current folder is the repository
+            root = Path(__file__).resolve().parents[1]
+            object.__setattr__(self, "config_path", str(here if here.exists() else root / here))
         if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
             raise InputError(f"--new_vocabulary needs --tokenizer, and a --model_name_or_path that is not {SCRATCH}")
         for name in ("freeze_embeds", "lora_rank"):

@@ -38,6 +38,13 @@ def sleep_with_a_loader() -> None:
     sleep()
 
 
+def clean_up_in_vain() -> None:
+    try:
+        sleep()
+    finally:
+        raise RuntimeError("not set up yet")
+
+
 def wait_in_a_library() -> None:
     """In native code that goes on when a signal comes."""
     TCPStore("127.0.0.1", free_port(), world_size=2, is_master=True)
@@ -71,7 +78,7 @@ def until(output: Path, text: str) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("work", [sleep, sleep_with_a_loader, wait_in_a_library])
+@pytest.mark.parametrize("work", [sleep, clean_up_in_vain, sleep_with_a_loader, wait_in_a_library])
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 def test_one_line_and_the_status_of_the_signal(
     work: Callable[[], None], number: int, name: str, tmp_path: Path

@@ -30,7 +30,7 @@ from utils.loading import DROPOUTS
 from utils.machine import check_gpus, environment
 from utils.progress import is_first, start_log
 from utils.recipes.finetuning_arguments import FinetuneArguments
-from utils.run_files import LOG, check_free, remove_run
+from utils.run_files import LAST, LOG, check_free, remove_run
 from utils.tasks.task import Task
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
@@ -168,7 +168,8 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         model.to(torch.device("cuda", torch.cuda.current_device()))
     precision = precision_name(args.hardware)
-    with connected(f"--do_predict without --do_train, with --model_name_or_path {name}, goes on"):
+    resuming = f"--resume_from_checkpoint {LAST} --output_dir {args.run.output_dir}"
+    with connected(f"{resuming if args.run.do_train else 'the same command'} goes on"):
         results = score_split(
             task,
             task.for_inference(model, precision),
@@ -211,7 +212,8 @@ def check_wandb(project: str | None) -> None:
 
 def quieten_lightning() -> None:
     """Leave out Lightning's greetings and what it says of habits that this program does not have."""
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     for harmless in (
         "does not have many workers",
         "exists and is not empty",  # the run's directory holds its log already

@@ -25,7 +25,7 @@ from bart.modeling.checkpoint import read_file
 from utils.distributed import from_first
 from utils.errors import RunError
 from utils.files import difference
-from utils.interruption import NAMES, Signals
+from utils.interruption import NAMES, Signals, status
 from utils.run_files import LAST
 from utils.training.lightning_internals import settle
 
@@ -233,11 +233,9 @@ class LastCheckpoint(Checkpoint):
 
     def _leave(self, trainer: pl.Trainer) -> NoReturn:
         number = self.termination.asked or signal.SIGTERM  # which another process got
-        step = trainer.global_step
-        logger.info("ended by %s after step %d; --resume_from_checkpoint %s goes on", NAMES[number], step, LAST)
-        # Lightning kills the process that started the others when one of these ends with a failure.
-        started = trainer.local_rank > 0 and not trainer.strategy.cluster_environment.creates_processes_externally
-        raise SystemExit(0 if started else 128 + number)
+        command = f"--resume_from_checkpoint {LAST} --output_dir {self.directory}"
+        logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, command)
+        raise SystemExit(status(number))
 
 
 class SameStart(Callback):

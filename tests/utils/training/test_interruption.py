@@ -212,7 +212,8 @@ def test_ctrl_c_leaves_a_checkpoint_and_one_line(
     step = checkpoint_of(output)["global_step"]
     assert step == (4 if before is ctrl_c_in_a_step else 5)
     log = forked.log_of(output).read_text()
-    assert log.endswith(f"  ended by Ctrl-C after step {step}; --resume_from_checkpoint last goes on\n")
+    command = f"--resume_from_checkpoint last --output_dir {output}"
+    assert log.endswith(f"  ended by Ctrl-C after step {step}; {command} goes on\n")
     assert "Traceback" not in log and "KeyboardInterrupt" not in log
 
 
