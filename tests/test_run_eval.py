@@ -314,7 +314,7 @@ def test_scores_of_another_run_are_replaced_on_demand_alone(trained: Path) -> No
     for model, options, difference in (
         (other, (), f"its model is '{export}', this run's is '{other}'"),
         (other, ("--type_path", "val"), f"its model is '{export}', this run's is '{other}'"),
-        (export, ("--eval_beams", 3), "its num_beams is 2, this run's is 3"),
+        (export, ("--eval_beams", 3), "its generation num_beams is 2, this run's is 3"),
         (export, ("--n_obs", 3), "its examples is 9, this run's is 3"),
         (export, ("--bf16",), "its precision is 'fp32', this run's is 'bf16'"),
         (export, ("--task", "translation"), "its task is 'summarization', this run's is 'translation'"),
@@ -324,6 +324,7 @@ def test_scores_of_another_run_are_replaced_on_demand_alone(trained: Path) -> No
             evaluate(trained, model, "used", *options)
     assert files(trained, "used") == kept
     (out / "notes.txt").touch()
+    assert evaluate(trained, export, "used", "--n_obs", 3, "--overwrite_output_dir")["examples"] == 3
     run_eval.main(words(trained, other, "used", "--type_path", "val", "--overwrite_output_dir"))
     assert (out / "notes.txt").exists() and not list(out.glob("test_*"))
     assert json.loads((out / "val_scores.json").read_text())["model"] == str(other)

@@ -8,7 +8,7 @@ from pathlib import Path
 from bart.errors import InputError
 
 LOG, LAST = "log.txt", "last"  # the log of a run, and what --resume_from_checkpoint calls its newest checkpoint
-SPLITS = ("test", "val", "train")
+SPLITS = ("test", "val", "train")  # in the order in which a report looks for one that was scored
 TRAINED = (
     "_epoch*_step*.ckpt",
     "last.ckpt",

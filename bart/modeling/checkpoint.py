@@ -303,8 +303,7 @@ def save_pretrained(
     fields["dtype"] = str(model.get_parameter(_SHARED).dtype).removeprefix("torch.")
     fields["model_type"] = "mbart" if config.pre_ln else "bart"
     if config.pre_ln:
-        text = "%s: Pre-LN, and so an mBART: transformers loads it by AutoModelForSeq2SeqLM, and its BART class wrongly"
-        logger.warning(text, directory)
+        logger.warning("a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM")
     fields["architectures"] = ["MBartForConditionalGeneration" if config.pre_ln else "BartForConditionalGeneration"]
 
     copies = _tied_copies(model)

@@ -320,10 +320,6 @@ class InferenceBart(BartForConditionalGeneration):
     """A copy of a model that only generates; see `BartForConditionalGeneration.for_inference`."""
 
     def __init__(self, model: BartForConditionalGeneration, precision: str) -> None:
-        if isinstance(model, InferenceBart):
-            raise InputError(
-                "the model is a copy for inference; allowed: for_inference() of the model it was made from"
-            )
         packer = Packer(precision, model.device)
         with torch.device("meta"):  # a skeleton without memory
             super().__init__(copy.deepcopy(model.config))
@@ -341,6 +337,12 @@ class InferenceBart(BartForConditionalGeneration):
         self.requires_grad_(False).eval()
         self.kernels = packer.kernels
         self.remembered: tuple[Tensor, Tensor | None, Tensor] | None = None  # the last ids, mask and states
+
+    def _refuse(self, *args: Any, **options: Any) -> Any:
+        raise InputError("the model is a copy for inference, which only generates; use the model it was made from")
+
+    # Its matrices are packed, and no parameters.
+    for_inference = num_parameters = resize_token_embeddings = save_pretrained = push_to_hub = _refuse
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden)  # which adds the bias

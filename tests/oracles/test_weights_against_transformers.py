@@ -122,7 +122,7 @@ def test_a_pre_ln_export_says_how_transformers_loads_it(tmp_path: Path, caplog: 
     assert not caplog.messages
     make_ours(True).save_pretrained(tmp_path / "pre")
     [message] = caplog.messages
-    assert "transformers loads it by AutoModelForSeq2SeqLM" in message
+    assert "load it there by AutoModelForSeq2SeqLM" in message
 
 
 @each_arrangement

@@ -136,7 +136,7 @@ def score_split(
         if empty := sum(not row["summary"] for row in rows):
             logger.warning("%d of %d summaries are empty", empty, len(rows))
         report = speed_report([part for _, part in shares], batching, model.device, len(earlier))
-        remove(Path(save_dir), *scored(*others))
+        remove(Path(save_dir), *scored(*(others.keys() - {split})))
         write_results(Path(save_dir), split, rows, scores, report)
         journal.remove()
     return scores, report

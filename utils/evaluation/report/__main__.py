@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
 from utils.evaluation.report import COMPARISON, REPORT, build_report
-from utils.evaluation.report.runs import SPLITS
+from utils.run_files import SPLITS
 
 
 @dataclass(frozen=True)

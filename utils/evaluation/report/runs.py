@@ -15,8 +15,8 @@ import yaml
 
 from bart.errors import InputError
 from utils.errors import brief
+from utils.run_files import SPLITS
 
-SPLITS = ("test", "val", "train")  # in the order in which a report looks for one that was scored
 LABELS = {
     "rouge": "ROUGE",
     "rouge1": "ROUGE-1",

@@ -124,8 +124,9 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
     if baseline_names:
         sentences.append("The last columns score the sources' first sentences in place of summaries.")
     header = ["Score", "Mean", "95% interval"]
-    if len(runs) > 1:
+    if len(compared) > 1:
         sentences.append("Differences and their p values are of a paired test over the articles.")
+    if len(runs) > 1:
         header = ["Score", "Run", "Mean", "95% interval", f"Difference from {runs[0].name}", "95% interval", "p"]
     header += [name.capitalize() for name in baseline_names]
     notes = [
