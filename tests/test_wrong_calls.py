@@ -101,7 +101,7 @@ CALLS: dict[str, tuple[Callable[[BartForConditionalGeneration, BartTokenizer], o
     "a text": (lambda model, tokenizer: model.generate("text"), "tokenizer"),
     "texts": (lambda model, tokenizer: model.generate(["one", "two"]), "tokenizer"),
     "lists of ids": (lambda model, tokenizer: model.generate([[0, 5, 2]]), "tensor"),
-    "many texts": (lambda model, tokenizer: list(model.generate_many(["text"], 1)), "tokenizer"),
+    "many texts": (lambda model, tokenizer: list(model.generate_many(["text"])), "tokenizer"),
     "no such option": (lambda model, tokenizer: model.generate(torch.tensor([[0, 5, 2]]), num_beam=2), "num_beam"),
     "labels of another batch": (
         lambda model, tokenizer: model(torch.tensor([[0, 5, 2]]), labels=torch.tensor([[0, 2], [0, 2]])),

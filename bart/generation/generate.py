@@ -128,7 +128,7 @@ class GeneratedArticle:
 def generate_many(
     model: Model,
     sources: Sequence[Sequence[int]],
-    batch_size: int,
+    batch_size: int = 8,
     *,
     encoded: Encoded | None = None,
     **options: Any,

@@ -271,7 +271,7 @@ class BartForConditionalGeneration(nn.Module):
         return generate(self, input_ids, attention_mask, **options)
 
     def generate_many(
-        self, sources: Sequence[Sequence[int]], batch_size: int, **options: Any
+        self, sources: Sequence[Sequence[int]], batch_size: int = 8, **options: Any
     ) -> Iterator[GeneratedArticle]:
         """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
         return generate_many(self, sources, batch_size, **options)

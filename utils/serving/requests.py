@@ -44,7 +44,7 @@ def request_model(own: GenerationConfig, args: ServeArguments, longest: int) -> 
         no_repeat_ngram_size: int | None = Field(own.no_repeat_ngram_size, ge=0, le=longest)
         length_penalty: float | None = Field(own.length_penalty, ge=-MOST_LENGTH_PENALTY, le=MOST_LENGTH_PENALTY)
         early_stopping: Literal[True, False, "never"] | None = own.early_stopping
-        max_ratio: float | None = Field(own.max_ratio, ge=0, le=MOST_RATIO)
+        max_ratio: float | None = Field(own.max_ratio, gt=0, le=MOST_RATIO)
         min_ratio: float | None = Field(own.min_ratio, ge=0, le=MOST_RATIO)
         drop_repeated_sentences: Literal[False, True] | None = False
 
