@@ -285,7 +285,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert last == "run_eval.py: ended by Ctrl-C; the same command goes on with the examples that are left"
     shutil.copytree(trained / "interrupted", trained / "kept")
     for options, difference in [
-        (("--eval_beams", 1), "its num_beams is 2, this run's is 1"),
+        (("--eval_beams", 1), "its generation num_beams is 2, this run's is 1"),
         (("--prefix", "the "), "its prefix|its content"),
         (("--bf16",), "its precision is 'fp32'"),
         (("--n_obs", 8), "its examples is 9, this run's is 8"),

@@ -298,6 +298,7 @@ def run_script(name: str, *values: object, **environment: object) -> dict[str, A
     return json.loads((Path(str(environment["RESULTS_DIR"])) / f"{name}_benchmark.json").read_text())
 
 
+@pytest.mark.slow
 def test_training_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     write_tiny_run(tmp_path)
     out = tmp_path / "out"

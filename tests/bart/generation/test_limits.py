@@ -251,6 +251,7 @@ def states_after_batches(*counts: int) -> list[tuple[float, int]]:
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc, to read the memory in use")
 def test_hundreds_of_batches_leave_memory_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     # torch's copy of oneDNN keeps what it compiled for the last 1024 shapes, some hundred megabytes. With less, what it

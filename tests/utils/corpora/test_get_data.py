@@ -253,7 +253,7 @@ def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, t
     ("place", "said"),
     [
         ("nothing", "EdinburghNLP/xsum on the Hub cannot be opened .*Repository Not Found"),
-        ("down", "EdinburghNLP/xsum on the Hub cannot be opened .*503"),
+        pytest.param("down", "EdinburghNLP/xsum on the Hub cannot be opened .*503", marks=pytest.mark.slow),
         ("damaged", "EdinburghNLP/xsum on the Hub cannot be opened"),
         ("no Parquet", "xsum@refs/convert/parquet on the Hub cannot be opened"),
         ("other fields", "xsum train has the fields .*: name those"),

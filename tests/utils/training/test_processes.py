@@ -67,9 +67,10 @@ def launch(command: list[str], options: list[str], output: Path) -> subprocess.C
     return subprocess.run(words, capture_output=True, text=True, timeout=forked.SECONDS, cwd=ROOT, **own_group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "options_of_it"),
-    [(TORCHRUN, []), pytest.param(ITSELF, ["--strategy", "fsdp"], marks=pytest.mark.slow)],
+    [(TORCHRUN, []), (ITSELF, ["--strategy", "fsdp"])],
     ids=["torchrun", "finetune.py with fsdp"],
 )
 def test_launched_processes_train_as_forked_ones(
