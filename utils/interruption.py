@@ -67,6 +67,7 @@ class Signals:
 
         Python calls handlers between two of its own instructions alone.
         """
+        sys.unraisablehook = self._raise_again
         read, write = os.pipe()
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -83,6 +84,14 @@ class Signals:
                         os._exit(status(number))
 
         threading.Thread(target=end, daemon=True).start()
+
+    def _raise_again(self, lost: sys.UnraisableHookArgs) -> None:
+        """Python drops what is raised in a destructor, and goes on."""
+        if isinstance(lost.exc_value, Interruption):
+            self.first = None
+            threading.Timer(0.05, os.kill, (self.process, lost.exc_value.number)).start()
+        else:
+            sys.__unraisablehook__(lost)
 
     def _waits_for(self, number: int) -> bool:
         return number in NAMES and signal.getsignal(number) is self and not self.number

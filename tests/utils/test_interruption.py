@@ -50,6 +50,17 @@ def wait_in_a_library() -> None:
     TCPStore("127.0.0.1", free_port(), world_size=2, is_master=True)
 
 
+class SlowToGo:
+    def __del__(self) -> None:
+        time.sleep(0.05)
+
+
+def drop_what_is_slow_to_go() -> None:
+    """Python ignores what is raised while it is in a destructor."""
+    while True:
+        SlowToGo()
+
+
 def program(work: Callable[[], None], output: Path) -> None:
     file = output.open("w")
     for stream in (1, 2):
@@ -78,7 +89,9 @@ def until(output: Path, text: str) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("work", [sleep, clean_up_in_vain, sleep_with_a_loader, wait_in_a_library])
+@pytest.mark.parametrize(
+    "work", [sleep, drop_what_is_slow_to_go, clean_up_in_vain, sleep_with_a_loader, wait_in_a_library]
+)
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 def test_one_line_and_the_status_of_the_signal(
     work: Callable[[], None], number: int, name: str, tmp_path: Path
