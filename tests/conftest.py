@@ -16,6 +16,9 @@ import pytest
 # cores that others use too the threads' waiting for each other makes a second's test take a minute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A shell lets what it starts in the background ignore Ctrl-C, and all that those start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 OPTIONAL = {"slow": "minutes long or many gigabytes", "network": "needs the Hub"}
 
 
@@ -63,12 +66,14 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """What a run does with SIGINT and SIGTERM ends with the test."""
+    """What a run does with SIGINT, SIGTERM and destructors' errors ends with the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    hook = sys.unraisablehook
     yield
     signal.set_wakeup_fd(-1)
+    sys.unraisablehook = hook
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -267,7 +267,6 @@ def watch(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> lis
 
 def test_an_interrupted_run_goes_on_where_it_was(
     trained: Path,
-    own_signals: None,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],

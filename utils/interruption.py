@@ -88,7 +88,7 @@ class Signals:
     def _raise_again(self, lost: sys.UnraisableHookArgs) -> None:
         """Python drops what is raised in a destructor, and goes on."""
         if isinstance(lost.exc_value, Interruption):
-            self.first = None
+            self.number = 0
             threading.Timer(0.05, os.kill, (self.process, lost.exc_value.number)).start()
         else:
             sys.__unraisablehook__(lost)

@@ -128,7 +128,7 @@ class Interrupt(pl.Callback):
             self._end()
 
 
-@pytest.mark.usefixtures("no_pictures", "own_signals")
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("how", "step", "in_validation", "saved"),
     [
