@@ -104,9 +104,7 @@ def test_one_line_and_the_status_of_the_signal(
     assert process.exitcode == 128 + number
 
 
-def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, asked, raised = Mock(), [], []
     monkeypatch.setattr(interruption, "time", clock)
     monkeypatch.setattr(signal, "raise_signal", raised.append)
