@@ -36,7 +36,7 @@ from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.options import DataOptions
 from utils.data.pairs import Pair, collate_pairs
 from utils.data.shards import TOKENIZER, Manifest, StreamedShards
-from utils.data.streaming import PREFETCHED, WINDOW, StreamLoader, TrainStream
+from utils.data.streaming import WINDOW, StreamLoader, TrainStream
 from utils.files import check_output, write_json
 from utils.machine import environment, process_memory_gb
 from utils.measuring import compared, in_turns, table
@@ -109,7 +109,7 @@ def load(mode: str, args: Arguments) -> dict[str, Any]:
     else:
         options = DataOptions(train_batch_size=args.batch_size)
         stream = TrainStream(StreamedShards(manifest, corruption), noted, options, seed=0)
-        batches = StreamLoader(stream, total, num_workers=1, prefetch_factor=PREFETCHED)
+        batches = StreamLoader(stream, total, num_workers=1)
     begun, sequences, peak = 0.0, 0, 0.0
     for step, batch in enumerate(islice(batches, total), 1):
         inputs = batch if mode == THEIRS else batch[0].inputs
