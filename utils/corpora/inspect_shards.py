@@ -63,9 +63,11 @@ def describe_shards(facts: Mapping[str, Any]) -> str:
     most = max(row["examples"] for row in facts["bins"])
     head = ["split", "bin", "files", "examples", "tokens", "filled", "sentences", "5 %", "50 %", "95 %", ""]
     table = [
-        [row["split"], row["bin"], row["files"], f"{row['examples']:,}", f"{row['tokens']:,}"]
-        + [f"{row['filled']:.1%}", f"{row['sentences']:.1f}", *(f"{length:.0f}" for length in row["lengths"])]
-        + ["#" * -(-_BARS * row["examples"] // most)]
+        [
+            *(row["split"], row["bin"], row["files"], f"{row['examples']:,}", f"{row['tokens']:,}"),
+            *(f"{row['filled']:.1%}", f"{row['sentences']:.1f}", *(f"{length:.0f}" for length in row["lengths"])),
+            "#" * -(-_BARS * row["examples"] // most),
+        ]
         for row in facts["bins"]
     ]
     left_out = [f"{count:,} {reason}" for reason, count in documents["dropped"].items() if count]
