@@ -13,8 +13,10 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +46,7 @@ from utils.files import difference, writable_folder, write_json
 from utils.progress import progress, start_log
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, LocalCluster
 
 logger = logging.getLogger("utils.corpora.make_shards")
 FORMAT = 1
@@ -218,8 +220,7 @@ def _alone(folder: Path, own: dict[str, Any]) -> Iterator[None]:
 def _cluster(options: Options, folder: Path) -> Iterator[Client]:
     """A client of a running cluster, or of one that lasts as long as it."""
     import dask
-    from dask.system import CPU_COUNT
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     # Of a cluster that is shut down, Dask says much that is of no use.
     dask.config.set({"logging.distributed": "critical", "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s"})
@@ -235,22 +236,31 @@ def _cluster(options: Options, folder: Path) -> Iterator[Client]:
                 logger.info("%s has no workers yet: waiting for the first", options.scheduler)
             yield client
         return
-    # Ctrl-C reaches all processes of a terminal: those that start here inherit that it is blocked, and wait for this
-    # one to end them.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        cluster = LocalCluster(
-            n_workers=options.workers or CPU_COUNT,
-            threads_per_worker=1,
-            memory_limit=0,
-            dashboard_address=None,
-            local_directory=str(folder / WORK / "dask"),
-            silence_logs=logging.CRITICAL,
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    with cluster, Client(cluster) as client:
-        yield client
+    with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
+        cluster = thread.submit(_local_cluster, options.workers, folder / WORK / "dask")
+        stack.callback(lambda: cluster.result().close())
+        yield stack.enter_context(Client(cluster.result()))
+
+
+def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
+    """Processes that do not heed Ctrl-C, which reaches all processes of a terminal: they wait to be ended.
+
+    They inherit from this thread that it is blocked. A thread other than the main one must start them: a signal that
+    comes meanwhile would wake none of the threads that wait for it.
+    """
+    from dask.system import CPU_COUNT
+    from distributed import LocalCluster
+
+    resource_tracker.ensure_running()  # which unblocks it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    return LocalCluster(
+        n_workers=workers or CPU_COUNT,
+        threads_per_worker=1,
+        memory_limit=0,
+        dashboard_address="127.0.0.1:0",  # a port that is free
+        local_directory=str(folder),
+        silence_logs=logging.CRITICAL,
+    )
 
 
 def recorded(function: Callable[..., Record], record: str, *arguments: object) -> None:

@@ -356,12 +356,13 @@ def test_inspect_shows_shards(make: Make, tmp_path: Path, capsys: pytest.Capture
 def command(corpus: Path, output: Path, workers: int) -> list[str]:
     words = [sys.executable, "-m", "utils.corpora.make_shards", "--input", corpus / "a.txt", corpus / "b.txt"]
     words += ["--tokenizer", corpus / "tokenizer", "--output", output, "--sequence_length", 48, "--workers", workers]
+    words += ["--val_ratio", 0.1]
     return [*map(str, words)]
 
 
 @pytest.mark.slow
 def test_processes_make_the_same_bytes_without_a_word(make: Make, corpus: Path, tmp_path: Path) -> None:
-    make("threads")
+    make("threads", "--val_ratio", 0.1)
     for workers in (1, 2):
         output = tmp_path / f"{workers}"
         done = subprocess.run(command(corpus, output, workers), cwd=ROOT, capture_output=True, text=True)
@@ -395,7 +396,7 @@ def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_pa
             assert time.monotonic() < deadline, alive
             time.sleep(0.05)
     assert subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL).returncode == 0
-    make("whole", inputs=[tmp_path / "big/a.txt", tmp_path / "big/b.txt"])
+    make("whole", "--val_ratio", 0.1, inputs=[tmp_path / "big/a.txt", tmp_path / "big/b.txt"])
     assert contents(output) == contents(tmp_path / "whole")
 
 
