@@ -58,7 +58,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """The address of a cluster of two threads, which see what a test patches."""
-    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         yield cluster.scheduler_address
 
 
@@ -374,7 +374,7 @@ def test_processes_make_the_same_bytes_without_a_word(make: Make, corpus: Path, 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are those of Linux")
 def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_path: Path) -> None:
-    texts = [document(random.Random(n), [f"Book {n}"]) for n in range(20_000)]
+    texts = [document(random.Random(n), [f"Book {n}"]) for n in range(6_000)]
     (tmp_path / "big").mkdir()
     for name, part in (("a", texts[::2]), ("b", texts[1::2])):
         (tmp_path / f"big/{name}.txt").write_text("\n\n".join(part))
