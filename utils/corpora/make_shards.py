@@ -121,11 +121,11 @@ def make_shards(options: Options) -> None:
         InputError: the input cannot be read or holds no text, the folder holds something else, or no scheduler answers.
         RunError: the disk is full, or workers died.
     """
+    from bart.tokenization.tokenization_bart import BartTokenizer  # loads torch, which the processes do without
+
     held_out = find_files("val_input", options.val_input) if options.val_input else []
     training = [path for path in find_files("input", options.input) if path not in held_out]
     files = [*((path, True) for path in held_out), *((path, False) for path in training)]
-    from bart.tokenization.tokenization_bart import BartTokenizer  # loads torch
-
     tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
         "format": FORMAT,
@@ -155,6 +155,8 @@ def make_shards(options: Options) -> None:
         tokenizer.save_pretrained(folder / TOKENIZER)
         try:
             manifest = plan | _make(client, work, files, sources, options)
+            for leftover in folder.glob("*/.*.tmp"):  # of a process that was killed
+                leftover.unlink()
             write_json(folder / MANIFEST, manifest)
         except InputError:  # other input is to come
             shutil.rmtree(folder / TOKENIZER)
@@ -304,7 +306,7 @@ def _make(
         found = pieces_of(path, work.text_field, is_val)
         pieces += found
         of_file += [place] * len(found)
-    names = [f"{number:05d}" for number in range(len(pieces))]
+    names = [f"{number:06d}" for number in range(len(pieces))]
     numbered = dict(zip(names, enumerate(pieces), strict=True))
     read = _run(client, "reading", hash_documents, work, "documents", numbered)
     counts = [record["documents"] for record in read]
@@ -312,8 +314,8 @@ def _make(
     if not sum(counts):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
     parts = 1 + sum(counts) // HASHES_AT_ONCE
-    halves = {f"{part:05d}": (part, parts) for part in range(parts)}
-    _run(client, "looking for repeats", find_repeats, work, "repeats", halves)
+    by_hash = {f"{part:06d}": (part, parts) for part in range(parts)}
+    _run(client, "looking for repeats", find_repeats, work, "repeats", by_hash)
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     again = {name: (*numbered[name], first) for name, first in zip(names, firsts, strict=True)}
     made = _run(client, "tokenising", make_examples, work, "examples", again)

@@ -170,7 +170,7 @@ def test_the_same_bytes_whatever_the_pieces_and_the_order_of_the_inputs(
     for module, name, size in ((shard_stages, "_CHARACTERS", 300), (shard_stages, "_TOKENS", 500)):
         monkeypatch.setattr(module, name, size)
     make("in_parts", "--bins", 16, 48)
-    monkeypatch.setattr(documents, "PIECE", 1000)
+    monkeypatch.setattr(documents, "PIECE", 4000)
     monkeypatch.setattr(make_shards, "HASHES_AT_ONCE", 9)
     other = make("in_pieces", "--bins", 16, 48)
     whole = contents(tmp_path / "whole")
@@ -293,8 +293,11 @@ def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeyp
         InputError, match="holds what another run has begun .its options min_tokens is 8, this run's is 9"
     ):
         make("out", "--min_tokens", 9)
+    (tmp_path / "out/train").mkdir()
+    (tmp_path / "out/train/.48-00000.parquet.host.123.tmp").touch()
     make("out")
-    assert not (tmp_path / "out/.work").exists()
+    assert {path.parts[0] for path in map(Path, contents(tmp_path / "out"))} == {"manifest.json", "tokenizer", "train"}
+    assert all(path.endswith(".parquet") for path in contents(tmp_path / "out/train"))
 
 
 @pytest.mark.parametrize(
