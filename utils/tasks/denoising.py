@@ -18,7 +18,7 @@ from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGenerati
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading
 from utils.cli import fixed, option
-from utils.data.batches import Inputs
+from utils.data.batches import Batch, Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.options import DataOptions
 from utils.data.pairs import collate_pairs
@@ -78,9 +78,7 @@ class Denoising(Task[DenoisingOptions]):
     figures: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
     tokenizer: BartTokenizer
 
-    def __init__(
-        self, options: DenoisingOptions, data: DataOptions, weights: str | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, options: DenoisingOptions, data: DataOptions, weights: str | None = None, seed: int = 0) -> None:
         self.manifest = Manifest.read(data.data_dir)
         length = options.max_source_length or self.manifest.sequence_length
         super().__init__(dataclasses.replace(options, max_source_length=length), data)
@@ -135,6 +133,10 @@ class Denoising(Task[DenoisingOptions]):
 
     def count(self, batch: Inputs) -> Tensor:
         return (batch["labels"] != IGNORE_INDEX).sum()
+
+    def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
+        (_, source), (_, target) = (batch.inputs[name].shape for name in ("input_ids", "labels"))
+        return model.training_operations(source, target) * batch.tokens / (source + target)
 
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch).loss
