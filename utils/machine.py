@@ -19,7 +19,7 @@ from bart.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("torch", "pytorch_lightning", "transformers", "tokenizers")
-# TFLOP/s of dense matrix products by NVIDIA's data sheets. A part of a GPU's name is enough; the first that fits counts.
+# TFLOP/s of dense matrix products by NVIDIA's data sheets, by a part of the GPU's name. The first that fits counts.
 PEAKS = {
     "V100": {"fp16": 125, "fp32": 15.7},
     "A100": {"bf16": 312, "fp16": 312, "tf32": 156, "fp32": 19.5},

@@ -249,7 +249,7 @@ def test_lamb_is_that_of_nvidias_pretraining(nvlamb: bool, clip: float, model: B
     )
     optimizer = build_optimizer(model, options, HardwareOptions(gpus=0))
     names = [name for name, _ in model.named_parameters()]
-    weights, moments = state_of(model), {name: (0.0, 0.0) for name in names}
+    weights, moments = state_of(model), dict.fromkeys(names, (0.0, 0.0))
     for step in range(1, 7):
         optimizer.zero_grad()
         backward(model)
