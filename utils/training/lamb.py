@@ -20,8 +20,8 @@ class Lamb(Optimizer):
         u = m / (sqrt(v) + eps) + d·w,    w ← w - lr · |w| / |u| · u,
 
     where the ratio of norms, the trust ratio, is 1 if either of them is 0. It is 1 throughout a group without decay
-    (biases and norms), which leaves Adam's step; `nvlamb` takes the ratio there too. Moments and arithmetic are fp32 for weights in half precision. apex's own clip of the
-    gradients is left to the training loop.
+    (biases and norms), which leaves Adam's step; `nvlamb` takes the ratio there too. Moments and arithmetic are fp32
+    for weights in half precision. apex's own clip of the gradients is left to the training loop.
 
     Without the ratio in any group this is AdamW (Loshchilov & Hutter, 2019).
 

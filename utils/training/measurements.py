@@ -54,9 +54,9 @@ class Measurements(Callback):
 
     `train_loss` is the mean of the interval's steps; `lr`, `grad_norm` (before clipping) and the range of LAMB's trust
     ratios are those of its last one. `tokens_per_second` counts tokens without padding, and so does `mfu`, the share of
-    the GPUs' peak rate that the model's operations take (Chowdhery et al., 2022, appendix B). The time of a step includes the loading of its batches, but
-    neither validation nor the writing of checkpoints: it ends before those, and `StartClock` starts the next one after
-    them.
+    the GPUs' peak rate that the model's operations take (Chowdhery et al., 2022, appendix B). The time of a step
+    includes the loading of its batches, but neither validation nor the writing of checkpoints: it ends before those,
+    and `StartClock` starts the next one after them.
 
     Args:
         every: optimizer steps of an interval.

@@ -28,6 +28,8 @@ from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, rows,
 from tests.tiny_shards import tiny_tokenizer
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt, Killed
+from utils.evaluation.report.charts import training_charts
+from utils.evaluation.report.runs import read_run
 from utils.recipes.pretraining_arguments import PretrainingArguments, parse_pretraining_arguments
 from utils.training.module import TrainingModule
 
@@ -118,8 +120,9 @@ def test_what_a_run_says_of_itself(pretrain: Train) -> None:
     text = (output / "export" / "README.md").read_text()
     assert "for denoising, trained from random weights" in text and "42 examples of at most 32 tokens" in text
     assert "accuracy" in text and "| mlm_probability | 0.3 |" in text and str(output.parent) not in text
-    page = (output / "report.html").read_text()
-    assert "Trust ratios of LAMB" in page and "Validation perplexity" in page
+    drawn = [chart.name for chart in training_charts([read_run(output)])]
+    assert {"loss", "learning_rate", "validation", "perplexity", "gradient", "trust_ratios", "throughput"} == {*drawn}
+    assert (output / "report.html").is_file()
 
 
 @pytest.mark.parametrize(
@@ -259,8 +262,8 @@ def smaller_config(folder: Path, **fields: object) -> None:
         (cut_off, "--max_steps 5", "train/32-00001.parquet: the shard is cut off or damaged"),
         (None, "--max_steps 5 --max_source_length 64", "up to 32 tokens, and --max_source_length is 64; allowed: 32"),
         (another_vocabulary, "--max_steps 5 --tokenizer FOLDER/other", "its shards are of another vocabulary"),
-        (partial(smaller_config, vocab_size=90), "--max_steps 5", "the shards' has .* ids, and the vocab_size of .* is 90"),
-        (partial(smaller_config, max_position_embeddings=16), "--max_steps 5", "--max_source_length is 32; the model has 16"),
+        (partial(smaller_config, vocab_size=90), "--max_steps 5", "the shards' has .* ids, and the vocab_size of .* 90"),
+        (partial(smaller_config, max_position_embeddings=16), "--max_steps 5", "length is 32; the model has 16 pos"),
         (None, "--max_steps 5 --load_model_weights_only", "--load_model_weights_only needs --resume_from_checkpoint"),
         (None, "--max_steps 5 --load_model_weights_only --resume_from_checkpoint absent/phase_1", "absent/phase_1"),
         (
@@ -269,7 +272,7 @@ def smaller_config(folder: Path, **fields: object) -> None:
             "lies in --output_dir .*: with --load_model_weights_only the new run needs a directory of its own",
         ),
         (None, "--max_steps 5 --nvlamb", "--nvlamb is about --optimizer lamb; --optimizer is adamw"),
-        (None, "--max_steps 5 --val_metric rouge1", "--val_metric is 'rouge1'; allowed for --task denoising: loss, accuracy"),
+        (None, "--max_steps 5 --val_metric rouge1", "'rouge1'; allowed for --task denoising: loss, accuracy, perplexity"),
         (None, "--max_steps 5 --lamb --strategy fsdp", "--strategy fsdp and --optimizer lamb exclude each other"),
         (None, "--max_steps 5 --mlm_probability 0.8 --token_mask_ratio 0.4", "allowed: 1 in all"),
     ],
