@@ -126,6 +126,8 @@ def test_what_a_run_says_of_itself(pretrain: Train) -> None:
     text = (output / "export" / "README.md").read_text()
     assert "for denoising, trained from random weights" in text and "42 examples of at most 32 tokens" in text
     assert "accuracy" in text and "| mlm_probability | 0.3 |" in text and str(output.parent) not in text
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert (summary["steps"], summary["train_examples"]) == (4, 42) and 0.3 < summary["epochs"] < 0.4
     drawn = [chart.name for chart in training_charts([read_run(output)])]
     assert {"loss", "learning_rate", "validation", "perplexity", "gradient", "trust_ratios", "throughput"} == {*drawn}
     assert (output / "report.html").is_file()
