@@ -80,7 +80,7 @@ def rows_of(files: int, split: str = "train") -> list[tuple[list[int], int]]:
 def stream_of(files: int = 2, limit: int = -1, **given: Any) -> TrainStream:
     places = {name: given.pop(name) for name in ("rank", "world_size", "cursor", "start", "seed") if name in given}
     shards = StreamedShards(manifest_of(files), corruption(), limit)
-    return TrainStream(shards, collate, DataOptions(**given), **{"seed": 7, **places})
+    return TrainStream(shards, collate, DataOptions(n_train=limit, **given), **{"seed": 7, **places})
 
 
 def epoch_of(epoch: int = 0, **given: Any) -> Steps:
@@ -224,6 +224,15 @@ def test_a_window_is_bounded_in_examples(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [windows.count(window) for window in {*windows}] == [2] * 9
     windows = [cursor["window"] for cursor, _ in epoch_of(train_batch_size=16)]
     assert windows == list(range(6))
+
+
+@pytest.mark.parametrize(("batch_size", "ahead"), [(4, 32), (64, 16), (1000, 1)])
+def test_what_is_made_ahead_is_bounded_in_examples(
+    batch_size: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "AHEAD", 1024)
+    stream = stream_of(train_batch_size=batch_size // 2, gradient_accumulation_steps=2, world_size=3)
+    assert StreamLoader(stream, 40, num_workers=1).loader.prefetch_factor == ahead
 
 
 @pytest.mark.parametrize("workers", [0, 1])
