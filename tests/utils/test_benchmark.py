@@ -23,7 +23,15 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from utils import benchmark
-from utils.benchmark import InferenceArguments, Row, TrainingArguments, compare, configurations, parse
+from utils.benchmark import (
+    InferenceArguments,
+    PretrainingArguments,
+    Row,
+    TrainingArguments,
+    compare,
+    configurations,
+    parse,
+)
 from utils.errors import RunError
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +53,8 @@ def names(kind: str) -> list[str]:
 def test_values_have_defaults_and_options_go_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse(["training"]) == (TrainingArguments(), [])
     assert parse(["inference"]) == (InferenceArguments(), [])
+    expected = PretrainingArguments(batch_size=32, length=512, data_dir="more", config_path="c.json")
+    assert parse(["pretraining", "32", "512", "more", "c.json", "--seed", "1"]) == (expected, ["--seed", "1"])
     given = TrainingArguments(batch_size=8, max_source_length=512)
     assert parse(["training", "8", "512", "--lr", "1", "--help"]) == (given, ["--lr", "1", "--help"])
     values = [2, 3, 40, 12, "model", "data", "config.json"]
@@ -151,6 +161,17 @@ def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> No
     assert figures["tokens_per_second"] == pytest.approx((900 + 1400 + 1900) / 7)
     assert figures["step_milliseconds"] == pytest.approx(400)
     assert figures["peak_memory_gb"] == 19
+    assert "mfu" not in figures
+
+
+def test_pretraining_has_its_own_folder_and_the_mean_of_mfu(tmp_path: Path) -> None:
+    (tmp_path / "phase_1").mkdir()
+    columns = "samples_per_second,tokens_per_second,step_time_p50,peak_memory_gb,mfu"
+    lines = [f"{rate},{100 * rate},0.1,2,{mfu}\n" for rate, mfu in ((1, 0.1), (8, 0.3), (8, 0.4))]
+    (tmp_path / "phase_1/metrics.csv").write_text("".join([f"{columns}\n", *lines]))
+    figures = PretrainingArguments().figures(tmp_path)
+    assert (figures["throughput"], figures["tokens_per_second"]) == (8, 800)
+    assert figures["mfu"] == pytest.approx(0.35)
 
 
 # ---- Rows and their processes
