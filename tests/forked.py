@@ -16,7 +16,7 @@ from typing import Any
 SECONDS = 300  # no run takes as long, however busy the machine is
 CONTEXT = multiprocessing.get_context("forkserver")
 LOADED = "finetune pandas pytest torch._dynamo torch.utils.tensorboard tests.forked tests.tiny_run".split()
-LOADED += ["utils.recipes.finetuning", "utils.tasks.summarization", "utils.tasks.translation"]
+LOADED += ["utils.recipes.training", "utils.tasks.summarization", "utils.tasks.translation"]
 CONTEXT.set_forkserver_preload(LOADED)
 Before = Callable[[], None]
 

@@ -26,13 +26,12 @@ from bart.generation.generate import check_tensors
 from bart.hub import push
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
 from bart.modeling.layers import BartDecoder, BartDecoderLayer, BartEncoder, BartEncoderLayer
+from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
 from bart.modeling.packed import Packer
 
 if TYPE_CHECKING:
     from bart.tokenization.tokenization_bart import BartTokenizer
 
-# Labels with this value are left out of the loss, as in torch.nn.functional.cross_entropy.
-IGNORE_INDEX = -100
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
 TOKENS_AT_ONCE = 1024
 
@@ -42,14 +41,16 @@ class Seq2SeqOutput:
     """What a forward pass returns; `output[0]` is the loss when there is one, else the logits.
 
     Attributes:
-        logits: (B, T, V).
-        loss: scalar, with labels only.
+        logits: (B, T, V); None of a summed loss.
         encoder_last_hidden_state: (B, S, D).
+        loss: scalar, with labels only.
+        correct: scalar, with a summed loss only: how many targets have the highest logit of all tokens.
     """
 
-    logits: Tensor
+    logits: Tensor | None
     encoder_last_hidden_state: Tensor
     loss: Tensor | None = None
+    correct: Tensor | None = None
 
     def __getitem__(self, index: int) -> Tensor:
         present = (self.loss, self.logits, self.encoder_last_hidden_state)
@@ -160,6 +161,8 @@ class BartForConditionalGeneration(nn.Module):
         decoder_attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         encoder_outputs: Tensor | None = None,
+        summed_loss: bool = False,
+        label_smoothing: float = 0.0,
     ) -> Seq2SeqOutput:
         """One teacher-forced pass.
 
@@ -170,6 +173,9 @@ class BartForConditionalGeneration(nn.Module):
             decoder_attention_mask: (B, T); None means causal only.
             labels: (B, T) target ids, -100 where no loss is wanted; the loss is their mean cross entropy.
             encoder_outputs: (B, S, D), what `encode` returned for the same source.
+            summed_loss: give the sum of the cross entropy over the labels in place of their mean, and no logits, which
+                then never exist for all tokens (see `bart.modeling.loss`).
+            label_smoothing: of a summed loss: probability spread over the vocabulary.
 
         Raises:
             InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs, or
@@ -194,6 +200,11 @@ class BartForConditionalGeneration(nn.Module):
         hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
+        if summed_loss:
+            loss, correct = chunked_cross_entropy(
+                *(hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias, labels.flatten(), label_smoothing)
+            )
+            return Seq2SeqOutput(None, encoder_states, loss, correct)
         logits = self._logits(hidden)
         loss = None
         if labels is not None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from torch import Tensor, nn
 
+from bart.errors import InputError
 from utils.data.batches import Examples, Inputs
 from utils.data.options import DataOptions
 from utils.data.streaming import StreamedExamples
@@ -134,6 +135,10 @@ class Task(ABC, Generic[Options]):
 
     # ---- Training and validation
 
+    def operations(self, model: nn.Module, inputs: Inputs) -> int | None:
+        """Operations of the matrix products of a training step on a batch, padding included; None if nobody knows."""
+        return None
+
     @abstractmethod
     def count(self, batch: Inputs) -> Tensor:
         """How many targets of a batch the loss is the mean over; a scalar."""
@@ -150,9 +155,8 @@ class Task(ABC, Generic[Options]):
     def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
         """The loss and all `figures` of a split, from the sum of what `validate` gave for its batches."""
 
-    # ---- Prediction
+    # ---- Prediction, of tasks that are scored; the others have none of these methods
 
-    @abstractmethod
     def predict(
         self, model: nn.Module, examples: Examples, numbers: Sequence[int], batch_size: int, clock: Clock
     ) -> Iterator[tuple[int, Prediction]]:
@@ -162,8 +166,8 @@ class Task(ABC, Generic[Options]):
             clock: gets the seconds of the parts "encode" and "detokenise", and is "paused" while what is computed is no
                 part of a prediction, such as the loss.
         """
+        raise self._unscored()
 
-    @abstractmethod
     def score(
         self, raw: Any, predictions: Sequence[Prediction]
     ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
@@ -175,11 +179,15 @@ class Task(ABC, Generic[Options]):
         Args:
             raw: what `read` gave.
         """
+        raise self._unscored()
 
-    @abstractmethod
     def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
         """What `<split>_articles.jsonl` says of an example, apart from its figures."""
+        raise self._unscored()
 
-    @abstractmethod
     def settings(self, model: nn.Module) -> dict[str, Any]:
         """All settings that bear on predictions, as JSON; they are stored with the scores."""
+        raise self._unscored()
+
+    def _unscored(self) -> InputError:
+        return InputError(f"the task {type(self).__name__} predicts nothing: its figures are those of validation")

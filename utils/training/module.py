@@ -57,6 +57,8 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, step: list[Batch], step_idx: int) -> Tensor:
         """One optimizer step of this process's micro-batches. Nothing in it waits for the device."""
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
+        if self.trainer.global_step >= self.total_steps * (1 - self.plan.optimisation.dropout_off_ratio):
+            turn_dropout_off(self.model)
         counts = [self.task.count(batch.inputs) for batch in step if batch.counts]
         targets = self._summed(sum(counts, torch.zeros((), dtype=torch.long, device=self.device)))
         losses = torch.zeros(len(step), device=self.device)
@@ -197,3 +199,11 @@ class TrainingModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.random_states, self.saved_steps = checkpoint["random_states"], checkpoint["total_steps"]
+
+
+def turn_dropout_off(model: nn.Module) -> None:
+    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4)."""
+    for module in model.modules():
+        for name in ("dropout", "activation_dropout", "p"):  # the last is torch's own
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)

@@ -19,7 +19,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import Train, rows
 from utils.data.line_files import read_pairs
-from utils.recipes.finetuning import COMPARED_BY_CONTENT, MAY_CHANGE, MUST_STAY, VALIDATION
+from utils.recipes.training import COMPARED_BY_CONTENT, MAY_CHANGE, MUST_STAY, VALIDATION
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 
 
