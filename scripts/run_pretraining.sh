@@ -84,10 +84,14 @@ is_done() { # phase
     grep -qs "\"steps\": ${!steps}," "$RESULTS_DIR/phase_$1/train_summary.json"
 }
 
+has_checkpoints() { # run's directory
+    compgen -G "$1/*.ckpt" >/dev/null
+}
+
 # Train a phase; this script ends with the last one.
 train() { # phase, length, batch, learning rate, warm-up, steps, accumulation
     local folder=$RESULTS_DIR/phase_$1 start=(--resume_from_checkpoint last) words weights
-    if (($1 == 2)) && ! compgen -G "$folder/*.ckpt" >/dev/null; then
+    if (($1 == 2)) && ! has_checkpoints "$folder"; then
         weights=${PHASE1_CKPT:-$RESULTS_DIR/phase_1/last.ckpt}
         [[ -e $weights ]] || weights=${weights%/last.ckpt} # whose export may be left
         start=(--resume_from_checkpoint "$weights" --load_model_weights_only)
@@ -111,13 +115,12 @@ train() { # phase, length, batch, learning rate, warm-up, steps, accumulation
 }
 
 find_python
-phase_1=$RESULTS_DIR/phase_1 phase_2=$RESULTS_DIR/phase_2
 if [[ ${PHASE1_CKPT:-} ]]; then
-    [[ -e $PHASE1_CKPT ]] || fail "PHASE1_CKPT is '$PHASE1_CKPT'; allowed: a checkpoint, or a run's directory"
     [[ ${phases[*]} == 1 ]] || phases=(2)
-elif [[ ${phases[*]} == 2 ]] && ! compgen -G "$phase_2/*.ckpt" >/dev/null; then
-    [[ -e $phase_1/train_summary.json && ! $phase_1/last.ckpt -nt $phase_1/train_summary.json ]] ||
-        fail "phase 1 is not done: no train_summary.json at the end of $phase_1; train it, or name its weights by PHASE1_CKPT"
+elif [[ ${phases[*]} == 2 ]] && ! has_checkpoints "$RESULTS_DIR/phase_2"; then
+    summary=$RESULTS_DIR/phase_1/train_summary.json # which is written last
+    [[ -e $summary && ! ${summary%/*}/last.ckpt -nt $summary ]] ||
+        fail "phase 1 is not done: no $summary behind its last step; train it, or name its weights by PHASE1_CKPT"
 fi
 remaining=()
 for phase in "${phases[@]}"; do
