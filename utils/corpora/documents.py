@@ -1,7 +1,7 @@
 """Documents of raw text: files of several kinds, cut into pieces that any process can read alone.
 
-A text file holds documents with empty lines between them, a paragraph a line. A line of a JSON Lines file, or a row of a
-Parquet file, holds one document in a field. White space within a paragraph counts as one space.
+A text file holds documents with empty lines between them, a paragraph a line. A line of a JSON Lines file, or a row of
+a Parquet file, holds one document in a field. White space within a paragraph counts as one space.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -104,7 +105,7 @@ def pieces_of(path: Path, text_field: str, held_out: bool = False) -> list[Piece
             cuts = [0, path.stat().st_size]
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read ({brief(error)})") from None
-    return [Piece(str(path), *cut, held_out) for cut in zip(cuts, cuts[1:], strict=False)]
+    return [Piece(str(path), *cut, held_out) for cut in pairwise(cuts)]
 
 
 def _cuts(path: Path, kind: str) -> list[int]:

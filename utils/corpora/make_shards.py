@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("utils.corpora.make_shards")
 FORMAT = 1
-MANIFEST, WORK = "manifest.json", ".work"
+MANIFEST, TOKENIZER, WORK, OWN = "manifest.json", "tokenizer", ".work", "options.json"
 MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --shards says otherwise
 CONNECT_SECONDS = 5
 Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
@@ -67,7 +68,7 @@ class Options:
         (),
         least=3,
         metavar="N",
-        help="lengths by which examples are sorted into files, rising; the last is the longest",
+        help="lengths by which examples are put into files, rising to --sequence_length",
     )
     val_input: tuple[str, ...] = option(
         (), metavar="PATH", help="held-out documents; those in --input too are left out there"
@@ -78,7 +79,9 @@ class Options:
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     min_tokens: int = option(8, least=1, help="leave out examples that have fewer, <s> and </s> not counted")
     shards: int | None = option(
-        None, least=1, help=f"files of each bin; by default {LEAST_SHARDS}, or more of {MOST_EXAMPLES:,} examples"
+        None,
+        least=1,
+        help=f"files of each bin to train on (default: {LEAST_SHARDS}, or more, of {MOST_EXAMPLES:,} examples)",
     )
     seed: int = option(42, least=0, help="of the order of examples, and of what is held out")
     workers: int | None = option(None, least=1, help="processes; by default one for each core", section="Dask")
@@ -137,20 +140,25 @@ def make_shards(options: Options) -> None:
         return
     folder = writable_folder("--output", options.output).resolve()
     own = plan | {"files": {str(path): path.stat().st_mtime_ns for path, _ in files}, "source": sources}
-    with _alone(options.output, own), ExitStack() as stack:
-        tokenizer.save_pretrained(folder / "tokenizer")
-        work = Work(
-            str(folder),
-            **{name: plan[name] for name in ("vocabulary", "vocab_size", "seed")},
-            bins=options.bins,
-            text_field=options.text_field,
-            min_tokens=options.min_tokens,
-            val_ratio=plan["options"]["val_ratio"],
-        )
-        client = stack.enter_context(_cluster(options, folder))
-        manifest = plan | _make(client, work, files, sources, options)
-        write_json(folder / MANIFEST, manifest)
-        shutil.rmtree(folder / WORK, ignore_errors=True)
+    work = Work(
+        str(folder),
+        **{name: plan[name] for name in ("vocabulary", "vocab_size", "seed")},
+        bins=options.bins,
+        text_field=options.text_field,
+        min_tokens=options.min_tokens,
+        val_ratio=plan["options"]["val_ratio"],
+    )
+    with _alone(options.output, own), _cluster(options, folder) as client:
+        write_json(folder / WORK / OWN, own)
+        tokenizer.save_pretrained(folder / TOKENIZER)
+        try:
+            manifest = plan | _make(client, work, files, sources, options)
+            write_json(folder / MANIFEST, manifest)
+        except InputError:  # other input is to come
+            shutil.rmtree(folder / TOKENIZER)
+            (folder / WORK / OWN).unlink()
+            raise
+        (folder / WORK / OWN).unlink()
     _report(options.output, manifest)
 
 
@@ -163,18 +171,15 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[Record]) -
     if (folder / MANIFEST).exists():
         found = read_json(folder / MANIFEST)
         stored = {name: found.get(name) for name in plan}
-        stored["source"] = [
-            {name: file.get(name) for name in ("name", "bytes", "split")} for file in found["source"]["files"]
-        ]
-        _refuse(folder, difference(stored, {**plan, "source": list(sources)}), "holds shards made otherwise")
+        stored["source"] = [file | {"digest": None} for file in found["source"]["files"]]
+        own = {**plan, "source": [file | {"digest": None} for file in sources]}
+        _refuse(folder, difference(stored, own), "holds shards made otherwise")
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output {folder}: a file is there; it takes a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
-        raise InputError(
-            f"--output {folder}: other files are there; it takes a new folder, or one of an unfinished run"
-        )
+        raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
     return False
 
 
@@ -185,20 +190,27 @@ def _refuse(folder: Path, found: str | None, what: str) -> None:
 
 @contextmanager
 def _alone(folder: Path, own: dict[str, Any]) -> Iterator[None]:
-    """Keep other runs out of the folder, and refuse what a run with other texts or options has left there."""
+    """Keep other runs out of the folder, and refuse what a run with other texts or options has left there.
+
+    What lies there of a run that could not go on stays as long as its record OWN does.
+    """
     work = folder / WORK
     try:
         for name in ("documents", "repeats", "examples", "shards"):
             (work / name).mkdir(parents=True, exist_ok=True)
         with FileLock(work / ".lock", timeout=0):
-            record = work / "options.json"
-            if record.exists():
-                _refuse(folder, difference(read_json(record), own), "holds what another run has begun")
-            write_json(record, own)
-            yield
+            if (work / OWN).exists():
+                _refuse(folder, difference(read_json(work / OWN), own), "holds what another run has begun")
+            try:
+                yield
+            finally:
+                if not (work / OWN).exists():
+                    shutil.rmtree(work, ignore_errors=True)
     except Timeout:
         raise InputError(f"--output {folder}: another run is making it") from None
     except OSError as error:
+        if error.errno is None:
+            raise
         raise unwritable(str(error.filename or folder), error) from None
 
 
@@ -223,17 +235,21 @@ def _cluster(options: Options, folder: Path) -> Iterator[Client]:
                 logger.info("%s has no workers yet: waiting for the first", options.scheduler)
             yield client
         return
-    with (
-        LocalCluster(
+    # Ctrl-C reaches all processes of a terminal: those that start here inherit that it is blocked, and wait for this
+    # one to end them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        cluster = LocalCluster(
             n_workers=options.workers or CPU_COUNT,
             threads_per_worker=1,
             memory_limit=0,
             dashboard_address=None,
             local_directory=str(folder / WORK / "dask"),
             silence_logs=logging.CRITICAL,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with cluster, Client(cluster) as client:
         yield client
 
 
@@ -246,7 +262,8 @@ def _run(
     client: Client, what: str, function: Callable[..., Record], work: Work, stage: str, tasks: Tasks
 ) -> list[Record]:
     """Run the tasks of a stage that no run has finished yet; the records of all, in order."""
-    from distributed import as_completed
+    from distributed import CancelledError, as_completed
+    from distributed.comm import CommClosedError
     from distributed.scheduler import KilledWorker
 
     records = {name: work.path(stage, f"{name}.json") for name in tasks}
@@ -259,9 +276,10 @@ def _run(
                 future.result()
                 future.release()
                 shown.update()
-        except KilledWorker:
+        except (KilledWorker, CommClosedError, CancelledError) as error:
             raise RunError(
-                f"{what}: worker processes died, perhaps for want of memory; the same command goes on"
+                f"{what}: worker processes or their scheduler have died, perhaps for want of memory "
+                f"({type(error).__name__}); the same command goes on"
             ) from None
     return [read_json(record) for record in records.values()]
 
@@ -294,14 +312,8 @@ def _make(
     shards = _divide(count_keys(work), work, options.shards)
     if not any(shard.name.startswith(SPLITS[0]) for shard in shards):
         raise InputError(f"--input {' '.join(options.input)}: no text is left to train on{_reasons(dropped)}")
-    written = _run(
-        client,
-        "writing",
-        write_shard,
-        work,
-        "shards",
-        {Path(shard.name).stem + shard.name[0]: (shard,) for shard in shards},
-    )
+    named = {shard.name.replace("/", "-"): (shard,) for shard in shards}
+    written = _run(client, "writing", write_shard, work, "shards", named)
     splits: dict[str, list[Record]] = {split: [] for split in SPLITS}
     for shard, record in zip(shards, written, strict=True):
         facts = {"file": shard.name, "bin": work.bins[shard.group % len(work.bins)]}
@@ -324,14 +336,16 @@ def _divide(counts: np.ndarray, work: Work, wanted: int | None) -> list[Shard]:
 
     Args:
         counts: see `count_keys`.
-        wanted: files of a split and bin; there are no more files than examples.
+        wanted: files of a bin to train on; there are no more files than examples.
     """
     shards = []
     for group, of_bucket in enumerate(counts):
         ends = np.cumsum(of_bucket)
         total = int(ends[-1])
-        number = min(total, wanted or max(LEAST_SHARDS, -(-total // MOST_EXAMPLES)))
         split, longest = SPLITS[group // len(work.bins)], work.bins[group % len(work.bins)]
+        number = -(-total // MOST_EXAMPLES)
+        if split == SPLITS[0]:
+            number = min(total, wanted or max(number, LEAST_SHARDS))
         for place in range(number):
             begin, end = place * total // number, (place + 1) * total // number
             # The buckets of its first and of its last example.
