@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from math import exp
 from typing import Any
 
@@ -88,7 +88,8 @@ class Corruption:
     @property
     def identity(self) -> dict[str, Any]:
         """Plain values that are equal only for equal noise."""
-        return {**asdict(self.options), "seed": self.seed}
+        names = [field.name for field in fields(CorruptionOptions)]
+        return {**{name: getattr(self.options, name) for name in names}, "seed": self.seed}
 
     def __call__(
         self, ids: Sequence[np.ndarray], sentences: Sequence[np.ndarray], epoch: int, numbers: Sequence[int]
