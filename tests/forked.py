@@ -1,7 +1,8 @@
-"""Runs of finetune.py in processes of their own, each a fork of one that has loaded everything: cheap, and real."""
+"""Runs of our programs in processes of their own, each a fork of one that has loaded everything: cheap, and real."""
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import resource
@@ -15,8 +16,10 @@ from typing import Any
 
 SECONDS = 300  # no run takes as long, however busy the machine is
 CONTEXT = multiprocessing.get_context("forkserver")
-LOADED = "finetune pandas pytest torch._dynamo torch.utils.tensorboard tests.forked tests.tiny_run".split()
-LOADED += ["utils.recipes.training", "utils.tasks.summarization", "utils.tasks.translation"]
+LOADED = (
+    "finetune run_pretraining pandas pytest torch._dynamo torch.utils.tensorboard tests.forked tests.tiny_run".split()
+)
+LOADED += ["utils.recipes.training", "utils.tasks.summarization", "utils.tasks.translation", "utils.tasks.denoising"]
 CONTEXT.set_forkserver_preload(LOADED)
 Before = Callable[[], None]
 
@@ -28,8 +31,9 @@ def start(
     ranks: int = 1,
     before: Before | None = None,
     largest_file: int | None = None,
+    program: str = "finetune",
 ) -> list[BaseProcess]:
-    """Start finetune.py with these options.
+    """Start finetune.py, or another program, with these options.
 
     Args:
         output: its --output_dir; the output of rank R goes to `<output>.R.log`.
@@ -47,7 +51,7 @@ def start(
     for environment in environments:
         variables = {name: str(value) for name, value in environment.items()}
         process = CONTEXT.Process(
-            target=_run, args=(argv, log_of(output, len(processes)), variables, before, largest_file)
+            target=_run, args=(program, argv, log_of(output, len(processes)), variables, before, largest_file)
         )
         process.start()
         processes.append(process)
@@ -64,9 +68,11 @@ def finish(processes: Sequence[BaseProcess]) -> list[int | None]:
     return [process.exitcode for process in processes]
 
 
-def run(options: Sequence[object], output: Path, *, ranks: int = 1, before: Before | None = None) -> None:
-    """finetune.py to its end, which must be a good one."""
-    statuses = finish(start(options, output, ranks=ranks, before=before))
+def run(
+    options: Sequence[object], output: Path, *, ranks: int = 1, before: Before | None = None, program: str = "finetune"
+) -> None:
+    """finetune.py, or another program, to its end, which must be a good one."""
+    statuses = finish(start(options, output, ranks=ranks, before=before, program=program))
     assert statuses == [0] * ranks, "\n".join(log_of(output, rank).read_text()[-3000:] for rank in range(ranks))
 
 
@@ -87,9 +93,13 @@ def free_port() -> int:
 
 
 def _run(
-    argv: list[str], log: Path, environment: dict[str, str], before: Before | None, largest_file: int | None
+    program: str,
+    argv: list[str],
+    log: Path,
+    environment: dict[str, str],
+    before: Before | None,
+    largest_file: int | None,
 ) -> None:
-    import finetune
     from utils.cli import run_main
     from utils.evaluation import report
 
@@ -102,5 +112,5 @@ def _run(
     report.draw = lambda path, chart: ""  # the report's PNGs would take longer than the run
     if before is not None:
         before()
-    sys.argv = ["finetune.py", *argv]
-    run_main(finetune.main)
+    sys.argv = [f"{program}.py", *argv]
+    run_main(importlib.import_module(program).main)

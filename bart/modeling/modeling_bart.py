@@ -287,6 +287,19 @@ class BartForConditionalGeneration(nn.Module):
         """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
         return generate_many(self, sources, batch_size, **options)
 
+    def training_operations(self, source_length: int, target_length: int) -> int:
+        """Operations of the matrix products of a training step, for one example of so many tokens.
+
+        A product of a row and a matrix takes two for each of its numbers, and the backward pass twice as many as the
+        forward pass. Attention counts as if every place read every other.
+        """
+        c, s, t = self.config, source_length, target_length
+        width = c.d_model
+        encoder = s * (4 * width**2 + 2 * width * c.encoder_ffn_dim + 2 * width * s)
+        decoder = t * (6 * width**2 + 2 * width * c.decoder_ffn_dim + 2 * width * (s + t)) + s * 2 * width**2
+        forward = c.encoder_layers * encoder + c.decoder_layers * decoder + t * width * c.vocab_size
+        return 3 * 2 * forward
+
     def set_activation_checkpointing(self, enabled: bool) -> None:
         """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
         self.model.encoder.activation_checkpointing = enabled

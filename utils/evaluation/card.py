@@ -22,7 +22,8 @@ OURS = "<!-- Training and scoring write this file anew until you delete this lin
 OPTIONS = """optimizer learning_rate lr_scheduler warmup_steps train_batch_size gradient_accumulation_steps
 max_tokens_per_batch weight_decay gradient_clip_val label_smoothing dropout attention_dropout max_source_length
 max_target_length freeze_embeds freeze_encoder distill layers lora_rank lora_alpha lora_dropout lora_targets
-fp16 bf16 tf32 seed""".split()
+mlm_probability poisson_lambda permute_sentence_ratio token_mask_ratio token_delete_ratio rotate_ratio random_ratio
+nvlamb adam_epsilon dropout_off_ratio fp16 bf16 tf32 seed""".split()
 
 
 def write_card(folder: str | os.PathLike[str], export: str | os.PathLike[str]) -> None:
@@ -45,9 +46,12 @@ def card_of(folder: Path, export: Path) -> ModelCard:
     """
     run, config_file = read_run(folder), export / "config.json"
     arguments, exported = run.arguments, config_file.stat().st_mtime_ns
-    start, data_dir, task = arguments["model_name_or_path"], arguments["data_dir"], Path(arguments["task"]).stem
+    data_dir, task = arguments["data_dir"], Path(arguments["task"]).stem
+    first_phase = arguments["resume_from_checkpoint"] if arguments.get("load_model_weights_only") else SCRATCH
+    start = arguments.get("model_name_or_path", first_phase)
     base, base_id = (None, None) if start == SCRATCH else _named(start, not Path(start).exists())
     data, data_id = _named(data_dir, data_dir.startswith(HUB))
+    shards = Path(data_dir) / "manifest.json"
     run.scores = {s: v for s, v in run.scores.items() if (folder / f"{s}_scores.json").stat().st_mtime_ns >= exported}
     pipeline = task if task in TASKS else "text2text-generation"  # the Hub's names
     metadata = ModelCardData(license="unknown", library_name="transformers", pipeline_tag=pipeline, tags=["bart"])
@@ -67,7 +71,9 @@ def card_of(folder: Path, export: Path) -> ModelCard:
         metadata,
         str(Path(__file__).with_suffix(".md")),
         **{"ours": OURS, "run": run, "task": task, "base": base, "data": data, "score_table": score_table},
-        length=arguments["max_source_length"] or json.loads(config_file.read_bytes())["max_position_embeddings"],
+        config=(config := json.loads(config_file.read_bytes())),
+        shards=json.loads(shards.read_bytes()) if task == "denoising" and shards.exists() else None,
+        length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in OPTIONS if arguments.get(name) not in (None, False)},
     )
 

@@ -78,7 +78,6 @@ class ShardOptions(DataOptions):
     train_batch_size: int = option(32, least=1, help="examples per process and micro-batch")
     eval_batch_size: int = option(32, least=1, help="examples per process in validation")
     cache_dir: str | None = fixed(None)
-    n_train: int = fixed(-1)
     n_test: int = fixed(-1)
     sortish_sampler: bool = fixed(False)
     max_tokens_per_batch: int | None = fixed(None)

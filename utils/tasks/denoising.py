@@ -18,11 +18,11 @@ from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGenerati
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading
 from utils.cli import fixed, option
-from utils.data.batches import Inputs
+from utils.data.batches import Batch, Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.options import DataOptions
 from utils.data.pairs import collate_pairs
-from utils.data.shards import Manifest, ShardExamples, StreamedShards
+from utils.data.shards import TOKENIZER, Manifest, ShardExamples, StreamedShards
 from utils.loading import ModelOptions, check_lengths
 from utils.tasks.task import Task
 from utils.tasks.text_to_text import summed_loss
@@ -78,16 +78,14 @@ class Denoising(Task[DenoisingOptions]):
     figures: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
     tokenizer: BartTokenizer
 
-    def __init__(
-        self, options: DenoisingOptions, data: DataOptions, weights: str | None = None, seed: int = 0
-    ) -> None:
-        self.manifest = Manifest.read(data.data_dir)
-        length = options.max_source_length or self.manifest.sequence_length
+    def __init__(self, options: DenoisingOptions, data: DataOptions, weights: str | None = None, seed: int = 0) -> None:
+        self.manifest = manifest = Manifest.read(data.data_dir)
+        length = options.max_source_length or manifest.sequence_length
         super().__init__(dataclasses.replace(options, max_source_length=length), data)
         self.weights, self.seed = weights, seed
+        self.tokenizer = BartTokenizer.from_pretrained(options.tokenizer or manifest.directory / TOKENIZER)
+        manifest.check(self.tokenizer, length)
         check_lengths(self.options.config(), max_source_length=length)
-        self.tokenizer = loading.own_vocabulary(Path(data.data_dir) / "tokenizer", options.tokenizer)
-        self.manifest.check(self.tokenizer, length)
 
     def default_metric(self) -> str:
         return "loss"
@@ -96,7 +94,9 @@ class Denoising(Task[DenoisingOptions]):
 
     @cached_property
     def corruption(self) -> Corruption:
-        return Corruption(self.options, self.tokenizer, self.seed)
+        names = [field.name for field in dataclasses.fields(CorruptionOptions)]
+        options = CorruptionOptions(**{name: getattr(self.options, name) for name in names})
+        return Corruption(options, self.tokenizer, self.seed)
 
     def read(self, split: str, for_scoring: bool = False) -> str:
         """The split's name: the manifest is read, and its files are checked, when the task is made."""
@@ -104,7 +104,7 @@ class Denoising(Task[DenoisingOptions]):
 
     def encode(self, raw: str, split: str) -> StreamedShards | ShardExamples:
         if split == "train":
-            return StreamedShards(self.manifest, self.corruption)
+            return StreamedShards(self.manifest, self.corruption, self.data.limit(split))
         return ShardExamples(self.manifest, split, self.corruption, self.data.limit(split))
 
     def collate(self, examples: Sequence[Any]) -> Inputs:
@@ -135,6 +135,10 @@ class Denoising(Task[DenoisingOptions]):
 
     def count(self, batch: Inputs) -> Tensor:
         return (batch["labels"] != IGNORE_INDEX).sum()
+
+    def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
+        (_, source), (_, target) = (batch.inputs[name].shape for name in ("input_ids", "labels"))
+        return model.training_operations(source, target) * batch.tokens / (source + target)
 
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch).loss

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from bart.errors import InputError
-from utils.data.batches import Examples, Inputs
+from utils.data.batches import Batch, Examples, Inputs
 from utils.data.options import DataOptions
 from utils.data.streaming import StreamedExamples
 from utils.progress import Clock
@@ -135,9 +135,9 @@ class Task(ABC, Generic[Options]):
 
     # ---- Training and validation
 
-    def operations(self, model: nn.Module, inputs: Inputs) -> int | None:
-        """Operations of the matrix products of a training step on a batch, padding included; None if nobody knows."""
-        return None
+    def operations(self, model: nn.Module, batch: Batch) -> float:
+        """Operations of a training step's matrix products on the tokens of a batch, for MFU; 0 where nobody counts."""
+        return 0.0
 
     @abstractmethod
     def count(self, batch: Inputs) -> Tensor:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from utils.data.batches import Batch
 from utils.memory import FittingSize
 from utils.tasks.task import Task
+from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, fsdp_precision
@@ -86,6 +87,14 @@ class TrainingModule(pl.LightningModule):
         else:
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
+
+    @property
+    def trust_ratios(self) -> Tensor | None:
+        """LAMB's of the last step (N,), one for each tensor that has any; None of other optimizers."""
+        optimizer = self.optimizers().optimizer
+        optimizer = optimizer.inner if isinstance(optimizer, MasterWeights) else optimizer
+        ratios = optimizer.trust_ratios if isinstance(optimizer, Lamb) else []
+        return torch.cat(ratios) if ratios else None
 
     def _summed(self, value: Tensor) -> Tensor:
         """The sum over all processes."""

@@ -52,11 +52,12 @@ class RunOptions:
     )
     save_top_k: int = option(1, least=1, help="best checkpoints to keep, by val_metric")
     save_every_n_steps: int | None = option(
-        None, alias="save_checkpoint_steps", least=1, help="optimizer steps between two writings of last.ckpt, besides every validation"
+        None,
+        alias="save_checkpoint_steps",
+        least=1,
+        help="optimizer steps between two writings of last.ckpt, besides every validation",
     )
-    log_every_n_steps: int = option(
-        10, alias="log_freq", least=1, help="optimizer steps between two lines of the logs"
-    )
+    log_every_n_steps: int = option(10, alias="log_freq", least=1, help="optimizer steps between two lines of the logs")
     wandb_project: str | None = option(None, help="Weights & Biases project to log to as well")
 
     val_check_interval: float = option(

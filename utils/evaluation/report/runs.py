@@ -25,6 +25,7 @@ LABELS = {
     "rougeLsum": "ROUGE-Lsum",
     "bleu": "BLEU",
     "loss": "Loss",
+    "accuracy": "Accuracy",
 }
 
 
