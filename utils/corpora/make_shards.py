@@ -324,7 +324,7 @@ def _make(
     source = [facts | {"digest": each.hexdigest()} for facts, each in zip(sources, digests, strict=True)]
     whole = xxhash.xxh3_128("".join(file["digest"] for file in source).encode()).hexdigest()
     return {
-        "source": {"digest": whole, "files": source},
+        "source": {"hash": whole, "files": source},
         "documents": {"kept": kept, "dropped": dict(sorted(dropped.items()))},
         "short_examples": sum(record["short"] for record in made),
         "splits": splits,
