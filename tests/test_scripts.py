@@ -22,6 +22,7 @@ import pytest
 from utils.benchmark import PretrainingArguments, Row
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
+from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
 ROOT = Path(__file__).parents[1]
 PRESETS = (ROOT / "docs/presets.md").read_text(encoding="utf-8")
@@ -317,7 +318,10 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
         ("run_pretraining.sh --max-source-length=64", "--max-source-length=64 is set for each phase; RESULTS_DIR, "),
         ("run_pretraining.sh --resume_from_checkpoint last", "--resume_from_checkpoint is set for each phase; "),
         ("run_pretraining.sh --data_dir nowhere", "no manifest.json in nowhere/pretrain_lddl_128, the data of phase 1"),
-        ("run_pretraining_phase2.sh", "phase 1 is not done: no results/bart_pyt_pretraining/phase_1/train_summary.json"),
+        (
+            "run_pretraining_phase2.sh",
+            "phase 1 is not done: no results/bart_pyt_pretraining/phase_1/train_summary.json",
+        ),
         ("pretrain_small.sh", "0 positional values; the folder with the text is expected"),
         ("slurm/run_pretraining.sbatch", "this is no SLURM job; start it by: sbatch scripts/slurm/run_pretraining.sb"),
     ],
@@ -387,6 +391,7 @@ def made_shards(folder: Path) -> Path:
 def settings_of(call: list[str]) -> dict[str, Any]:
     """All options of run_pretraining.py by name, as a recorded call sets them; None for flags."""
     words = call[place_of("run_pretraining.py", call) + 1 :]
+    parse_pretraining_arguments(words)  # refuses what it does not know
     values = [None if after.startswith("--") else after for after in [*words[1:], "--"]]
     return {word[2:]: value for word, value in zip(words, values, strict=True) if word.startswith("--")}
 

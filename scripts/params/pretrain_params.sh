@@ -18,11 +18,11 @@ _preset h200_1gpu_bf16    1 bf16 400 64 160 480
 
 # Two minutes on a laptop, to see that everything runs: a tiny model on the synthetic corpus of the quickstart.
 cpu_smoke() {
-    echo 32 8 5e-3 2e-3 fp32 true 0 20 5 200 50 50 1 1 configs/config_tiny.json --data_dir data/sample --num_workers 0 \
-        --dropout 0 --attention_dropout 0 --weight_decay 0.01 --gradient_clip_val 1
+    echo 16 8 2e-2 1e-2 fp32 true 0 30 5 300 50 50 1 1 configs/config_tiny.json --data_dir data/sample --num_workers 0 \
+        --dropout 0 --attention_dropout 0 --val_check_interval 0.25
 }
 
-# An hour on two CPU cores and 100 MB of text, for scripts/pretrain_small.sh: a model of 10 M parameters.
+# An hour on two CPU cores, for scripts/pretrain_small.sh: a model of 10 M parameters.
 cpu_small() {
-    echo 64 16 5e-3 2e-3 fp32 true 0 150 20 3000 300 100 1 1 configs/config_small.json --num_workers 1 --gradient_clip_val 1
+    echo 32 8 1e-2 5e-3 fp32 true 0 60 15 1200 300 50 1 1 configs/config_small.json --num_workers 1
 }
