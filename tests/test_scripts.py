@@ -579,6 +579,19 @@ def test_the_small_pretraining_goes_from_texts_to_an_export(recorded: Recorder, 
     assert again == shards  # which say that they are there
 
 
+@pytest.mark.slow
+def test_the_smoke_preset_of_pretraining_learns_and_can_be_fine_tuned(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    preset = f"$(source {ROOT}/scripts/params/pretrain_params.sh && cpu_smoke)"
+    done = shell(f"bash {ROOT}/scripts/run_pretraining.sh {preset}", path, tmp_path, RESULTS_DIR="out")
+    assert done.returncode == 0, done.stderr
+    losses = [json.loads((tmp_path / f"out/phase_{n}/train_summary.json").read_text())["val_loss"] for n in (1, 2)]
+    assert max(losses) < 3 < math.log(1600)  # the loss of a guess among all tokens
+    options = "--data_dir data/sample --model_name_or_path out/phase_2 --max_steps 1 --n_val 4 --max_source_length 64"
+    done = shell(f"python {ROOT}/finetune.py --do_train --output_dir tuned {options}", path, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 SBATCHES = ("scripts/slurm/run_summarization.sbatch", "scripts/slurm/run_pretraining.sbatch")
 
 

@@ -22,6 +22,7 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
+from tests.tiny_shards import write_tiny_shards
 from utils import benchmark
 from utils.benchmark import (
     InferenceArguments,
@@ -333,6 +334,19 @@ def test_training_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     # An interval to warm up, and two that hold 6 steps.
     assert "step 15/15" in (out / "cpu_fp32" / "output.txt").read_text()
     assert not list(out.rglob("*.ckpt")) and not (out / "cpu_fp32" / "export").exists()
+
+
+@pytest.mark.slow
+def test_pretraining_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
+    tokenizer = write_tiny_shards(tmp_path / "pretrain_lddl_32")
+    config = json.loads((ROOT / "configs/config_tiny.json").read_text()) | {"vocab_size": len(tokenizer)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    chosen = {"PRECISIONS": "fp32", "GPU_COUNTS": 0, "STEPS": 6, "RESULTS_DIR": tmp_path / "out"}
+    report = run_script("pretraining", 4, 32, tmp_path, tmp_path / "config.json", "--num_workers", 0, **chosen)
+    [measured] = report["rows"]
+    assert measured["figures"]["throughput"] > 0 and measured["figures"]["tokens_per_second"] > 0
+    assert "step 15/15" in (tmp_path / "out/cpu_fp32/output.txt").read_text()
+    assert not list((tmp_path / "out").rglob("*.ckpt")) and not (tmp_path / "out/cpu_fp32/phase_1/export").exists()
 
 
 def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
