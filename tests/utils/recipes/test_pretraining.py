@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -28,9 +31,12 @@ from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, rows,
 from tests.tiny_shards import tiny_tokenizer
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt, Killed
+from utils.data.batches import Batch
+from utils.data.pairs import Pair
 from utils.evaluation.report.charts import training_charts
 from utils.evaluation.report.runs import read_run
 from utils.recipes.pretraining_arguments import PretrainingArguments, parse_pretraining_arguments
+from utils.tasks.denoising import Denoising
 from utils.training.module import TrainingModule
 
 STEPS = 15  # an epoch has about 11
@@ -120,9 +126,27 @@ def test_what_a_run_says_of_itself(pretrain: Train) -> None:
     text = (output / "export" / "README.md").read_text()
     assert "for denoising, trained from random weights" in text and "42 examples of at most 32 tokens" in text
     assert "accuracy" in text and "| mlm_probability | 0.3 |" in text and str(output.parent) not in text
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert (summary["steps"], summary["train_examples"]) == (4, 42) and 0.3 < summary["epochs"] < 0.4
     drawn = [chart.name for chart in training_charts([read_run(output)])]
     assert {"loss", "learning_rate", "validation", "perplexity", "gradient", "trust_ratios", "throughput"} == {*drawn}
     assert (output / "report.html").is_file()
+
+
+def test_mfu_is_logged_where_the_peak_is_known(pretrain: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a task whose tokens take a hundred operations each."""
+    monkeypatch.setattr("utils.training.trainer.gpu_rate", lambda hardware: 1e6)
+    monkeypatch.setattr(Denoising, "operations", lambda self, model, batch: 100.0 * batch.tokens)
+    for row in rows(pretrain("run", "--max_steps", 2)):
+        assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 1e6)
+
+
+def test_operations_leave_padding_out(tiny: list[str]) -> None:
+    task = parse(*tiny, "--max_steps", 1).make_task()
+    model = task.initial_model()
+    pairs = [Pair(np.arange(3, 3 + source), np.arange(3, 3 + target)) for source, target in ((8, 16), (8, 16), (4, 8))]
+    batch = Batch(task.collate(pairs), [0, 1, 2], tokens=60)
+    assert task.operations(model, batch) == 2.5 * model.training_operations(8, 16)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +191,47 @@ def test_two_processes_of_which_one_is_killed(tiny: list[str], tmp_path: Path) -
     assert checkpoint_of(output)["global_step"] == 6
     forked.run(options, output, ranks=2, program=PROGRAM)
     assert same(weights(output), weights(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_both_phases_killed_ten_times_each(ranks: int, tiny: list[str], tmp_path: Path) -> None:
+    """By SIGKILL or SIGTERM of one process at any moment; each run goes on as scripts/run_pretraining.sh does it."""
+    longer = write_tiny_pretraining(tmp_path / "longer", bins=(16, 32, 64))
+    common = ["--max_steps", "60", "--lamb", "--dropout", "0.1", "--save_checkpoint_steps", "3", "--num_workers", "1"]
+    rng = random.Random(ranks)
+
+    def words_of(options: list[str], output: Path, weights: Path | None) -> list[str]:
+        if weights is None or list(output.glob("*.ckpt")):
+            return [*options, *common, "--resume_from_checkpoint", "last"]
+        start = ["--resume_from_checkpoint", str(weights), "--load_model_weights_only", "--overwrite_output_dir"]
+        return [*options, *common, *start]
+
+    whole, killed = ([tmp_path / f"{kind}{phase}" for phase in (1, 2)] for kind in ("whole", "killed"))
+    started = time.monotonic()
+    for phase, options in enumerate((tiny, longer)):
+        begins = whole[0] if phase else None
+        forked.run(words_of(options, whole[phase], begins), whole[phase], ranks=ranks, program=PROGRAM)
+    seconds = (time.monotonic() - started) / 2
+    for phase, options in enumerate((tiny, longer)):
+        output, begins, kills, done = killed[phase], killed[0] if phase else None, 0, False
+        while not done:
+            processes = forked.start(words_of(options, output, begins), output, ranks=ranks, program=PROGRAM)
+            if kills < 10:
+                processes[0].join(rng.uniform(0.2, 0.9) * seconds)
+                victim = rng.choice(processes)
+                if victim.exitcode is None:
+                    os.kill(victim.pid, rng.choice([signal.SIGKILL, signal.SIGTERM]))
+                    kills += 1
+                    for process in processes:  # whoever waits for the victim is ended too, as torchrun does it
+                        process.join(30)
+                        if process.is_alive():
+                            process.kill()
+            done = forked.finish(processes) == [0] * ranks
+            if done and kills < 10:  # too late: once more from the beginning
+                shutil.rmtree(output)
+                done = False
+        assert same(weights(output), weights(whole[phase]))
 
 
 @pytest.mark.usefixtures("double")

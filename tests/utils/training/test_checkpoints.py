@@ -17,7 +17,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import Train, checkpoint_of, weights
 from utils.data import order
 from utils.errors import RunError
-from utils.recipes import finetuning
+from utils.recipes import training
 from utils.training import checkpoints
 from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_checkpoint, is_whole
 
@@ -91,7 +91,7 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
         refused(f"it was trained on other data: its {side} digest is ")
         path.write_text(before)
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "ORDER", order.ORDER + 1)
+        patch.setattr(training, "ORDER", order.ORDER + 1)
         refused("another version of this code wrote it, .*; --model_name_or_path takes its weights for a new run$")
     train("run", "--max_steps", 3, "--resume_from_checkpoint", "last")  # nothing of this has changed it
 

@@ -178,10 +178,10 @@ def test_a_process_that_dies_ends_the_run_in_one_line(options: list[str], tmp_pa
 def see_another_folder(folder: Path) -> None:
     """Let the second process see other checkpoints, as on a machine whose file system is its own."""
     if os.environ["RANK"] == "1":
-        from utils.recipes import finetuning
+        from utils.recipes import training
 
-        find = finetuning.find_checkpoint
-        finetuning.find_checkpoint = lambda named, output: find(named, folder)
+        find = training.find_checkpoint
+        training.find_checkpoint = lambda named, output: find(named, folder)
 
 
 def test_processes_that_find_different_checkpoints_are_refused(options: list[str], tmp_path: Path) -> None:

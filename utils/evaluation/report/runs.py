@@ -25,7 +25,6 @@ LABELS = {
     "rougeLsum": "ROUGE-Lsum",
     "bleu": "BLEU",
     "loss": "Loss",
-    "accuracy": "Accuracy",
 }
 
 
