@@ -13,8 +13,10 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +46,7 @@ from utils.files import difference, writable_folder, write_json
 from utils.progress import progress, start_log
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, LocalCluster
 
 logger = logging.getLogger("utils.corpora.make_shards")
 FORMAT = 1
@@ -119,11 +121,11 @@ def make_shards(options: Options) -> None:
         InputError: the input cannot be read or holds no text, the folder holds something else, or no scheduler answers.
         RunError: the disk is full, or workers died.
     """
+    from bart.tokenization.tokenization_bart import BartTokenizer  # loads torch, which the processes do without
+
     held_out = find_files("val_input", options.val_input) if options.val_input else []
     training = [path for path in find_files("input", options.input) if path not in held_out]
     files = [*((path, True) for path in held_out), *((path, False) for path in training)]
-    from bart.tokenization.tokenization_bart import BartTokenizer  # loads torch
-
     tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
         "format": FORMAT,
@@ -153,6 +155,8 @@ def make_shards(options: Options) -> None:
         tokenizer.save_pretrained(folder / TOKENIZER)
         try:
             manifest = plan | _make(client, work, files, sources, options)
+            for leftover in folder.glob("*/.*.tmp"):  # of a process that was killed
+                leftover.unlink()
             write_json(folder / MANIFEST, manifest)
         except InputError:  # other input is to come
             shutil.rmtree(folder / TOKENIZER)
@@ -218,8 +222,7 @@ def _alone(folder: Path, own: dict[str, Any]) -> Iterator[None]:
 def _cluster(options: Options, folder: Path) -> Iterator[Client]:
     """A client of a running cluster, or of one that lasts as long as it."""
     import dask
-    from dask.system import CPU_COUNT
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     # Of a cluster that is shut down, Dask says much that is of no use.
     dask.config.set({"logging.distributed": "critical", "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s"})
@@ -235,22 +238,31 @@ def _cluster(options: Options, folder: Path) -> Iterator[Client]:
                 logger.info("%s has no workers yet: waiting for the first", options.scheduler)
             yield client
         return
-    # Ctrl-C reaches all processes of a terminal: those that start here inherit that it is blocked, and wait for this
-    # one to end them.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        cluster = LocalCluster(
-            n_workers=options.workers or CPU_COUNT,
-            threads_per_worker=1,
-            memory_limit=0,
-            dashboard_address=None,
-            local_directory=str(folder / WORK / "dask"),
-            silence_logs=logging.CRITICAL,
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    with cluster, Client(cluster) as client:
-        yield client
+    with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
+        cluster = thread.submit(_local_cluster, options.workers, folder / WORK / "dask")
+        stack.callback(lambda: cluster.result().close())
+        yield stack.enter_context(Client(cluster.result()))
+
+
+def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
+    """Processes that do not heed Ctrl-C, which reaches all processes of a terminal: they wait to be ended.
+
+    They inherit from this thread that it is blocked. A thread other than the main one must start them: a signal that
+    comes meanwhile would wake none of the threads that wait for it.
+    """
+    from dask.system import CPU_COUNT
+    from distributed import LocalCluster
+
+    resource_tracker.ensure_running()  # which unblocks it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    return LocalCluster(
+        n_workers=workers or CPU_COUNT,
+        threads_per_worker=1,
+        memory_limit=0,
+        dashboard_address="127.0.0.1:0",  # a port that is free
+        local_directory=str(folder),
+        silence_logs=logging.CRITICAL,
+    )
 
 
 def recorded(function: Callable[..., Record], record: str, *arguments: object) -> None:
@@ -294,7 +306,7 @@ def _make(
         found = pieces_of(path, work.text_field, is_val)
         pieces += found
         of_file += [place] * len(found)
-    names = [f"{number:05d}" for number in range(len(pieces))]
+    names = [f"{number:06d}" for number in range(len(pieces))]
     numbered = dict(zip(names, enumerate(pieces), strict=True))
     read = _run(client, "reading", hash_documents, work, "documents", numbered)
     counts = [record["documents"] for record in read]
@@ -302,8 +314,8 @@ def _make(
     if not sum(counts):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
     parts = 1 + sum(counts) // HASHES_AT_ONCE
-    halves = {f"{part:05d}": (part, parts) for part in range(parts)}
-    _run(client, "looking for repeats", find_repeats, work, "repeats", halves)
+    by_hash = {f"{part:06d}": (part, parts) for part in range(parts)}
+    _run(client, "looking for repeats", find_repeats, work, "repeats", by_hash)
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     again = {name: (*numbered[name], first) for name, first in zip(names, firsts, strict=True)}
     made = _run(client, "tokenising", make_examples, work, "examples", again)

@@ -111,7 +111,7 @@ def hash_documents(work: Work, number: int, piece: Piece) -> Record:
             hashes.append(xxhash.xxh3_128_digest(document.text.encode()))
             # With its line breaks, which are ends of sentences.
             digest.update("\n".join([*document.paragraphs, ""]).encode())
-    _save(work.path("documents", f"{number:05d}.npy"), np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2))
+    _save(work.path("documents", f"{number:06d}.npy"), np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2))
     return {"documents": len(hashes), "dropped": dropped, "digest": digest.hexdigest()}
 
 
@@ -130,7 +130,7 @@ def find_repeats(work: Work, part: int, parts: int) -> Record:
     found, places = np.concatenate(hashes), np.concatenate(numbers)
     order = np.lexsort((places, found[:, 1], found[:, 0]))
     again = (found[order[1:]] == found[order[:-1]]).all(axis=1)
-    _save(work.path("repeats", f"{part:05d}.npy"), np.sort(places[order[1:][again]]))
+    _save(work.path("repeats", f"{part:06d}.npy"), np.sort(places[order[1:][again]]))
     return {"repeated": int(again.sum())}
 
 
@@ -174,7 +174,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
         out since they have too few tokens.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
-    hashes = np.load(work.path("documents", f"{number:05d}.npy"))
+    hashes = np.load(work.path("documents", f"{number:06d}.npy"))
     repeats = _numbers_between(work, first, first + len(hashes))
     tokenizer = _tokenizer(work.folder, work.vocabulary)
     runs, counts = _Runs(work, number), Counter[str]()
@@ -283,7 +283,7 @@ class _Runs:
             "sentences": _lists(np.array(self.sentences, np.uint16), self.counts).take(order),
         }
         table = pa.table(columns)
-        path = self.work.path("examples", f"{self.piece:05d}-{self.written:05d}.arrow")
+        path = self.work.path("examples", f"{self.piece:06d}-{self.written:06d}.arrow")
         with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
             file.write_table(table)
         self.written += 1

@@ -58,7 +58,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """The address of a cluster of two threads, which see what a test patches."""
-    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         yield cluster.scheduler_address
 
 
@@ -170,7 +170,7 @@ def test_the_same_bytes_whatever_the_pieces_and_the_order_of_the_inputs(
     for module, name, size in ((shard_stages, "_CHARACTERS", 300), (shard_stages, "_TOKENS", 500)):
         monkeypatch.setattr(module, name, size)
     make("in_parts", "--bins", 16, 48)
-    monkeypatch.setattr(documents, "PIECE", 1000)
+    monkeypatch.setattr(documents, "PIECE", 4000)
     monkeypatch.setattr(make_shards, "HASHES_AT_ONCE", 9)
     other = make("in_pieces", "--bins", 16, 48)
     whole = contents(tmp_path / "whole")
@@ -293,8 +293,11 @@ def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeyp
         InputError, match="holds what another run has begun .its options min_tokens is 8, this run's is 9"
     ):
         make("out", "--min_tokens", 9)
+    (tmp_path / "out/train").mkdir()
+    (tmp_path / "out/train/.48-00000.parquet.host.123.tmp").touch()
     make("out")
-    assert not (tmp_path / "out/.work").exists()
+    assert {path.parts[0] for path in map(Path, contents(tmp_path / "out"))} == {"manifest.json", "tokenizer", "train"}
+    assert all(path.endswith(".parquet") for path in contents(tmp_path / "out/train"))
 
 
 @pytest.mark.parametrize(
@@ -356,12 +359,13 @@ def test_inspect_shows_shards(make: Make, tmp_path: Path, capsys: pytest.Capture
 def command(corpus: Path, output: Path, workers: int) -> list[str]:
     words = [sys.executable, "-m", "utils.corpora.make_shards", "--input", corpus / "a.txt", corpus / "b.txt"]
     words += ["--tokenizer", corpus / "tokenizer", "--output", output, "--sequence_length", 48, "--workers", workers]
+    words += ["--val_ratio", 0.1]
     return [*map(str, words)]
 
 
 @pytest.mark.slow
 def test_processes_make_the_same_bytes_without_a_word(make: Make, corpus: Path, tmp_path: Path) -> None:
-    make("threads")
+    make("threads", "--val_ratio", 0.1)
     for workers in (1, 2):
         output = tmp_path / f"{workers}"
         done = subprocess.run(command(corpus, output, workers), cwd=ROOT, capture_output=True, text=True)
@@ -373,7 +377,7 @@ def test_processes_make_the_same_bytes_without_a_word(make: Make, corpus: Path, 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are those of Linux")
 def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_path: Path) -> None:
-    texts = [document(random.Random(n), [f"Book {n}"]) for n in range(20_000)]
+    texts = [document(random.Random(n), [f"Book {n}"]) for n in range(6_000)]
     (tmp_path / "big").mkdir()
     for name, part in (("a", texts[::2]), ("b", texts[1::2])):
         (tmp_path / f"big/{name}.txt").write_text("\n\n".join(part))
@@ -395,7 +399,7 @@ def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_pa
             assert time.monotonic() < deadline, alive
             time.sleep(0.05)
     assert subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL).returncode == 0
-    make("whole", inputs=[tmp_path / "big/a.txt", tmp_path / "big/b.txt"])
+    make("whole", "--val_ratio", 0.1, inputs=[tmp_path / "big/a.txt", tmp_path / "big/b.txt"])
     assert contents(output) == contents(tmp_path / "whole")
 
 
