@@ -66,9 +66,9 @@ class Corruption:
     sentences, which is rounded up as in fairseq. Special tokens in a text are neither taken nor drawn.
 
     Infilling. Span lengths are drawn from Poisson(λ), in words, until the spans that are not empty hold the share of
-    the tokens. They are put among the other words in a random order, so that they do not overlap and every place is as
-    likely as another; two may touch. Each begins where a word does, and only the last that is drawn may end within one:
-    it is cut so that exactly the share is taken. Every span, an empty one too, is one `<mask>`.
+    the tokens. They are put among the other words in a random order, so that none overlap, though two may touch. Each
+    begins where a word does, and only the last that is drawn may end within one: it is cut so that exactly the share is
+    taken. Every span, an empty one too, is one `<mask>`.
 
     Args:
         seed: of the run; for validation a fixed one, so that all runs are measured by the same noise.

@@ -213,7 +213,7 @@ class ShardReader:
         """The ids and sentences of a shard's rows, from the next on."""
         path = self.directory / shard.file
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, pre_buffer=False) as file:  # which would start threads
                 skipped = self._row
                 for group in range(file.num_row_groups):
                     rows = file.metadata.row_group(group).num_rows

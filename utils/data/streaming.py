@@ -20,8 +20,9 @@ from utils.data.order import TrainOrder
 from utils.errors import RunError
 
 logger = logging.getLogger(__name__)
-# Batches that a loader process makes ahead: enough to train on while it reads the next window.
-PREFETCHED = 32
+# Steps that a loader process makes ahead: enough to train on while it reads the next window, but fewer where they would
+# have more examples than AHEAD, since they are all in memory.
+PREFETCHED, AHEAD = 32, 4096
 # Optimizer steps whose examples are read, and shuffled, at a time: fewer where they would have more examples than MOST,
 # since they are all in memory.
 WINDOW = TrainOrder.WINDOW
@@ -213,9 +214,13 @@ class StreamLoader:
 
     Args:
         total: optimizer steps of the run, the first `stream.start` of which are taken already.
+        options: of torch's DataLoader.
     """
 
     def __init__(self, stream: TrainStream, total: int, **options: Any) -> None:
+        if options.get("num_workers"):
+            examples = stream.examples_per_step // stream.world_size
+            options["prefetch_factor"] = max(1, min(PREFETCHED, AHEAD // examples))
         self.loader = DataLoader(stream, batch_size=None, **options)
         self.start, self.total = stream.start, total
         self.cursors: deque[dict[str, Any]] = deque([stream.cursor or BEGINNING])

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from utils.data.batches import Batch, Batches, Collate, Examples, evaluation_batches
 from utils.data.options import DataOptions
 from utils.data.order import RunOrder, TrainOrder
-from utils.data.streaming import PREFETCHED, StreamedExamples, StreamLoader, TrainStream
+from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream
 from utils.training.options import HardwareOptions, OptimisationOptions
 
 
@@ -92,7 +92,7 @@ class TrainingData(pl.LightningDataModule):
             return DataLoader(batches, batch_sampler=steps, collate_fn=list, **self.loader_options)
         options = dict(self.loader_options)
         if options["num_workers"]:
-            options |= {"num_workers": 1, "prefetch_factor": PREFETCHED}  # each of several would read everything
+            options["num_workers"] = 1  # each of several would read everything
         self.loader = StreamLoader(self._stream(rank, world_size, start), self.total_steps, **options)
         return self.loader
 

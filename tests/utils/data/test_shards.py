@@ -226,6 +226,15 @@ def test_a_window_is_bounded_in_examples(monkeypatch: pytest.MonkeyPatch) -> Non
     assert windows == list(range(6))
 
 
+@pytest.mark.parametrize(("batch_size", "ahead"), [(4, 32), (64, 16), (1000, 1)])
+def test_what_is_made_ahead_is_bounded_in_examples(
+    batch_size: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "AHEAD", 1024)
+    stream = stream_of(train_batch_size=batch_size // 2, gradient_accumulation_steps=2, world_size=3)
+    assert StreamLoader(stream, 40, num_workers=1).loader.prefetch_factor == ahead
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_process_gives_what_the_process_itself_reads(workers: int) -> None:
     expected = [step for _, step in islice(stream_of(train_batch_size=4), 40)]
