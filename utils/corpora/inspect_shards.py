@@ -15,6 +15,7 @@ from bart.files import read_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.corpora.make_shards import MANIFEST, TOKENIZER
 from utils.corpora.shard_stages import SPECIAL
+from utils.data.corruption import Corruption, CorruptionOptions
 
 _BARS = 40  # characters of the longest
 
@@ -54,6 +55,9 @@ def inspect_shards(folder: Path) -> dict[str, Any]:
     tokenizer = BartTokenizer.from_pretrained(folder / TOKENIZER)
     ends = np.cumsum(rows[0]["sentences"])[:-1]  # the last bin's file, of the split that is last
     facts["example"] = tokenizer.batch_decode([part.tolist() for part in np.split(np.array(rows[0]["ids"]), ends)])
+    noise = Corruption(CorruptionOptions(), tokenizer, seed=0)
+    ids, sentences = (np.array(rows[0][name]) for name in ("ids", "sentences"))
+    facts["corrupted"] = tokenizer.decode(noise([ids], [sentences], 0, [0])[0][1:-1])
     return facts
 
 
@@ -78,6 +82,8 @@ def describe_shards(facts: Mapping[str, Any]) -> str:
             f"left out: {', '.join(left_out) or 'none'}",
             tabulate([head, *table], tablefmt="plain", colalign=("left", *["right"] * 9, "left"), disable_numparse=True)
             + "\nLengths and bins count <s> and </s>; sentences are those of an example, on average.",
-            "An example, a sentence a line:\n" + "\n".join(f"  {sentence.strip()}" for sentence in facts["example"]),
+            "An example, a sentence a line:\n"
+            + "\n".join(f"  {sentence.strip()}" for sentence in facts["example"])
+            + f"\nThe same with the noise that run_pretraining.py makes by default:\n  {facts['corrupted'].strip()}",
         ]
     )

@@ -352,6 +352,7 @@ def test_inspect_shows_shards(make: Make, tmp_path: Path, capsys: pytest.Capture
     assert re.search(rf"^train +48 +8 +{len(own)} +{sum(len(row['ids']) for row in own):,} ", text, re.MULTILINE)
     assert f"{manifest['documents']['kept']} documents of 2 files; left out: none" in text
     assert "".join(facts["example"]).count(".") >= len(facts["example"]) - 1
+    assert "<mask>" in facts["corrupted"] and facts["corrupted"].strip() in text
     (tmp_path / "out/train/48-00000.parquet").write_bytes(b"")
     with pytest.raises(InputError, match="train/48-00000.parquet: cannot be read as a shard"):
         inspect.main([str(tmp_path / "out")])
