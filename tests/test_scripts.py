@@ -509,8 +509,12 @@ def test_each_phase_has_a_script(pretrain: Any, tmp_path: Path) -> None:
     for script in ("run_pretraining.sh", "run_pretraining_phase2.sh"):
         _, [second] = pretrain(script=script, PHASE1_CKPT=tmp_path, RESULTS_DIR=script)
         assert (second["resume_from_checkpoint"], second["output_dir"]) == (str(tmp_path), f"{script}/phase_2")
-    (tmp_path / "work/results/bart_pyt_pretraining/phase_1").mkdir(parents=True)
-    (tmp_path / "work/results/bart_pyt_pretraining/phase_1/last.ckpt").touch()  # which is not done
+    unfinished = tmp_path / "work/results/bart_pyt_pretraining/phase_1"
+    unfinished.mkdir(parents=True)
+    (unfinished / "last.ckpt").touch()
+    assert pretrain(script="run_pretraining_phase2.sh") == (2, [])
+    (unfinished / "train_summary.json").write_text("{}")
+    os.utime(unfinished / "train_summary.json", (0, 0))  # of fewer steps, before it went on
     assert pretrain(script="run_pretraining_phase2.sh") == (2, [])
 
 
