@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 # Labels with this value are left out of the loss, as in torch.nn.functional.cross_entropy.
 IGNORE_INDEX = -100
-# Logits computed at once. Fewer make the matrix products small, more only take memory: 128 MB in fp32.
+# Logits computed at once, 128 MB in fp32. Fewer make the matrix products small, more only take memory.
 LOGITS_AT_ONCE = 2**25
 
 
@@ -30,8 +30,8 @@ def chunked_cross_entropy(
         labels: (N,) ids, -100 where there is no target.
 
     Returns:
-        The loss summed over the targets, in fp32 (fp64 of fp64 states); and the number of targets that have the highest
-        logit of their row. Both are scalars.
+        The loss summed over the targets, in fp32 (fp64 of fp64 states); and, where no gradients are wanted, the number
+        of targets that have the highest logit of their row, otherwise 0. Both are scalars.
     """
     if states.device.type == "cpu":  # on a GPU, counting the targets would wait for the device
         places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
@@ -61,33 +61,32 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         of_states = torch.empty_like(states) if with_gradients[0] else None
         of_weight = torch.zeros_like(weight, dtype=precise) if with_gradients[1] else None
         with torch.autocast(kind, enabled=False):
-            matrix = weight.to(dtype)
+            matrix, bias = weight.to(dtype), bias.to(precise)
             for start in range(0, len(states), size):
                 part = slice(start, start + size)
                 chunk, targets = states[part].to(dtype), labels[part, None]
                 counts = targets != IGNORE_INDEX
                 targets = targets.where(counts, 0)
-                logits = (chunk @ matrix.t()).to(precise).add_(bias)
-                highest = logits.amax(1, keepdim=True)
-                correct += ((logits.gather(1, targets) == highest) & counts).sum()
-                logits -= highest
-                of_targets = (1 - label_smoothing) * logits.gather(1, targets)
+                logits = chunk @ matrix.t()
+                logs = (logits.add_(bias) if dtype == precise else logits + bias).log_softmax(1)
+                del logits  # so that at most two of its size are held
+                of_targets = (1 - label_smoothing) * logs.gather(1, targets)
                 if label_smoothing:
-                    of_targets += label_smoothing * logits.mean(1, keepdim=True)
-                total = logits.exp_().sum(1, keepdim=True)
-                losses += ((total.log() - of_targets) * counts).sum()
+                    of_targets += label_smoothing * logs.mean(1, keepdim=True)
+                losses -= of_targets.where(counts, 0).sum()
                 if not any(with_gradients):
+                    correct += ((logs.gather(1, targets) == logs.amax(1, keepdim=True)) & counts).sum()
                     continue
                 # The gradient by the logits: the probabilities less the smoothed targets.
-                gradient = logits.mul_(counts / total)
+                gradient = logs.exp_()
                 if label_smoothing:
-                    gradient -= counts.to(precise) * (label_smoothing / len(weight))
-                gradient.scatter_add_(1, targets, (label_smoothing - 1) * counts.to(precise))
-                gradient = gradient.to(dtype)
+                    gradient -= label_smoothing / len(weight)
+                gradient.scatter_add_(1, targets, gradient.new_full(targets.shape, label_smoothing - 1))
+                gradient, kept = gradient.to(dtype), counts.to(dtype)
                 if of_states is not None:
-                    of_states[part] = gradient @ matrix
+                    of_states[part] = (gradient @ matrix) * kept
                 if of_weight is not None:
-                    of_weight += gradient.t() @ chunk
+                    of_weight += gradient.t() @ (chunk * kept)
         ctx.save_for_backward(of_states, of_weight)
         ctx.weight_dtype = weight.dtype
         ctx.mark_non_differentiable(correct)

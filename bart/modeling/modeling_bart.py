@@ -44,7 +44,7 @@ class Seq2SeqOutput:
         logits: (B, T, V); None of a summed loss.
         encoder_last_hidden_state: (B, S, D).
         loss: scalar, with labels only.
-        correct: scalar, with a summed loss only: how many targets have the highest logit of all tokens.
+        correct: scalar, of a summed loss without gradients: how many targets have the highest logit of all tokens.
     """
 
     logits: Tensor | None

@@ -185,10 +185,7 @@ class Corruption:
         sizes = np.bincount(_rows(sizes), amounts).astype(np.int64)
         if self.options.random_ratio:
             at = np.flatnonzero(fresh)
-            rows, places = _rows(sizes)[at], _places(sizes)[at]
-            replaced = _uniform(self._random(keys, _REPLACED, rows, places)) < self.options.random_ratio
-            drawn = _uniform(self._random(keys, _REPLACEMENTS, rows, places)) * len(self.ordinary)
-            noisy[at[replaced]] = self.ordinary[drawn.astype(np.int64)][replaced]
+            noisy[at] = self._replaced(keys, _rows(sizes)[at], _places(sizes)[at])
         return noisy, sizes
 
     def _spans(
@@ -216,14 +213,9 @@ class Corruption:
         counts_of_others = counts_of_words - most
         spans, others = _rows(counts_of_spans), _rows(counts_of_others)
         items = np.concatenate([spans, others])
-        random = [
-            self._random(keys, purpose, item_rows, _places(item_counts))
-            for purpose, item_rows, item_counts in (
-                (_SPANS, spans, counts_of_spans),
-                (_WORDS, others, counts_of_others),
-            )
-        ]
-        order = _shuffled(items, np.concatenate(random))
+        of_spans = self._random(keys, _SPANS, spans, _places(counts_of_spans))
+        of_others = self._random(keys, _WORDS, others, _places(counts_of_others))
+        order = _shuffled(items, np.concatenate([of_spans, of_others]))
         items_lengths = np.concatenate([lengths, np.ones(len(others), np.int64)])
         before = np.empty(len(items), np.int64)
         before[order] = _before(items_lengths[order], counts_of_spans + counts_of_others)
@@ -246,6 +238,12 @@ class Corruption:
             draws *= 2
         used = before < most[:, None]
         return np.minimum(lengths, most[:, None] - before)[used], used.sum(axis=1)
+
+    def _replaced(self, keys: np.ndarray, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """What masks at these places of examples become: themselves, or random tokens."""
+        replaced = _uniform(self._random(keys, _REPLACED, rows, places)) < self.options.random_ratio
+        drawn = _uniform(self._random(keys, _REPLACEMENTS, rows, places)) * len(self.ordinary)
+        return np.where(replaced, self.ordinary[drawn.astype(np.int64)], self.mask)
 
     def _rotated(self, keys: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """(N,) the token that comes in the place of each when some examples are rotated."""
@@ -290,7 +288,7 @@ def _cumulated_poisson(mean: float) -> np.ndarray:
 
 def _part(share: float, counts: np.ndarray) -> np.ndarray:
     """A share of whole numbers, rounded to the nearest, halves up."""
-    # What is off by a rounding error, such as 0.3 * 5, counts as a half.
+    # What a float has just below a half, such as 0.29 * 50 = 14.499999999999998, counts as a half.
     return np.floor(np.round(share * counts, 9) + 0.5).astype(np.int64)
 
 

@@ -55,7 +55,7 @@ class StreamedExamples(Protocol):
         name: where they are.
         bins: the numbers of the files of each bin. A bin's files can be read in any order, and no optimizer step has
             examples of two bins.
-        counts: examples of each bin; None where nobody knows.
+        counts: examples of each bin, as far as `--n_train` allows; None where nobody knows.
         identity: see `utils.data.batches.Examples`.
     """
 
@@ -86,8 +86,8 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
     process reads all examples and encodes its share. So an epoch's order depends on (seed, epoch) alone, the examples
     of a step do not depend on how it is cut into micro-batches and processes, each example is seen once an epoch, and
     all processes have equally many steps, of the same bins. Where there are several bins, each has as many steps as it
-    needs, and which comes when is drawn at random. Files are read in another order in every epoch, unless `--n_train`
-    takes the first examples.
+    needs, the last of them smaller if need be, and which comes when is drawn at random. Files are read in another order
+    in every epoch, unless `--n_train` takes the first examples.
 
     Yields:
         A cursor, which says where the step's window begins, and the step's micro-batches. Where the data cannot be read
@@ -186,7 +186,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
     def _room(self, reader: Reader, steps: int) -> int:
         """How many examples so many steps of a bin have, as far as `--n_train` allows."""
         size, limit = steps * self.examples_per_step, self.options.n_train
-        return size if limit < 0 else min(size, limit - reader.count)
+        return size if limit < 0 or self.examples.counts is not None else min(size, limit - reader.count)
 
     def _order(self, records: Sequence[Any]) -> TrainOrder:
         # As coarse as padding is, so that examples of one length come together in another way in every epoch.

@@ -80,7 +80,7 @@ def rows_of(files: int, split: str = "train") -> list[tuple[list[int], int]]:
 def stream_of(files: int = 2, limit: int = -1, **given: Any) -> TrainStream:
     places = {name: given.pop(name) for name in ("rank", "world_size", "cursor", "start", "seed") if name in given}
     shards = StreamedShards(manifest_of(files), corruption(), limit)
-    return TrainStream(shards, collate, DataOptions(**given), **{"seed": 7, **places})
+    return TrainStream(shards, collate, DataOptions(n_train=limit, **given), **{"seed": 7, **places})
 
 
 def epoch_of(epoch: int = 0, **given: Any) -> Steps:
