@@ -1,13 +1,15 @@
 """Documents of raw text: files of several kinds, cut into pieces that any process can read alone.
 
 A text file holds documents with empty lines between them, a paragraph a line. A line of a JSON Lines file, or a row of
-a Parquet file, holds one document in a field. White space within a paragraph counts as one space.
+a Parquet file, holds one document in a field: empty lines stand between its paragraphs, as in books, whose lines are
+short; where there are none, each line is a paragraph. White space within a paragraph counts as one space.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -23,6 +25,7 @@ from utils.errors import brief
 KINDS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
 PIECE = 1 << 24  # bytes of a file that are a piece, at least
 NOT_UTF8, NOT_JSON, NEAR_EMPTY = "not UTF-8", "not JSON", "near-empty"
+_EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
 _ROWS = 64  # of a Parquet file that are in memory at once: they may be books
 
 
@@ -44,7 +47,7 @@ class Document(NamedTuple):
     """A document, or why there is none.
 
     Attributes:
-        paragraphs: its lines that are not empty, with single spaces.
+        paragraphs: those that are not empty, with single spaces.
         fault: why its text cannot be read.
     """
 
@@ -207,5 +210,6 @@ def _document(text: object, text_field: str) -> Document:
         text.encode()  # JSON can hold halves of characters
     except UnicodeError:
         return Document([], NOT_UTF8)
-    paragraphs = [" ".join(words) for line in text.split("\n") if (words := line.split())]
+    parts = _EMPTY_LINE.split(text.strip())
+    paragraphs = [" ".join(words) for part in (parts if parts[1:] else text.split("\n")) if (words := part.split())]
     return Document(paragraphs, None if paragraphs else NEAR_EMPTY)

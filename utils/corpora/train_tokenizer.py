@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 import xxhash
@@ -37,18 +38,6 @@ class Options:
             raise InputError(f"--data_dir is {self.data_dir}, --input is {' '.join(self.input)!r}: give one of them")
 
 
-class _Counted:
-    """Texts, and how many of them were taken."""
-
-    def __init__(self, texts: Iterator[str]) -> None:
-        self.texts, self.count = texts, 0
-
-    def __iter__(self) -> Iterator[str]:
-        for text in self.texts:
-            self.count += 1
-            yield text
-
-
 def sampled(files: Sequence[Path], text_field: str, megabytes: int) -> Iterator[str]:
     """Documents of files of about so many megabytes, chosen by a hash of their text; the others are only read.
 
@@ -76,16 +65,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         "Train a byte-level BPE vocabulary on the training split of a data directory, or on raw text.",
     )
     if options.data_dir is not None:
-        texts = _Counted(text for side in read_pairs(options.data_dir, "train") for text in side)
+        texts = chain(*read_pairs(options.data_dir, "train"))
         unit = f"lines of {options.data_dir}"
     else:
         start_log()
-        files = find_files("input", options.input)
-        texts = _Counted(sampled(files, options.text_field, options.max_megabytes))
+        texts = sampled(find_files("input", options.input), options.text_field, options.max_megabytes)
         unit = f"documents of {' '.join(options.input)}"
-    tokenizer = BartTokenizer.train(texts, options.vocab_size, options.min_frequency)
+    numbers = count()
+    counted = (text for text, _ in zip(texts, numbers, strict=False))
+    tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
     tokenizer.save_pretrained(options.output_dir)
-    print(f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {texts.count} {unit}")
+    print(f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {next(numbers)} {unit}")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,13 @@ def test_json_lines(tmp_path: Path) -> None:
     assert [document.fault for document in found[30:]] == faults
 
 
+def test_paragraphs_of_a_field(tmp_path: Path) -> None:
+    wrapped = "\r\n\r\nIt is a\r\nlong line.\r\n \t\r\n\r\nThe next\n one.\n\n"
+    rows = [wrapped, "One.\nTwo.\n", "\n\nOne.\nTwo.", "One.\n\n\n\nTwo."]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows))
+    assert read(tmp_path / "a.jsonl") == texts(["It is a long line.", "The next one."], *[["One.", "Two."]] * 3)
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_parquet(tmp_path: Path, kind: pa.DataType) -> None:
     values = [f"Row {number}.\n\nMore." for number in range(200)]
