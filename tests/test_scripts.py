@@ -509,8 +509,12 @@ def test_each_phase_has_a_script(pretrain: Any, tmp_path: Path) -> None:
     for script in ("run_pretraining.sh", "run_pretraining_phase2.sh"):
         _, [second] = pretrain(script=script, PHASE1_CKPT=tmp_path, RESULTS_DIR=script)
         assert (second["resume_from_checkpoint"], second["output_dir"]) == (str(tmp_path), f"{script}/phase_2")
-    (tmp_path / "work/results/bart_pyt_pretraining/phase_1").mkdir(parents=True)
-    (tmp_path / "work/results/bart_pyt_pretraining/phase_1/last.ckpt").touch()  # which is not done
+    unfinished = tmp_path / "work/results/bart_pyt_pretraining/phase_1"
+    unfinished.mkdir(parents=True)
+    (unfinished / "last.ckpt").touch()
+    assert pretrain(script="run_pretraining_phase2.sh") == (2, [])
+    (unfinished / "train_summary.json").write_text("{}")
+    os.utime(unfinished / "train_summary.json", (0, 0))  # of fewer steps, before it went on
     assert pretrain(script="run_pretraining_phase2.sh") == (2, [])
 
 
@@ -750,8 +754,9 @@ def test_an_interpreter_that_will_not_do_is_named(tmp_path: Path) -> None:
 HEADED = [
     "run_summarization.sh", "run_eval_summarization.sh", "run_training_benchmark.sh", "run_inference_benchmark.sh",
     "run_pretraining.sh", "run_pretraining_phase1.sh", "run_pretraining_phase2.sh", "run_pretraining_benchmark.sh",
-    "pretrain_small.sh", "get_data.sh", "serve.sh", "quickstart.sh", "run_tests.sh", "docker/build.sh",
-    "docker/launch.sh", "slurm/run_summarization.sbatch", "slurm/run_pretraining.sbatch", "setup_env.sh",
+    "pretrain_small.sh", "get_data.sh", "get_pretraining_data.sh", "serve.sh", "quickstart.sh", "run_tests.sh",
+    "docker/build.sh", "docker/launch.sh", "slurm/run_summarization.sbatch", "slurm/run_pretraining.sbatch",
+    "setup_env.sh",
 ]  # fmt: skip
 
 
@@ -797,6 +802,7 @@ def clone(recorded: Recorder, tmp_path: Path) -> Path:
         ("run_summarization.sh data/x", "finetune.py", {}, "venv"),
         ("run_eval_summarization.sh ckpt 8 1", "run_eval.py", {}, "venv"),
         ("get_data.sh", "utils.corpora.get_data", {}, "venv"),
+        ("get_pretraining_data.sh out", "utils.corpora.get_pretraining_data", {}, "venv"),
         ("serve.sh model", "utils.serving", {}, "venv"),
         ("run_training_benchmark.sh", "utils.benchmark", {}, "venv"),
         ("run_inference_benchmark.sh", "utils.benchmark", {}, "venv"),

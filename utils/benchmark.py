@@ -88,7 +88,10 @@ class TrainingArguments(Arguments):
 
     kind: ClassVar[str] = "training"
     cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16")
-    columns: ClassVar[dict[str, str]] = {**COLUMNS, "step_milliseconds": "step ms", "peak_memory_gb": "peak GB"}
+    columns: ClassVar[dict[str, str]] = {
+        **COLUMNS,
+        **{"step_milliseconds": "step ms", "peak_memory_gb": "peak GB", "mfu": "MFU"},
+    }
     legend: ClassVar[str] = (
         "throughput: samples per second; tokens: of sources and targets, without padding; step ms: median"
     )
@@ -127,7 +130,7 @@ class PretrainingArguments(Arguments):
 
     kind: ClassVar[str] = "pretraining"
     cpu_precisions: ClassVar[tuple[str, ...]] = TrainingArguments.cpu_precisions
-    columns: ClassVar[dict[str, str]] = {**TrainingArguments.columns, "mfu": "MFU"}
+    columns: ClassVar[dict[str, str]] = TrainingArguments.columns
     legend: ClassVar[str] = TrainingArguments.legend
 
     def command(self, row: Row) -> list[str]:
@@ -157,7 +160,7 @@ def training_figures(path: Path) -> dict[str, float]:
     # All intervals have equally many samples.
     throughput = statistics.harmonic_mean(float(row["samples_per_second"]) for row in measured)
     tokens = statistics.mean(float(row["tokens_per_second"]) / float(row["samples_per_second"]) for row in measured)
-    mfus = [float(row["mfu"]) for row in measured if row.get("mfu")]  # known of some GPUs
+    mfus = [float(row["mfu"]) for row in measured if row.get("mfu")]  # of GPUs whose peak is known
     return {
         "throughput": throughput,
         "tokens_per_second": throughput * tokens,

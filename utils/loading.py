@@ -272,7 +272,7 @@ def pretraining_model(
         stored = stored_configs(weights)[0]
         if stored is not None:
             config.vocab_size = stored.vocab_size
-            check_same_config(stored, config, weights, apart_from=DROPOUTS)
+            check_same_config(stored, config, weights, apart_from=(*DROPOUTS, "activation_dropout", "init_std"))
         model = BartForConditionalGeneration.from_pretrained(weights, config)
         logger.info("initial weights: those of %s", weights)
     fit_vocabulary(model, tokenizer)

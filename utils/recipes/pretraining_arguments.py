@@ -16,6 +16,7 @@ from utils.tasks.denoising import Denoising
 from utils.tasks.task import Task
 from utils.training.options import SCHEDULES, SCRATCH_RATE, HardwareOptions, OptimisationOptions, RunOptions
 
+DENOISING = "denoising"
 LAMB_RATE = 5e-3  # of NVIDIA's first phase, with batches of 64,000
 
 
@@ -110,7 +111,7 @@ class PretrainingOptimisation(OptimisationOptions):
 class PretrainingArguments(TrainingArguments):
     """All options of run_pretraining.py."""
 
-    task: str = fixed("denoising")
+    task: str = option(DENOISING, section="run", choices=(DENOISING,), help="what is trained")
 
     @property
     def default_rate(self) -> float:

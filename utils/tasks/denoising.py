@@ -33,10 +33,17 @@ class DenoisingOptions(ModelOptions, CorruptionOptions):
     """The options of run_pretraining.py: a whole network is trained, from random weights or from those of a run."""
 
     model_name_or_path: str = fixed(loading.SCRATCH)
+    config_path: str | None = option(
+        None,
+        section="model",
+        help=f"JSON with the architecture, and decoding options for the export; by default {loading.DEFAULT_CONFIG}",
+    )
     tokenizer: str | None = option(
         None, help="vocabulary that the shards' own must be equal to: a Hub name or directory; by default it is that"
     )
-    pre_ln: bool = option(True, help="normalise before each sublayer, not behind it, whatever the config says")
+    pre_ln: bool = option(
+        True, section="model", help="normalise before each sublayer, not behind it, whatever the config says"
+    )
     max_source_length: int | None = option(
         None, section="data", least=3, help="tokens of the longest example; by default as the shards have it"
     )
