@@ -227,9 +227,9 @@ def test_both_phases_killed_ten_times_each(ranks: int, tiny: list[str], tmp_path
                         if process.is_alive():
                             process.kill()
             done = forked.finish(processes) == [0] * ranks
-            if done and kills < 10:  # too late: once more from the beginning
+            if done and kills < 10:  # too late, since the machine has become faster: once more from the beginning
                 shutil.rmtree(output)
-                done = False
+                done, seconds = False, 0.7 * seconds
         assert same(weights(output), weights(whole[phase]))
 
 
