@@ -23,8 +23,8 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.charts import Chart, draw, histograms
 from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.inspect_shards import describe_shards, inspect_shards
-from utils.corpora.make_shards import MANIFEST
 from utils.data.line_files import SIDES, SPLITS, iter_pairs
+from utils.data.shard_format import MANIFEST
 from utils.data.tokenized import tokenise
 from utils.errors import unwritable
 from utils.files import check_output, write_json

@@ -13,9 +13,8 @@ from tabulate import tabulate
 from bart.errors import InputError
 from bart.files import read_json
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.corpora.make_shards import MANIFEST, TOKENIZER
-from utils.corpora.shard_stages import SPECIAL
 from utils.data.corruption import Corruption, CorruptionOptions
+from utils.data.shard_format import MANIFEST, SPECIAL, TOKENIZER
 
 _BARS = 40  # characters of the longest
 

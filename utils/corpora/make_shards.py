@@ -30,7 +30,6 @@ from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.documents import KINDS, Piece, find_files, pieces_of
 from utils.corpora.shard_stages import (
     HASHES_AT_ONCE,
-    SPECIAL,
     SPLITS,
     Record,
     Shard,
@@ -41,6 +40,7 @@ from utils.corpora.shard_stages import (
     make_examples,
     write_shard,
 )
+from utils.data.shard_format import FORMAT, MANIFEST, SPECIAL, TOKENIZER
 from utils.errors import RunError, brief, unwritable
 from utils.files import difference, writable_folder, write_json
 from utils.progress import progress, start_log
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from distributed import Client, LocalCluster
 
 logger = logging.getLogger("utils.corpora.make_shards")
-FORMAT = 1
-MANIFEST, TOKENIZER, WORK, OWN = "manifest.json", "tokenizer", ".work", "options.json"
+WORK, OWN = ".work", "options.json"
 MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --shards says otherwise
 CONNECT_SECONDS = 5
 Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
