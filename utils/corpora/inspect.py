@@ -6,6 +6,7 @@ ROUGE of baselines that need no training, and examples. Of shards for pretrainin
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -256,8 +257,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _show_shards(options: Options) -> None:
-    if options.picture is not None:
-        raise InputError(f"--picture {options.picture}: is of use with data directories, not with shards")
+    for field in dataclasses.fields(Options):
+        if field.name not in ("data_dir", "json") and getattr(options, field.name) != field.default:
+            raise InputError(f"--{field.name}: is of use with data directories, not with shards")
     shards = inspect_shards(options.data_dir)
     if options.json is not None:
         write_json(options.json, shards)
