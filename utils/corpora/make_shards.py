@@ -174,9 +174,9 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[Record]) -
     if (folder / MANIFEST).exists():
         found = read_json(folder / MANIFEST)
         stored = {name: found.get(name) for name in plan}
-        stored["source"] = [file | {"digest": None} for file in found["source"]["files"]]
-        own = {**plan, "source": [file | {"digest": None} for file in sources]}
-        _refuse(folder, difference(stored, own), "holds shards made otherwise")
+        of_files = found.get("source", {}).get("files", [])
+        stored["source"] = [{name: file[name] for name in ("name", "bytes", "split")} for file in of_files]
+        _refuse(folder, difference(stored, {**plan, "source": list(sources)}), "holds shards made otherwise")
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
     if folder.exists() and not folder.is_dir():
@@ -291,6 +291,13 @@ def _run(
             raise RunError(
                 f"{what}: worker processes or their scheduler have died, perhaps for want of memory "
                 f"({type(error).__name__}); the same command goes on"
+            ) from None
+        except RuntimeError as error:
+            if "deserialization of the task graph" not in str(error):
+                raise
+            raise RunError(
+                f"{what}: the scheduler or its workers cannot load this program; start them in the environment of this "
+                f"process with PYTHONPATH={Path(__file__).resolve().parents[2]}"
             ) from None
     return [read_json(record) for record in records.values()]
 

@@ -315,8 +315,9 @@ def write_shard(work: Work, shard: Shard) -> Record:
     parts = []
     for run in _runs(work):
         begin, end = np.searchsorted(run["group"].to_numpy(), (shard.group, shard.group + 1))
-        buckets = run["key"].to_numpy()[begin:end] // _WIDTH
-        low, high = np.searchsorted(buckets, (shard.first, shard.last + 1))
+        keys = run["key"].to_numpy()[begin:end]
+        low = np.searchsorted(keys, np.uint64(shard.first) * _WIDTH)
+        high = np.searchsorted(keys, np.uint64(shard.last) * _WIDTH + (_WIDTH - np.uint64(1)), side="right")
         parts.append(run.slice(begin + low, high - low))
     found = pa.concat_tables(parts).combine_chunks()
     order = np.argsort(found["key"].to_numpy(), kind="stable")[shard.skip : shard.skip + shard.examples]
