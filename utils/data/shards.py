@@ -295,7 +295,10 @@ class ShardExamples(TokenPairs):
         fixed.seed = HELD_OUT_SEED
         shards = _Shards(manifest, split, fixed, limit)
         if not shards.examples:
-            raise InputError(f"--data_dir {manifest.directory}: the {split} split has no examples")
+            raise InputError(
+                f"--data_dir {manifest.directory}: the {split} split has no examples; --val_ratio and --val_input of "
+                f"{MAKE} hold documents out"
+            )
         chunks: tuple[list[pa.ListArray], list[pa.ListArray]] = [], []
         records = iter(shards.reader())
         while some := list(islice(records, _AT_ONCE)):
