@@ -235,6 +235,11 @@ def _cluster(options: Options, folder: Path) -> Iterator[Client]:
         with client:
             if not client.scheduler_info()["workers"]:
                 logger.info("%s has no workers yet: waiting for the first", options.scheduler)
+            else:
+                try:  # a worker that cannot load a task ends, and the task waits for another
+                    client.run(load_stages)
+                except ModuleNotFoundError:
+                    raise _lacking("workers") from None
             yield client
         return
     with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
@@ -262,6 +267,16 @@ def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
         local_directory=str(folder),
         silence_logs=logging.CRITICAL,
     )
+
+
+def load_stages() -> None:
+    """Load what workers call."""
+    import utils.corpora.shard_stages  # noqa: F401
+
+
+def _lacking(who: str) -> RunError:
+    root = Path(__file__).resolve().parents[2]
+    return RunError(f"--scheduler: its {who} cannot load this program; start them as it is, with PYTHONPATH={root}")
 
 
 def recorded(function: Callable[..., Record], record: str, *arguments: object) -> None:
@@ -295,10 +310,7 @@ def _run(
         except RuntimeError as error:
             if "deserialization of the task graph" not in str(error):
                 raise
-            raise RunError(
-                f"{what}: the scheduler or its workers cannot load this program; start them in the environment of this "
-                f"process with PYTHONPATH={Path(__file__).resolve().parents[2]}"
-            ) from None
+            raise _lacking("process") from None
     return [read_json(record) for record in records.values()]
 
 

@@ -290,12 +290,22 @@ def test_a_finished_folder_is_left_alone(make: Make, tmp_path: Path, capsys: pyt
         make("out")
 
 
-def test_a_scheduler_that_lacks_the_program(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("called", "error", "lacking"),
+    [
+        ("load_stages", ModuleNotFoundError("No module named 'utils'"), "workers"),
+        # What dask's scheduler says of the first task.
+        ("hash_documents", RuntimeError("Error during deserialization of the task graph. This\noccurs"), "process"),
+    ],
+)
+def test_a_cluster_that_lacks_the_program(
+    called: str, error: Exception, lacking: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failing(*_: object) -> None:
-        raise RuntimeError("Error during deserialization of the task graph. This frequently\noccurs if ...")
+        raise error
 
-    monkeypatch.setattr(make_shards, "hash_documents", failing)
-    with pytest.raises(RunError, match=rf"cannot load this program; start them .* with PYTHONPATH={ROOT}$"):
+    monkeypatch.setattr(make_shards, called, failing)
+    with pytest.raises(RunError, match=rf"its {lacking} cannot load this program; .* with PYTHONPATH={ROOT}$"):
         make("out")
 
 
