@@ -35,7 +35,8 @@ from utils.data.batches import Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.options import DataOptions
 from utils.data.pairs import Pair, collate_pairs
-from utils.data.shards import TOKENIZER, Manifest, StreamedShards
+from utils.data.shard_format import TOKENIZER
+from utils.data.shards import Manifest, StreamedShards
 from utils.data.streaming import WINDOW, StreamLoader, TrainStream
 from utils.files import check_output, write_json
 from utils.machine import environment, process_memory_gb

@@ -3,7 +3,8 @@
 #
 #   bash scripts/get_pretraining_data.sh FOLDER [wikipedia] [cc_news] [openwebtext] [books] [--max_documents N]
 #
-# All four unless some are named; names of other sets on the Hub are taken too. A run that was killed goes on. utils.corpora.make_shards makes shards of the folder.
+# All four unless some are named; names of other sets on the Hub are taken too. A run that was killed goes on.
+# utils.corpora.make_shards makes shards of the folder.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 

@@ -73,7 +73,9 @@ make_sample_shards() { # length
     make_sample "$DATA_DIR"
     mkdir -p "$documents"
     for split in train val; do
-        awk '{ print } NR % 8 == 0 { print "" }' "$DATA_DIR/$split.source" >"$documents/$split.txt"
+        [[ ! -e $documents/$split.txt ]] || continue # shards that a killed run has begun are of this file
+        awk '{ print } NR % 8 == 0 { print "" }' "$DATA_DIR/$split.source" >"$documents/$split.part"
+        mv "$documents/$split.part" "$documents/$split.txt"
     done
     run python -m utils.corpora.make_shards --input "$documents/train.txt" --val_input "$documents/val.txt" \
         --tokenizer "$DATA_DIR/tokenizer" --output "$(shards "$1")" --sequence_length "$1"
@@ -85,7 +87,8 @@ is_done() { # phase
 }
 
 has_checkpoints() { # run's directory
-    compgen -G "$1/*.ckpt" >/dev/null
+    local found=("$1"/*.ckpt)
+    [[ -e ${found[0]} ]]
 }
 
 # Train a phase; this script ends with the last one.
@@ -94,6 +97,7 @@ train() { # phase, length, batch, learning rate, warm-up, steps, accumulation
     if (($1 == 2)) && ! has_checkpoints "$folder"; then
         weights=${PHASE1_CKPT:-$RESULTS_DIR/phase_1/last.ckpt}
         [[ -e $weights ]] || weights=${weights%/last.ckpt} # whose export may be left
+        [[ -e $weights || ! ${PHASE1_CKPT:-} ]] || fail "PHASE1_CKPT is '$PHASE1_CKPT'; no such file or folder"
         start=(--resume_from_checkpoint "$weights" --load_model_weights_only)
         # A run killed before its first checkpoint leaves files that would be taken for one to go on with.
         [[ -e $folder/train_summary.json ]] || start+=(--overwrite_output_dir)
@@ -102,7 +106,7 @@ train() { # phase, length, batch, learning rate, warm-up, steps, accumulation
     words+=("$root/run_pretraining.py"
         --data_dir "$(shards "$2")" --config_path "$CONFIG_PATH" --output_dir "$folder" --seed "${SEED:-42}"
         --gpus "$NUM_GPUS" ${precision[@]+"${precision[@]}"} "$norms" --max_source_length "$2"
-        --train_batch_size "$3" --gradient_accumulation_steps "$7" --num_workers 4
+        --train_batch_size "$3" --gradient_accumulation_steps "$7" --num_workers 1
         --lamb --learning_rate "$4" --lr_scheduler polynomial --warmup_steps "$5" --max_steps "$6"
         --weight_decay 0.1 --dropout 0.1 --attention_dropout 0.1 --gradient_clip_val 0.1
         --save_checkpoint_steps "$SAVE_CHECKPOINTS_STEPS" --log_freq "$SAVE_CHECKPOINTS_STEPS"
@@ -122,6 +126,8 @@ elif [[ ${phases[*]} == 2 ]] && ! has_checkpoints "$RESULTS_DIR/phase_2"; then
     [[ -e $summary && ! ${summary%/*}/last.ckpt -nt $summary ]] ||
         fail "phase 1 is not done: no $summary behind its last step; train it, or name its weights by PHASE1_CKPT"
 fi
+# A preset that does not exist leaves none.
+((given > 0)) || echo "0 positional values: NVIDIA's are used, which --help lists, on $NUM_GPUS GPUs"
 remaining=()
 for phase in "${phases[@]}"; do
     if is_done "$phase"; then

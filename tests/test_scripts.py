@@ -437,7 +437,7 @@ def test_every_preset_of_pretraining_is_documented() -> None:
 
 def test_pretrainings_defaults_and_fixed_flags_are_nvidias(pretrain: Any, tmp_path: Path) -> None:
     shared = {
-        **{"config_path": "configs/config.json", "seed": "42", "gpus": "8", "num_workers": "4"},
+        **{"config_path": "configs/config.json", "seed": "42", "gpus": "8", "num_workers": "1"},
         **dict.fromkeys(["bf16", "pre_ln", "lamb"]),
         **{"lr_scheduler": "polynomial", "weight_decay": "0.1", "dropout": "0.1", "attention_dropout": "0.1"},
         **{"gradient_clip_val": "0.1", "save_checkpoint_steps": "100", "log_freq": "100"},
@@ -492,6 +492,11 @@ def test_a_killed_pretraining_goes_on_and_a_phase_that_is_done_is_not_trained_ag
     assert (status, third["resume_from_checkpoint"]) == (0, "last")
     assert not {"load_model_weights_only", "overwrite_output_dir"} & third.keys()
     assert pretrain() == (0, [])
+    (results / "phase_2/train_summary.json").unlink()
+    results.rename(tmp_path / "work/[a] b")  # checkpoints are found whatever the name
+    _, [second] = pretrain(RESULTS_DIR="[a] b")
+    assert (second["output_dir"], second["resume_from_checkpoint"]) == ("[a] b/phase_2", "last")
+    (tmp_path / "work/[a] b").rename(results)
     (results / "phase_1/last.ckpt").unlink()  # its export is enough
     shutil.rmtree(results / "phase_2")
     _, [second] = pretrain(script="run_pretraining_phase2.sh")
@@ -500,12 +505,17 @@ def test_a_killed_pretraining_goes_on_and_a_phase_that_is_done_is_not_trained_ag
     assert (longer["max_steps"], longer["resume_from_checkpoint"]) == ("95041", "last")
 
 
-def test_each_phase_has_a_script(pretrain: Any, tmp_path: Path) -> None:
+def test_each_phase_has_a_script(recorded: Recorder, pretrain: Any, tmp_path: Path) -> None:
     status, [first] = pretrain(NVIDIAS, "run_pretraining_phase1.sh", PHASE1_CKPT=tmp_path)
     assert (status, first["output_dir"]) == (0, "results/bart_pyt_pretraining/phase_1")
     status, [second] = pretrain(NVIDIAS, "run_pretraining_phase2.sh")
     assert (status, second["output_dir"]) == (0, "results/bart_pyt_pretraining/phase_2")
     shutil.rmtree(tmp_path / "work/results")
+    for script in ("run_pretraining.sh", "run_pretraining_phase2.sh"):
+        done, calls = recorded(f"bash {ROOT}/scripts/{script}", tmp_path / "work", PHASE1_CKPT="gone/last.ckpt")
+        assert (done.returncode, calls) == (2, [])
+        assert done.stderr == f"{script}: error: PHASE1_CKPT is 'gone/last.ckpt'; no such file or folder\n"
+        assert "0 positional values: NVIDIA's are used, which --help lists, on 8 GPUs\n" in done.stdout
     for script in ("run_pretraining.sh", "run_pretraining_phase2.sh"):
         _, [second] = pretrain(script=script, PHASE1_CKPT=tmp_path, RESULTS_DIR=script)
         assert (second["resume_from_checkpoint"], second["output_dir"]) == (str(tmp_path), f"{script}/phase_2")
@@ -562,6 +572,13 @@ def test_the_smoke_preset_of_pretraining_makes_all_it_needs(recorded: Recorder, 
         assert (args["data_dir"], args["gpus"]) == (f"data/sample/pretrain_lddl_{length}", "0")
     shutil.rmtree(clone / "results")
     assert recorded.succeed(command, clone) == [first, second]
+    # Texts that are there are not written again: shards of them that a killed run has begun would be refused.
+    os.utime(clone / documents / "train.txt", (1, 1))
+    (clone / "data/sample/pretrain_lddl_128/manifest.json").unlink()
+    shutil.rmtree(clone / "results")
+    assert recorded.succeed(command, clone) == [shards[0], first, second]
+    assert (clone / documents / "train.txt").stat().st_mtime == 1
+    assert {path.name for path in (clone / documents).iterdir()} == {"train.txt", "val.txt"}
 
 
 def test_the_small_pretraining_goes_from_texts_to_an_export(recorded: Recorder, tmp_path: Path) -> None:

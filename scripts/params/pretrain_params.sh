@@ -24,5 +24,5 @@ cpu_smoke() {
 
 # An hour on two CPU cores, for scripts/pretrain_small.sh: a model of 10 M parameters.
 cpu_small() {
-    echo 32 8 1e-2 5e-3 fp32 true 0 60 15 1200 300 50 1 1 configs/config_small.json --num_workers 1
+    echo 32 8 1e-2 5e-3 fp32 true 0 60 15 1200 300 50 1 1 configs/config_small.json
 }

@@ -56,16 +56,21 @@ class Options:
     )
     max_documents: int | None = option(None, least=1, metavar="N", help="take the first N documents of each set")
 
+    def __post_init__(self) -> None:
+        for name in self.sets:
+            if name not in SETS and not ("/" in name and HUB_NAME.fullmatch(name)):
+                raise InputError(
+                    f"{name!r} is no set; sets are {', '.join(SETS)}, and NAME[:CONFIG][@REVISION] of the Hub"
+                )
+
 
 def get_set(name: str, options: Options) -> None:
     """Fetch a set, or what is missing of it.
 
     Raises:
-        InputError: there is no such set, or it cannot be reached; the folder holds something else.
+        InputError: it cannot be reached, or is not on the Hub; the folder holds something else.
         RunError: the connection is lost, or the disk is full.
     """
-    if name not in SETS and not ("/" in name and HUB_NAME.fullmatch(name)):
-        raise InputError(f"{name!r} is no set; sets are {', '.join(SETS)}, and NAME[:CONFIG][@REVISION] of the Hub")
     folder = options.folder / name.replace("/", "-").replace(":", "-")
     facts = {"set": name, "text_field": options.text_field, "max_documents": options.max_documents}
     begun = _facts_in(folder, facts)
@@ -80,6 +85,8 @@ def get_set(name: str, options: Options) -> None:
     try:
         writable_folder("FOLDER", folder)
         with FileLock(folder / ".lock", timeout=0):
+            for leftover in folder.glob(".*.tmp"):  # of a process that was killed
+                leftover.unlink()
             write_json(folder / BEGUN, {**facts, "from": found})
             count = _fetch(rows, folder, name, options.max_documents)
             write_json(folder / PROVENANCE, {**facts, "from": found, "documents": count})

@@ -6,6 +6,7 @@ ROUGE of baselines that need no training, and examples. Of shards for pretrainin
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.charts import Chart, draw, histograms
 from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.inspect_shards import describe_shards, inspect_shards
-from utils.corpora.make_shards import MANIFEST
 from utils.data.line_files import SIDES, SPLITS, iter_pairs
+from utils.data.shard_format import MANIFEST
 from utils.data.tokenized import tokenise
 from utils.errors import unwritable
 from utils.files import check_output, write_json
@@ -256,8 +257,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _show_shards(options: Options) -> None:
-    if options.picture is not None:
-        raise InputError(f"--picture {options.picture}: is of use with data directories, not with shards")
+    for field in dataclasses.fields(Options):
+        if field.name not in ("data_dir", "json") and getattr(options, field.name) != field.default:
+            raise InputError(f"--{field.name}: is of use with data directories, not with shards")
     shards = inspect_shards(options.data_dir)
     if options.json is not None:
         write_json(options.json, shards)

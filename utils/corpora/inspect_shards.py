@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyarrow import parquet
 from tabulate import tabulate
 
-from bart.errors import InputError
-from bart.files import read_json
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.corpora.make_shards import MANIFEST, TOKENIZER
-from utils.corpora.shard_stages import SPECIAL
 from utils.data.corruption import Corruption, CorruptionOptions
+from utils.data.shard_format import SPECIAL, TOKENIZER
+from utils.data.shards import Manifest, ShardReader
 
 _BARS = 40  # characters of the longest
 
@@ -24,9 +21,11 @@ def inspect_shards(folder: Path) -> dict[str, Any]:
     """Figures of the manifest and, since any file of a bin is a random part of it, lengths from the first of each.
 
     Raises:
-        InputError: a file is missing or damaged.
+        InputError: a file is missing or cut off.
+        RunError: it is damaged.
     """
-    manifest = read_json(folder / MANIFEST)
+    read = Manifest.read(folder)
+    manifest = read.values
     facts = {name: manifest[name] for name in ("sequence_length", "vocab_size", "seed", "documents", "source")}
     facts |= {"shard_dir": str(folder), "bins": []}
     for split, files in manifest["splits"].items():
@@ -34,11 +33,8 @@ def inspect_shards(folder: Path) -> dict[str, Any]:
             of_bin = [file for file in files if file["bin"] == longest]
             if not of_bin:
                 continue
-            path = folder / of_bin[0]["file"]
-            try:
-                rows = parquet.read_table(path).to_pylist()
-            except Exception as error:  # whatever pyarrow raises
-                raise InputError(f"{path}: cannot be read as a shard ({error})") from None
+            first = next(shard for shard in read.splits[split] if shard.bin == longest)
+            rows = list(ShardReader(folder, [first]))
             examples, tokens = (sum(file[unit] for file in of_bin) for unit in ("examples", "tokens"))
             facts["bins"].append(
                 {
@@ -48,15 +44,14 @@ def inspect_shards(folder: Path) -> dict[str, Any]:
                     "examples": examples,
                     "tokens": tokens,
                     "filled": (tokens + SPECIAL * examples) / (longest * examples),
-                    "sentences": float(np.mean([len(row["sentences"]) for row in rows])),
-                    "lengths": np.percentile([len(row["ids"]) + SPECIAL for row in rows], (5, 50, 95)).tolist(),
+                    "sentences": float(np.mean([len(row.sentences) for row in rows])),
+                    "lengths": np.percentile([len(row.ids) + SPECIAL for row in rows], (5, 50, 95)).tolist(),
                 }
             )
     tokenizer = BartTokenizer.from_pretrained(folder / TOKENIZER)
-    ends = np.cumsum(rows[0]["sentences"])[:-1]  # the last bin's file, of the split that is last
-    facts["example"] = tokenizer.batch_decode([part.tolist() for part in np.split(np.array(rows[0]["ids"]), ends)])
+    _, ids, sentences = rows[0]  # the last bin's file, of the split that is last
+    facts["example"] = tokenizer.batch_decode([part.tolist() for part in np.split(ids, np.cumsum(sentences)[:-1])])
     noise = Corruption(CorruptionOptions(), tokenizer, seed=0)
-    ids, sentences = (np.array(rows[0][name]) for name in ("ids", "sentences"))
     facts["corrupted"] = tokenizer.decode(noise([ids], [sentences], 0, [0])[0][1:-1])
     return facts
 

@@ -30,7 +30,6 @@ from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.documents import KINDS, Piece, find_files, pieces_of
 from utils.corpora.shard_stages import (
     HASHES_AT_ONCE,
-    SPECIAL,
     SPLITS,
     Record,
     Shard,
@@ -41,6 +40,7 @@ from utils.corpora.shard_stages import (
     make_examples,
     write_shard,
 )
+from utils.data.shard_format import FORMAT, MANIFEST, SPECIAL, TOKENIZER
 from utils.errors import RunError, brief, unwritable
 from utils.files import difference, writable_folder, write_json
 from utils.progress import progress, start_log
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from distributed import Client, LocalCluster
 
 logger = logging.getLogger("utils.corpora.make_shards")
-FORMAT = 1
-MANIFEST, TOKENIZER, WORK, OWN = "manifest.json", "tokenizer", ".work", "options.json"
+WORK, OWN = ".work", "options.json"
 MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --shards says otherwise
 CONNECT_SECONDS = 5
 Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
@@ -175,9 +174,9 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[Record]) -
     if (folder / MANIFEST).exists():
         found = read_json(folder / MANIFEST)
         stored = {name: found.get(name) for name in plan}
-        stored["source"] = [file | {"digest": None} for file in found["source"]["files"]]
-        own = {**plan, "source": [file | {"digest": None} for file in sources]}
-        _refuse(folder, difference(stored, own), "holds shards made otherwise")
+        of_files = found.get("source", {}).get("files", [])
+        stored["source"] = [{name: file[name] for name in ("name", "bytes", "split")} for file in of_files]
+        _refuse(folder, difference(stored, {**plan, "source": list(sources)}), "holds shards made otherwise")
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
     if folder.exists() and not folder.is_dir():
@@ -236,6 +235,11 @@ def _cluster(options: Options, folder: Path) -> Iterator[Client]:
         with client:
             if not client.scheduler_info()["workers"]:
                 logger.info("%s has no workers yet: waiting for the first", options.scheduler)
+            else:
+                try:  # a worker that cannot load a task ends, and the task waits for another
+                    client.run(load_stages)
+                except ModuleNotFoundError:
+                    raise _lacking("workers") from None
             yield client
         return
     with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
@@ -263,6 +267,16 @@ def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
         local_directory=str(folder),
         silence_logs=logging.CRITICAL,
     )
+
+
+def load_stages() -> None:
+    """Load what workers call."""
+    import utils.corpora.shard_stages  # noqa: F401
+
+
+def _lacking(who: str) -> RunError:
+    root = Path(__file__).resolve().parents[2]
+    return RunError(f"--scheduler: its {who} cannot load this program; start them as it is, with PYTHONPATH={root}")
 
 
 def recorded(function: Callable[..., Record], record: str, *arguments: object) -> None:
@@ -293,6 +307,10 @@ def _run(
                 f"{what}: worker processes or their scheduler have died, perhaps for want of memory "
                 f"({type(error).__name__}); the same command goes on"
             ) from None
+        except RuntimeError as error:
+            if "deserialization of the task graph" not in str(error):
+                raise
+            raise _lacking("process") from None
     return [read_json(record) for record in records.values()]
 
 

@@ -33,6 +33,7 @@ from tokenizers import Tokenizer
 
 from bart.files import replacing
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
+from utils.data.shard_format import SPECIAL, TOKENIZER
 from utils.sentences import sentence_parts
 
 SPLITS = ("train", "val")
@@ -43,7 +44,6 @@ ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
 REPEATED = "repeated"
-SPECIAL = 2  # tokens <s> and </s>, which shards do not hold
 Record = dict[str, Any]
 
 
@@ -214,7 +214,7 @@ def _numbers_between(work: Work, first: int, end: int) -> set[int]:
 
 @lru_cache(maxsize=1)
 def _tokenizer(folder: str, vocabulary: str) -> Tokenizer:
-    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer" / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(Path(folder) / TOKENIZER / "tokenizer.json"))
     # A text that holds "<mask>" must not become the token.
     tokenizer.encode_special_tokens = True
     return tokenizer
@@ -315,8 +315,9 @@ def write_shard(work: Work, shard: Shard) -> Record:
     parts = []
     for run in _runs(work):
         begin, end = np.searchsorted(run["group"].to_numpy(), (shard.group, shard.group + 1))
-        buckets = run["key"].to_numpy()[begin:end] // _WIDTH
-        low, high = np.searchsorted(buckets, (shard.first, shard.last + 1))
+        keys = run["key"].to_numpy()[begin:end]
+        low = np.searchsorted(keys, np.uint64(shard.first) * _WIDTH)
+        high = np.searchsorted(keys, np.uint64(shard.last) * _WIDTH + (_WIDTH - np.uint64(1)), side="right")
         parts.append(run.slice(begin + low, high - low))
     found = pa.concat_tables(parts).combine_chunks()
     order = np.argsort(found["key"].to_numpy(), kind="stable")[shard.skip : shard.skip + shard.examples]

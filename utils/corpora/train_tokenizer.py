@@ -69,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         unit = f"lines of {options.data_dir}"
     else:
         start_log()
-        texts = sampled(find_files("input", options.input), options.text_field, options.max_megabytes)
-        unit = f"documents of {' '.join(options.input)}"
+        files = find_files("input", options.input)
+        texts = sampled(files, options.text_field, options.max_megabytes)
+        unit = f"documents of {len(files)} files"
     numbers = count()
     counted = (text for text, _ in zip(texts, numbers, strict=False))
     tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)

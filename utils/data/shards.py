@@ -24,11 +24,10 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.corruption import Corruption
 from utils.data.pairs import Pair, TokenPairs
+from utils.data.shard_format import FORMAT, MANIFEST, SPECIAL, TOKENIZER
 from utils.data.tokenized import TokenizedTexts
 from utils.errors import RunError, brief
 
-FORMAT = 1
-MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 MAKE = "python -m utils.corpora.make_shards"
 HELD_OUT_SEED = 0  # of the noise that validation measures by
 _AT_ONCE = 512  # held-out examples that are corrupted together
@@ -278,7 +277,7 @@ class StreamedShards(_Shards):
         return self.examples
 
     def estimated_lengths(self, record: ShardRow) -> list[int]:
-        return [len(record.ids) + 2]
+        return [len(record.ids) + SPECIAL]
 
 
 class ShardExamples(TokenPairs):
@@ -296,7 +295,10 @@ class ShardExamples(TokenPairs):
         fixed.seed = HELD_OUT_SEED
         shards = _Shards(manifest, split, fixed, limit)
         if not shards.examples:
-            raise InputError(f"--data_dir {manifest.directory}: the {split} split has no examples")
+            raise InputError(
+                f"--data_dir {manifest.directory}: the {split} split has no examples; --val_ratio and --val_input of "
+                f"{MAKE} hold documents out"
+            )
         chunks: tuple[list[pa.ListArray], list[pa.ListArray]] = [], []
         records = iter(shards.reader())
         while some := list(islice(records, _AT_ONCE)):

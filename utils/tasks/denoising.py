@@ -22,7 +22,8 @@ from utils.data.batches import Batch, Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.options import DataOptions
 from utils.data.pairs import collate_pairs
-from utils.data.shards import TOKENIZER, Manifest, ShardExamples, StreamedShards
+from utils.data.shard_format import TOKENIZER
+from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.loading import ModelOptions, check_lengths
 from utils.tasks.task import Task
 from utils.tasks.text_to_text import summed_loss

@@ -101,6 +101,8 @@ def test_a_run_goes_on_with_the_same_commit(
     assert texts_in(tmp_path / "books") == expected(ROWS)
     first = tmp_path / "books/00000-of-00003.parquet"
     before = first.stat().st_mtime_ns
+    leftover = tmp_path / "books/.00001-of-00003.parquet.host.123.tmp"  # of a run that was killed
+    leftover.touch()
     # The branch moves, and what it was stays under its commit.
     of_books = server.repositories["sedthh/gutenberg_english"]
     of_books[commit_of("main")] = of_books.pop("main")
@@ -108,6 +110,7 @@ def test_a_run_goes_on_with_the_same_commit(
     assert run(tmp_path, "books")["books"]["from"].endswith(commit_of("main"))
     assert texts_in(tmp_path / "books") == expected(FILES * ROWS)
     assert first.stat().st_mtime_ns == before
+    assert not leftover.exists()
     server.repositories.clear()
     capsys.readouterr()
     run(tmp_path, "books")
@@ -142,3 +145,9 @@ def test_bad_input(words: list[str], message: str, server: HubServer, tmp_path: 
     (tmp_path / "taken-files/x").touch()
     with pytest.raises(InputError, match=message):
         run(tmp_path, *words)
+
+
+def test_a_wrong_name_is_found_before_anything_is_fetched(server: HubServer, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'wikipeda' is no set"):
+        run(tmp_path, "books", "wikipeda")
+    assert not (tmp_path / "books").exists()

@@ -26,6 +26,7 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.corpora import documents, inspect, make_shards, shard_stages
 from utils.corpora.shard_stages import pack
+from utils.errors import RunError
 from utils.sentences import split_sentences
 
 ROOT = Path(__file__).parents[3]
@@ -284,6 +285,28 @@ def test_a_finished_folder_is_left_alone(make: Make, tmp_path: Path, capsys: pyt
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     with pytest.raises(InputError, match="holds shards made otherwise .its seed is 42, this run's is 1.: name another"):
         make("out", "--seed", 1)
+    (tmp_path / "out/manifest.json").write_text("{}")  # of another program
+    with pytest.raises(InputError, match="holds shards made otherwise .its format is None, this run's is 1.: name"):
+        make("out")
+
+
+@pytest.mark.parametrize(
+    ("called", "error", "lacking"),
+    [
+        ("load_stages", ModuleNotFoundError("No module named 'utils'"), "workers"),
+        # What dask's scheduler says of the first task.
+        ("hash_documents", RuntimeError("Error during deserialization of the task graph. This\noccurs"), "process"),
+    ],
+)
+def test_a_cluster_that_lacks_the_program(
+    called: str, error: Exception, lacking: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(make_shards, called, failing)
+    with pytest.raises(RunError, match=rf"its {lacking} cannot load this program; .* with PYTHONPATH={ROOT}$"):
+        make("out")
 
 
 def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,8 +376,14 @@ def test_inspect_shows_shards(make: Make, tmp_path: Path, capsys: pytest.Capture
     assert f"{manifest['documents']['kept']} documents of 2 files; left out: none" in text
     assert "".join(facts["example"]).count(".") >= len(facts["example"]) - 1
     assert "<mask>" in facts["corrupted"] and facts["corrupted"].strip() in text
+    for option, value in (("--max_source_length", "64"), ("--picture", str(tmp_path / "lengths.png"))):
+        with pytest.raises(InputError, match=f"{option}: is of use with data directories, not with shards"):
+            inspect.main([str(tmp_path / "out"), option, value])
     (tmp_path / "out/train/48-00000.parquet").write_bytes(b"")
-    with pytest.raises(InputError, match="train/48-00000.parquet: cannot be read as a shard"):
+    with pytest.raises(InputError, match="train/48-00000.parquet: the shard is cut off or damaged"):
+        inspect.main([str(tmp_path / "out")])
+    (tmp_path / "out/manifest.json").write_text("{}")
+    with pytest.raises(InputError, match="manifest.json: not a manifest of shards"):
         inspect.main([str(tmp_path / "out")])
 
 

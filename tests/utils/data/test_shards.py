@@ -399,4 +399,7 @@ def test_a_shard_that_breaks_off_while_it_is_read_ends_a_run_in_one_line(made: P
 def test_a_split_without_held_out_examples(made: Path) -> None:
     with pytest.raises(InputError) as error:
         ShardExamples(Manifest.read(made), "test", corruption())
-    assert str(error.value) == f"--data_dir {made}: the test split has no examples"
+    assert str(error.value) == (
+        f"--data_dir {made}: the test split has no examples; --val_ratio and --val_input of "
+        "python -m utils.corpora.make_shards hold documents out"
+    )
