@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
+from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading
@@ -124,6 +125,7 @@ class Denoising(Task[DenoisingOptions]):
 
     def resumed_model(self, checkpoint: Path) -> BartForConditionalGeneration:
         model, _ = loading.resumed_model(self.options, checkpoint)
+        loading.fit_vocabulary(model, self.tokenizer)
         return model
 
     def trained_model(
@@ -159,3 +161,10 @@ class Denoising(Task[DenoisingOptions]):
         loss, targets, correct = sums
         mean = loss / targets
         return {"loss": mean, "accuracy": correct / targets, "perplexity": math.exp(min(mean, 700))}
+
+    # ---- Prediction
+
+    def _unscored(self, *_: Any) -> NoReturn:
+        raise InputError("denoising predicts nothing: its figures are those of validation")
+
+    predict = score = row = settings = _unscored
