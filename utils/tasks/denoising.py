@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -65,7 +66,7 @@ class DenoisingOptions(ModelOptions, CorruptionOptions):
         super().__post_init__()
         CorruptionOptions.__post_init__(self)
 
-    def config(self) -> Any:
+    def config(self) -> BartConfig:
         config = super().config()
         config.pre_ln = self.pre_ln
         return config
@@ -102,9 +103,7 @@ class Denoising(Task[DenoisingOptions]):
 
     @cached_property
     def corruption(self) -> Corruption:
-        names = [field.name for field in dataclasses.fields(CorruptionOptions)]
-        options = CorruptionOptions(**{name: getattr(self.options, name) for name in names})
-        return Corruption(options, self.tokenizer, self.seed)
+        return Corruption(self.options, self.tokenizer, self.seed)
 
     def read(self, split: str, for_scoring: bool = False) -> str:
         """The split's name: the manifest is read, and its files are checked, when the task is made."""
