@@ -31,7 +31,7 @@ def chunked_cross_entropy(
 
     Returns:
         The loss summed over the targets, in fp32 (fp64 of fp64 states); and, where no gradients are wanted, the number
-        of targets that have the highest logit of their row, otherwise 0. Both are scalars.
+        of targets that are the arg-max of their row, otherwise 0. Both are scalars.
     """
     if states.device.type == "cpu":  # on a GPU, counting the targets would wait for the device
         places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
@@ -75,7 +75,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     of_targets += label_smoothing * logs.mean(1, keepdim=True)
                 losses -= of_targets.where(counts, 0).sum()
                 if not any(with_gradients):
-                    correct += ((logs.gather(1, targets) == logs.amax(1, keepdim=True)) & counts).sum()
+                    correct += ((logs.argmax(1, keepdim=True) == targets) & counts).sum()
                     continue
                 # The gradient by the logits: the probabilities less the smoothed targets.
                 gradient = logs.exp_()
@@ -88,16 +88,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 if of_weight is not None:
                     of_weight += gradient.t() @ (chunk * kept)
         ctx.save_for_backward(of_states, of_weight)
-        ctx.weight_dtype = weight.dtype
+        ctx.dtypes = states.dtype, weight.dtype
         ctx.mark_non_differentiable(correct)
         return losses, correct
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        of_states, of_weight = ctx.saved_tensors
-        if of_states is not None:
-            of_states = of_states * of_loss.to(of_states.dtype)
-        if of_weight is not None:
-            of_weight = (of_weight * of_loss).to(ctx.weight_dtype)
-        return of_states, of_weight, None, None, None, None
+        # As a vector of one, so that halves are multiplied in fp32: what loss scaling multiplies by may exceed fp16.
+        gradients = (
+            None if gradient is None else (gradient * of_loss[None]).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        return *gradients, None, None, None, None

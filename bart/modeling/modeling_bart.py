@@ -44,7 +44,7 @@ class Seq2SeqOutput:
         logits: (B, T, V); None of a summed loss.
         encoder_last_hidden_state: (B, S, D).
         loss: scalar, with labels only.
-        correct: scalar, of a summed loss without gradients: how many targets have the highest logit of all tokens.
+        correct: scalar, of a summed loss without gradients: how many targets are the arg-max of their logits.
     """
 
     logits: Tensor | None
@@ -179,8 +179,8 @@ class BartForConditionalGeneration(nn.Module):
 
         Raises:
             InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs, or
-                they are no tensors, targets are not as many as sources, or a sequence has more tokens than the model
-                has positions.
+                they are no tensors, targets are not as many as sources, labels of a summed loss are not as many as
+                decoder_input_ids, or a sequence has more tokens than the model has positions.
         """
         check_tensors(
             input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids, labels=labels
@@ -197,6 +197,11 @@ class BartForConditionalGeneration(nn.Module):
                 raise InputError("forward() needs decoder_input_ids or labels, and got neither")
             config = self.config
             decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+        if summed_loss and (labels is None or labels.shape != decoder_input_ids.shape):
+            shape = None if labels is None else tuple(labels.shape)
+            raise InputError(
+                f"labels are {shape}; allowed with summed_loss: {tuple(decoder_input_ids.shape)}, as decoder_input_ids"
+            )
         hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )

@@ -25,7 +25,7 @@ class TrainingArguments(ABC):
     """All options, in the parts that need them. Defaults that depend on other options are filled in.
 
     Attributes:
-        task: what is trained, as `find_task` names it.
+        task: the name, or the file, of what is trained.
         task_options: an `Options` of the task.
     """
 

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading
@@ -65,7 +67,7 @@ class DenoisingOptions(ModelOptions, CorruptionOptions):
         super().__post_init__()
         CorruptionOptions.__post_init__(self)
 
-    def config(self) -> Any:
+    def config(self) -> BartConfig:
         config = super().config()
         config.pre_ln = self.pre_ln
         return config
@@ -102,9 +104,7 @@ class Denoising(Task[DenoisingOptions]):
 
     @cached_property
     def corruption(self) -> Corruption:
-        names = [field.name for field in dataclasses.fields(CorruptionOptions)]
-        options = CorruptionOptions(**{name: getattr(self.options, name) for name in names})
-        return Corruption(options, self.tokenizer, self.seed)
+        return Corruption(self.options, self.tokenizer, self.seed)
 
     def read(self, split: str, for_scoring: bool = False) -> str:
         """The split's name: the manifest is read, and its files are checked, when the task is made."""
@@ -125,6 +125,7 @@ class Denoising(Task[DenoisingOptions]):
 
     def resumed_model(self, checkpoint: Path) -> BartForConditionalGeneration:
         model, _ = loading.resumed_model(self.options, checkpoint)
+        loading.fit_vocabulary(model, self.tokenizer)
         return model
 
     def trained_model(
@@ -160,3 +161,10 @@ class Denoising(Task[DenoisingOptions]):
         loss, targets, correct = sums
         mean = loss / targets
         return {"loss": mean, "accuracy": correct / targets, "perplexity": math.exp(min(mean, 700))}
+
+    # ---- Prediction
+
+    def _unscored(self, *_: Any) -> NoReturn:
+        raise InputError("denoising predicts nothing: its figures are those of validation")
+
+    predict = score = row = settings = _unscored

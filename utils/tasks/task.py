@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from torch import Tensor, nn
 
-from bart.errors import InputError
 from utils.data.batches import Batch, Examples, Inputs
 from utils.data.options import DataOptions
 from utils.data.streaming import StreamedExamples
@@ -155,8 +154,9 @@ class Task(ABC, Generic[Options]):
     def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
         """The loss and all `figures` of a split, from the sum of what `validate` gave for its batches."""
 
-    # ---- Prediction, of tasks that are scored; the others have none of these methods
+    # ---- Prediction
 
+    @abstractmethod
     def predict(
         self, model: nn.Module, examples: Examples, numbers: Sequence[int], batch_size: int, clock: Clock
     ) -> Iterator[tuple[int, Prediction]]:
@@ -166,8 +166,8 @@ class Task(ABC, Generic[Options]):
             clock: gets the seconds of the parts "encode" and "detokenise", and is "paused" while what is computed is no
                 part of a prediction, such as the loss.
         """
-        raise self._unscored()
 
+    @abstractmethod
     def score(
         self, raw: Any, predictions: Sequence[Prediction]
     ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
@@ -179,15 +179,11 @@ class Task(ABC, Generic[Options]):
         Args:
             raw: what `read` gave.
         """
-        raise self._unscored()
 
+    @abstractmethod
     def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
         """What `<split>_articles.jsonl` says of an example, apart from its figures."""
-        raise self._unscored()
 
+    @abstractmethod
     def settings(self, model: nn.Module) -> dict[str, Any]:
         """All settings that bear on predictions, as JSON; they are stored with the scores."""
-        raise self._unscored()
-
-    def _unscored(self) -> InputError:
-        return InputError(f"the task {type(self).__name__} predicts nothing: its figures are those of validation")

@@ -338,7 +338,7 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
 
 
 def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smoothing: float = 0.0) -> Seq2SeqOutput:
-    """`smoothed_loss` of what `collate_pairs` makes, and the number of targets that have the highest logit."""
+    """`smoothed_loss` of what `collate_pairs` makes, and the number of targets that are the arg-max."""
     return model(
         batch["input_ids"],
         batch["attention_mask"],

@@ -208,7 +208,7 @@ def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
 def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Path) -> dict[str, Any]:
     """The content of train_summary.json: steps and epochs of the whole run, times and speeds since it was last started.
 
-    What was not measured is left out: epochs of a stream, or speeds of a resumed run with no step left.
+    What is not known is left out: epochs of a stream of texts, or speeds of a resumed run with no step left.
 
     Args:
         metric: what makes a checkpoint the best one.

@@ -58,7 +58,7 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, step: list[Batch], step_idx: int) -> Tensor:
         """One optimizer step of this process's micro-batches. Nothing in it waits for the device."""
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
-        if self.trainer.global_step >= self.total_steps * (1 - self.plan.optimisation.dropout_off_ratio):
+        if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
             turn_dropout_off(self.model)
         counts = [self.task.count(batch.inputs) for batch in step if batch.counts]
         targets = self._summed(sum(counts, torch.zeros((), dtype=torch.long, device=self.device)))

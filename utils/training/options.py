@@ -124,14 +124,14 @@ class OptimisationOptions:
         None, above=0, help="added to the root of the second moment by adamw and lamb; by default 1e-8, of lamb 1e-6"
     )
     nvlamb: bool = option(False, help="let lamb scale the steps of biases and norms too, which have no weight decay")
-    dropout_off_ratio: float = option(0.0, least=0, most=1, help="share of the run's last steps without any dropout")
+    dropout_off_ratio: float = option(0.0, least=0, most=1, help="share of the run's last steps without dropout")
 
     def __post_init__(self) -> None:
         if self.max_steps == 0:
             raise InputError("--max_steps is 0; allowed: -1, or at least 1")
         if self.nvlamb and self.optimizer not in ("lamb", "fused_lamb"):
             raise InputError(f"--nvlamb is about --optimizer lamb; --optimizer is {self.optimizer}")
-        if self.adam_epsilon is not None and self.optimizer in ("sgd", "adafactor"):
+        if self.adam_epsilon != type(self).adam_epsilon and self.optimizer in ("sgd", "adafactor"):
             raise InputError(f"--adam_epsilon is about adamw and lamb; --optimizer is {self.optimizer}")
         if self.lr_scheduler == "polynomial" and (self.learning_rate or FINE_TUNING_RATE) <= POLYNOMIAL_END:
             raise InputError(

@@ -78,6 +78,24 @@ def test_gradients_only_of_what_is_trained() -> None:
         torch.testing.assert_close(gradient, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [1 / 3, 1e5])
+def test_halves_are_scaled_in_fp32(dtype: torch.dtype, factor: float) -> None:
+    """By what neither kind can hold: a loss scale over the number of targets."""
+    states, weight, bias, labels = (t.detach().to(dtype) if t.is_floating_point() else t for t in made_up())
+    given = [tensor.mul(1e-3).requires_grad_() for tensor in (states, weight)]
+    value, _ = chunked_cross_entropy(*given, bias, labels)
+    [plain] = torch.autograd.grad(value, given[0], retain_graph=True)
+    [scaled] = torch.autograd.grad(value, given[0], torch.tensor(factor))
+    assert scaled.isfinite().all() and torch.equal(scaled, (plain.float() * torch.tensor([factor])).to(dtype))
+
+
+def test_of_equal_logits_one_is_right() -> None:
+    """Halves are often equal, and would otherwise be counted twice."""
+    states, weight, bias = torch.ones(6, 2), torch.ones(6, 2), torch.zeros(1, 6)
+    assert chunked_cross_entropy(states, weight, bias, torch.arange(6))[1] == 1
+
+
 def test_no_targets_at_all() -> None:
     states, weight, bias, labels = made_up()
     value, correct = chunked_cross_entropy(states, weight, bias, torch.full_like(labels, loss.IGNORE_INDEX))

@@ -112,6 +112,14 @@ def test_more_tokens_than_positions_is_an_error_that_names_both_numbers() -> Non
             {"encoder_outputs": torch.ones(2, 3, 16), "decoder_input_ids": torch.full((1, 4), 5)},
             r"decoder_input_ids are \(1, 4\); allowed: \(2, ",
         ),
+        (
+            {
+                name: torch.full((1, size), 5)
+                for name, size in (("input_ids", 3), ("decoder_input_ids", 4), ("labels", 3))
+            }
+            | {"summed_loss": True},
+            r"labels are \(1, 3\); allowed with summed_loss: \(1, 4\), as decoder_input_ids",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit_are_named(inputs: dict[str, object], message: str) -> None:

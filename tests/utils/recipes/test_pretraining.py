@@ -254,6 +254,13 @@ def test_a_step_does_not_depend_on_how_it_is_cut(pretrain: Train, tiny: list[str
             )
 
 
+def test_an_export_does_not_tell_of_an_interruption(pretrain: Train) -> None:
+    """Its vocabulary's length is that of the model, which has fewer positions than the shards' vocabulary allows."""
+    pretrain("run", "--max_steps", 1)
+    exports = [pretrain(name, "--max_steps", 2, "--resume_from_checkpoint", "last") / "export" for name in ("run", "a")]
+    assert len({(export / "tokenizer_config.json").read_text() for export in exports}) == 1
+
+
 def test_dropout_is_off_at_the_end(pretrain: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[float]] = []
     loss = TrainingModule.training_step
@@ -266,8 +273,8 @@ def test_dropout_is_off_at_the_end(pretrain: Train, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(TrainingModule, "training_step", spy)
     dropouts = ("--dropout", 0.1, "--attention_dropout", 0.2)
-    output = pretrain("run", "--max_steps", 10, *dropouts, "--dropout_off_ratio", 0.3)
-    assert seen == [{0.0, 0.1, 0.2}] * 7 + [{0.0}] * 3
+    output = pretrain("run", "--max_steps", 10, *dropouts, "--dropout_off_ratio", 0.7)
+    assert seen == [{0.0, 0.1, 0.2}] * 3 + [{0.0}] * 7
     assert json.loads((output / "export" / "config.json").read_text())["dropout"] == 0.1
 
 
@@ -296,6 +303,8 @@ def test_options(capsys: pytest.CaptureFixture[str], tiny: list[str]) -> None:
     assert (args.run.save_every_n_steps, args.run.log_every_n_steps) == (3, 2)
     assert (args.optimisation.optimizer, args.optimisation.learning_rate) == ("lamb", 5e-3)
     assert args.optimisation.gradient_clip_val == 0.1 and args.task_options.pre_ln
+    for name in ("adafactor", "sgd"):  # which have no epsilon of Adam
+        assert parse(*tiny, "--max_steps", 7, "--optimizer", name).optimisation.optimizer == name
     assert not parse(*tiny, "--max_steps", 7, "--no_pre_ln").task_options.config().pre_ln
 
 
