@@ -310,7 +310,8 @@ def _load_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
-    values = _load_yaml(path)
+    aliases = {each.limits["alias"]: name for name, each in options.items()}
+    values = {aliases.get(name, name): value for name, value in _load_yaml(path).items()}
     for name, value in values.items():
         if name not in options or name == "config":
             near = get_close_matches(str(name), options, n=1)

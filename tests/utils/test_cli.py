@@ -67,12 +67,14 @@ class Derived(Part):
     )
 
 
-def test_other_names_of_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_names_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def kind_of(*words: str) -> Derived:
         return parse_dataclass(Command, [*REQUIRED, *words], "", prog="command", parts={"part": Derived}).part
 
     assert kind_of() == Derived() and kind_of().seed == 7
     assert kind_of("--sort", "cosine") == kind_of("--cosine") == kind_of("--kind=cosine") == Derived(kind="cosine")
+    (tmp_path / "options.yaml").write_text("sort: cosine")
+    assert kind_of("--config", str(tmp_path / "options.yaml")).kind == "cosine"
     for words, message in ((["--seed", "1"], "unknown argument --seed"), (["--sort", "x"], "--sort: 'x' is not")):
         with pytest.raises(SystemExit):
             kind_of(*words)

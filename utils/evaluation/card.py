@@ -7,6 +7,7 @@ import logging
 import os
 from pathlib import Path
 
+import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from utils.data.places import HUB, HUB_NAME
@@ -47,8 +48,7 @@ def card_of(folder: Path, export: Path) -> ModelCard:
     run, config_file = read_run(folder), export / "config.json"
     arguments, exported = run.arguments, config_file.stat().st_mtime_ns
     data_dir, task = arguments["data_dir"], Path(arguments["task"]).stem
-    first_phase = arguments["resume_from_checkpoint"] if arguments.get("load_model_weights_only") else SCRATCH
-    start = arguments.get("model_name_or_path", first_phase)
+    start = arguments.get("model_name_or_path") or _first_weights(folder)
     base, base_id = (None, None) if start == SCRATCH else _named(start, not Path(start).exists())
     data, data_id = _named(data_dir, data_dir.startswith(HUB))
     shards = Path(data_dir) / "manifest.json"
@@ -76,6 +76,15 @@ def card_of(folder: Path, export: Path) -> ModelCard:
         length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in OPTIONS if arguments.get(name) not in (None, False)},
     )
+
+
+def _first_weights(folder: Path) -> str:
+    """What a pretraining run began with. One that went on keeps the arguments of its beginning under a number."""
+    for path in folder.glob("arguments*.yaml"):
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if stored.get("load_model_weights_only"):
+            return stored["resume_from_checkpoint"]
+    return SCRATCH
 
 
 def _named(place: str, is_on_hub: bool) -> tuple[str, str | None]:

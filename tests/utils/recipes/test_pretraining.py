@@ -132,6 +132,14 @@ def test_what_a_run_says_of_itself(pretrain: Train) -> None:
     assert (output / "report.html").is_file()
 
 
+def test_the_card_of_a_second_phase_that_went_on(pretrain: Train) -> None:
+    first = pretrain("first", "--max_steps", 2)
+    pretrain("second", "--max_steps", 2, "--load_model_weights_only", "--resume_from_checkpoint", first)
+    output = pretrain("second", "--max_steps", 3, "--resume_from_checkpoint", "last")
+    text = (output / "export" / "README.md").read_text()
+    assert "for denoising, pretrained further from first" in text and "for 3 optimizer steps" in text
+
+
 def test_mfu_is_logged_where_the_peak_is_known(pretrain: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a task whose tokens take a hundred operations each."""
     monkeypatch.setattr("utils.training.trainer.gpu_rate", lambda hardware: 1e6)
