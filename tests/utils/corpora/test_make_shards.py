@@ -271,8 +271,8 @@ def test_a_run_goes_on_with_what_is_whole(make: Make, tmp_path: Path, monkeypatc
             assert "cannot be written (No space left on device)" in str(error)
             failures += 1
     assert failures > 8
-    # Tasks that run beside one that fails may finish or not; none is done twice once its record is there.
-    assert len(set(filter(None, done))) == len([*filter(None, done)])
+    # A task that runs beside one that fails may end while the next run begins, which then does it too.
+    assert len([*filter(None, done)]) - len(set(filter(None, done))) <= failures
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
