@@ -6,10 +6,12 @@ import importlib
 import multiprocessing
 import os
 import resource
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -87,9 +89,12 @@ def log_of(output: Path, rank: int = 0) -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port below those that the system gives to whoever asks for any: it stays free until it is used."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _run(
