@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     args = parse_finetune_arguments(argv)
     # Imported here so that --help and bad options need not wait for Lightning, which takes seconds to load.
-    from utils.recipes.finetuning import run
+    from utils.recipes.training import run
 
     run(args)
     return 0

@@ -57,16 +57,9 @@ for ((i = 0; i < ${#options[@]}; i++)); do
         ;;
     __task | __source_field | __target_field | __eval_max_gen_length) scoring+=("--${name#__}=$value") ;;
     __n_test) scoring+=("--n_obs=$value") ;;
-    __config)
-        fixed="${training[*]} --fp16 --bf16 --tf32 --task --source_field --target_field --eval_max_gen_length --n_test "
-        while read -r name; do
-            if [[ $fixed == *" --$name "* ]]; then
-                fail "--config $value sets $name, which would not be obeyed there; give it as --$name, or by its place"
-            fi
-        done < <(grep -oE '^[a-z0-9_]+' "$value" 2>/dev/null)
-        ;;
     esac
 done
+check_config "${training[*]} --fp16 --bf16 --tf32 --task --source_field --target_field --eval_max_gen_length --n_test"
 
 find_python
 case ${DATA_DIR%/} in

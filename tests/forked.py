@@ -1,22 +1,27 @@
-"""Runs of finetune.py in processes of their own, each a fork of one that has loaded everything: cheap, and real."""
+"""Runs of our programs in processes of their own, each a fork of one that has loaded everything: cheap, and real."""
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import resource
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 SECONDS = 300  # no run takes as long, however busy the machine is
 CONTEXT = multiprocessing.get_context("forkserver")
-LOADED = "finetune pandas pytest torch._dynamo torch.utils.tensorboard tests.forked tests.tiny_run".split()
-LOADED += ["utils.recipes.finetuning", "utils.tasks.summarization", "utils.tasks.translation"]
+LOADED = (
+    "finetune run_pretraining pandas pytest torch._dynamo torch.utils.tensorboard tests.forked tests.tiny_run".split()
+)
+LOADED += ["utils.recipes.training", "utils.tasks.summarization", "utils.tasks.translation", "utils.tasks.denoising"]
 CONTEXT.set_forkserver_preload(LOADED)
 Before = Callable[[], None]
 
@@ -28,8 +33,9 @@ def start(
     ranks: int = 1,
     before: Before | None = None,
     largest_file: int | None = None,
+    program: str = "finetune",
 ) -> list[BaseProcess]:
-    """Start finetune.py with these options.
+    """Start finetune.py, or another program, with these options.
 
     Args:
         output: its --output_dir; the output of rank R goes to `<output>.R.log`.
@@ -47,7 +53,7 @@ def start(
     for environment in environments:
         variables = {name: str(value) for name, value in environment.items()}
         process = CONTEXT.Process(
-            target=_run, args=(argv, log_of(output, len(processes)), variables, before, largest_file)
+            target=_run, args=(program, argv, log_of(output, len(processes)), variables, before, largest_file)
         )
         process.start()
         processes.append(process)
@@ -64,9 +70,11 @@ def finish(processes: Sequence[BaseProcess]) -> list[int | None]:
     return [process.exitcode for process in processes]
 
 
-def run(options: Sequence[object], output: Path, *, ranks: int = 1, before: Before | None = None) -> None:
-    """finetune.py to its end, which must be a good one."""
-    statuses = finish(start(options, output, ranks=ranks, before=before))
+def run(
+    options: Sequence[object], output: Path, *, ranks: int = 1, before: Before | None = None, program: str = "finetune"
+) -> None:
+    """finetune.py, or another program, to its end, which must be a good one."""
+    statuses = finish(start(options, output, ranks=ranks, before=before, program=program))
     assert statuses == [0] * ranks, "\n".join(log_of(output, rank).read_text()[-3000:] for rank in range(ranks))
 
 
@@ -81,15 +89,22 @@ def log_of(output: Path, rank: int = 0) -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port below those that the system gives to whoever asks for any: it stays free until it is used."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _run(
-    argv: list[str], log: Path, environment: dict[str, str], before: Before | None, largest_file: int | None
+    program: str,
+    argv: list[str],
+    log: Path,
+    environment: dict[str, str],
+    before: Before | None,
+    largest_file: int | None,
 ) -> None:
-    import finetune
     from utils.cli import run_main
     from utils.evaluation import report
 
@@ -102,5 +117,5 @@ def _run(
     report.draw = lambda path, chart: ""  # the report's PNGs would take longer than the run
     if before is not None:
         before()
-    sys.argv = ["finetune.py", *argv]
-    run_main(finetune.main)
+    sys.argv = [f"{program}.py", *argv]
+    run_main(importlib.import_module(program).main)

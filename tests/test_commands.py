@@ -18,7 +18,8 @@ COMMANDS = re.findall(r'^(bart-\w+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILINE)
 
 
 def test_what_pip_would_install() -> None:
-    assert [name for name, *_ in COMMANDS] == ["bart-finetune", "bart-eval", "bart-summarize", "bart-serve"]
+    names = ["bart-finetune", "bart-pretrain", "bart-eval", "bart-summarize", "bart-serve"]
+    assert [name for name, *_ in COMMANDS] == names
     patterns = re.findall(r'"\*(\.\w+)"', PROJECT[PROJECT.index("package-data") :].split("[tool.ruff]")[0])
     listed = subprocess.run(["git", "ls-files", "bart", "utils"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {Path(name).suffix for name in listed.stdout.splitlines()} - {".py"} == set(patterns)

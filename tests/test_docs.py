@@ -16,6 +16,7 @@ import pytest
 from tests.forked import free_port
 from utils.recipes.evaluation_arguments import EvalArguments, parse_eval_arguments
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
+from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -77,12 +78,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_options_that_pages_give_exist() -> None:
     """Those of commands; `--help` of the other programs is run by their own tests."""
     parsed = parse_eval_arguments(["model", "config", "data", "out"])
+    pretraining = parse_pretraining_arguments(["--data_dir", "data", "--max_steps", "1"]).settings()
     known = {
         "finetune.py": {*parse_finetune_arguments(["--do_train"]).settings(), "config", "help"},
         "run_eval.py": {
             field.name for of in (EvalArguments, type(parsed.task_options)) for field in dataclasses.fields(of)
         },
+        "run_pretraining.py": {*pretraining, "config", "help"},
     }
+    table = re.findall(r"^\| `--.*", (ROOT / "docs/pretraining.md").read_text(), re.MULTILINE)
+    named = {name.removeprefix("no_") for row in table for name in re.findall(r"--(\w+)", row)}
+    assert named and named <= {*pretraining}
     for program, names in known.items():
         for page in PAGES:
             for command in re.findall(rf"{program}((?:[^\n`]|\\\n)*)", page.read_text()):

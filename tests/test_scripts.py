@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from utils.benchmark import PretrainingArguments, Row
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
+from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
 ROOT = Path(__file__).parents[1]
 PRESETS = (ROOT / "docs/presets.md").read_text(encoding="utf-8")
@@ -27,7 +32,7 @@ TORCHRUN = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_pe
 
 
 @dataclass(frozen=True)
-class Row:
+class Documented:
     """A preset for one data set as the documented table has it: options by their names in the programs."""
 
     effective_batch: int
@@ -36,7 +41,7 @@ class Row:
     eval_preset: dict[str, Any]
 
 
-def documented_rows() -> dict[tuple[str, str], Row]:
+def documented_rows() -> dict[tuple[str, str], Documented]:
     """The presets of docs/presets.md, by data set and name."""
     rows = {}
     for data, section in zip(SETS, re.split(r"^## ", PRESETS, flags=re.MULTILINE)[1:], strict=False):
@@ -65,7 +70,7 @@ def documented_rows() -> dict[tuple[str, str], Row]:
             score = {"bs": int(of["PRED_BS"]), "eval_beams": beams, "eval_max_gen_length": target, "device": "cuda"}
             score |= {**lengths, **flags}
             other = {"bs": int(eval_batch[2])} if eval_batch and eval_batch[1] == of["preset"] else {}
-            rows[data, of["preset"]] = Row(int(of["effective batch"]), train, score, score | other)
+            rows[data, of["preset"]] = Documented(int(of["effective batch"]), train, score, score | other)
     return rows
 
 
@@ -74,6 +79,7 @@ def shell(
 ) -> subprocess.CompletedProcess[str]:
     """Run a bash command line, from the root of the repository unless told otherwise."""
     read = ("SEED", "RESULTS_DIR", "LAUNCH", "SCORE", "PYTHON", "VENV", "CONDA_DEFAULT_ENV", "PYTHONPATH")
+    read += ("DATA_DIR", "PHASE1_CKPT", "LENGTH_PHASE1", "LENGTH_PHASE2")
     environment = {key: value for key, value in os.environ.items() if key not in read}
     # An environment that is active, so that `python` is what PATH says.
     environment |= {"PATH": path, "VIRTUAL_ENV": "active", **{key: str(value) for key, value in variables.items()}}
@@ -298,6 +304,26 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
         ("run_eval_summarization.sh ckpt 8 1 fp8", "PRECISION is 'fp8'; allowed: fp16, bf16, tf32, fp32, int8"),
         ("run_eval_summarization.sh ckpt 8 two", "NUM_GPU is 'two'; allowed: a number of GPUs, 0 for the CPU"),
         ("run_eval_summarization.sh ckpt 8 17", "NUM_GPU is 17; this machine has 16 CUDA devices"),
+        ("run_pretraining.sh 0", "TRAIN_BATCH_SIZE_PHASE1 is '0'; allowed: a whole number, at least 1"),
+        ("run_pretraining.sh 1 08", "TRAIN_BATCH_SIZE_PHASE2 is '08'; allowed: a whole number, at least 1"),
+        ("run_pretraining.sh 1 1 1e-3 fast", "LEARNING_RATE_PHASE2 is 'fast'; allowed: a number above 0"),
+        ("run_pretraining.sh 1 1 1 1 int8", "PRECISION is 'int8'; allowed: fp16, bf16, tf32, fp32"),
+        ("run_pretraining.sh 1 1 1 1 fp32 yes", "USE_PRELN is 'yes'; allowed: true, false"),
+        ("run_pretraining.sh 1 1 1 1 fp32 true -1", "NUM_GPUS is '-1'; allowed: a whole number, at least 0"),
+        (
+            "run_pretraining.sh 1 1 1 1 fp32 true 0 5 9 10 9",
+            "WARMUP_STEPS_PHASE2 is 9; allowed: fewer than TRAIN_STEPS_PHASE2, which is 9",
+        ),
+        ("run_pretraining.sh 1 2 3 4 fp16 true 7 8 9 10 11 12 13 14 15 16", "16 is one positional value too many; 15"),
+        ("run_pretraining.sh --max-source-length=64", "--max-source-length=64 is set for each phase; RESULTS_DIR, "),
+        ("run_pretraining.sh --resume_from_checkpoint last", "--resume_from_checkpoint is set for each phase; "),
+        ("run_pretraining.sh --data_dir nowhere", "no manifest.json in nowhere/pretrain_lddl_128, the data of phase 1"),
+        (
+            "run_pretraining_phase2.sh",
+            "phase 1 is not done: no results/bart_pyt_pretraining/phase_1/train_summary.json",
+        ),
+        ("pretrain_small.sh", "0 positional values; the folder with the text is expected"),
+        ("slurm/run_pretraining.sbatch", "this is no SLURM job; start it by: sbatch scripts/slurm/run_pretraining.sb"),
     ],
 )
 def test_bad_values_end_in_one_line_and_status_2(recorded: Recorder, command: str, named: str) -> None:
@@ -333,7 +359,261 @@ def test_an_interrupted_run_goes_on_in_its_folder(recorded: Recorder) -> None:
     assert len(recorded.succeed(command, SCORE=0)) == 1
 
 
-SBATCH = "scripts/slurm/run_summarization.sbatch"
+# ---- Pretraining
+
+NVIDIAS = "200 32 5e-3 4e-3 bf16 true 8 2166 200 95040 7560 100 40 120 configs/config.json"
+# A stand-in that leaves what a run of so many steps leaves, and what make_shards and sample_corpus do.
+PRETRAINS = """
+folder() { printf %s "$*" | sed -n "s/.*--output[_a-z]* \\([^ ]*\\).*/\\1/p"; }
+made=$(folder "$@")
+case "$*" in
+*make_shards*) mkdir -p "$made" && touch "$made/manifest.json" ;;
+*train_tokenizer*) mkdir -p "$made" && echo {} >"$made/tokenizer_config.json" ;;
+*sample_corpus*) mkdir -p "$made" && seq 20 | tee "$made/"{train,val}.source >"$made/test.target" ;;
+*run_pretraining.py*)
+    steps=$(printf %s "$*" | sed -n "s/.*--max_steps \\([0-9]*\\).*/\\1/p")
+    mkdir -p "$made" && touch "$made/last.ckpt"
+    [[ ${KILLED:-} != "${made##*/}" ]] || exit 143
+    printf '{\\n  "steps": %s,\\n}\\n' "$steps" >"$made/train_summary.json"
+    ;;
+esac
+"""
+
+
+def made_shards(folder: Path) -> Path:
+    """A folder of shards, as far as the scripts look at them."""
+    for length in (128, 512):
+        (folder / f"pretrain_lddl_{length}").mkdir(parents=True)
+        (folder / f"pretrain_lddl_{length}/manifest.json").touch()
+    return folder
+
+
+def settings_of(call: list[str]) -> dict[str, Any]:
+    """All options of run_pretraining.py by name, as a recorded call sets them; None for flags."""
+    words = call[place_of("run_pretraining.py", call) + 1 :]
+    parse_pretraining_arguments(words)  # refuses what it does not know
+    values = [None if after.startswith("--") else after for after in [*words[1:], "--"]]
+    return {word[2:]: value for word, value in zip(words, values, strict=True) if word.startswith("--")}
+
+
+@pytest.fixture
+def pretrain(recorded: Recorder, tmp_path: Path) -> Callable[..., tuple[int, list[dict[str, Any]]]]:
+    """Runs run_pretraining.sh, or another script, in a folder with shards; gives its status and the runs' options."""
+    recorded.stand_in("python", PRETRAINS)
+    made_shards(tmp_path / "work/data")
+
+    def run(words: str = "", script: str = "run_pretraining.sh", **variables: object) -> Any:
+        done, calls = recorded(f"bash {ROOT}/scripts/{script} {words}", tmp_path / "work", **variables)
+        return done.returncode, [settings_of(call) for call in calls if call[1].endswith(".py")]
+
+    return run
+
+
+def pretraining_rows() -> list[dict[str, str]]:
+    """The presets of pretraining in docs/presets.md."""
+    section = PRESETS.split("\n## Pretraining\n")[1].split("\n## ")[0]
+    names, _, *table = [
+        [cell.strip(" `") for cell in line.split("|")] for line in re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
+    ]
+    return [dict(zip(names, cells, strict=True)) for cells in table]
+
+
+@pytest.mark.parametrize("row", pretraining_rows(), ids=lambda row: row["preset"])
+def test_presets_of_pretraining_have_the_published_batches(row: dict[str, str], pretrain: Any) -> None:
+    preset = f"$(source {ROOT}/scripts/params/pretrain_params.sh && {row['preset']})"
+    status, runs = pretrain(preset)
+    assert (status, len(runs)) == (0, 2)
+    for phase, length, published, args in zip((1, 2), ("128", "512"), (64_000, 30_720), runs, strict=True):
+        shown = {"train_batch_size": row[f"batch {phase}"], "gradient_accumulation_steps": row[f"accumulation {phase}"]}
+        shown |= {"gpus": row["NUM_GPUS"], row["PRECISION"]: None, "max_source_length": length}
+        assert shown.items() <= args.items()
+        batch = [int(args[name]) for name in ("gpus", "train_batch_size", "gradient_accumulation_steps")]
+        assert math.prod(batch) == published == int(row[f"effective batch {phase}"].replace(",", ""))
+
+
+def test_every_preset_of_pretraining_is_documented() -> None:
+    assert set(presets("pretrain")) == {*(row["preset"] for row in pretraining_rows()), "cpu_smoke", "cpu_small"}
+
+
+def test_pretrainings_defaults_and_fixed_flags_are_nvidias(pretrain: Any, tmp_path: Path) -> None:
+    shared = {
+        **{"config_path": "configs/config.json", "seed": "42", "gpus": "8", "num_workers": "1"},
+        **dict.fromkeys(["bf16", "pre_ln", "lamb"]),
+        **{"lr_scheduler": "polynomial", "weight_decay": "0.1", "dropout": "0.1", "attention_dropout": "0.1"},
+        **{"gradient_clip_val": "0.1", "save_checkpoint_steps": "100", "log_freq": "100"},
+    }
+    status, runs = pretrain()
+    assert (status, runs) == (
+        0,
+        [
+            {
+                **shared,
+                **{"data_dir": "data/pretrain_lddl_128", "max_source_length": "128", "train_batch_size": "200"},
+                **{"gradient_accumulation_steps": "40", "learning_rate": "5e-3", "warmup_steps": "2166"},
+                **{"max_steps": "95040", "output_dir": "results/bart_pyt_pretraining/phase_1"},
+                "resume_from_checkpoint": "last",
+            },
+            {
+                **shared,
+                **{"data_dir": "data/pretrain_lddl_512", "max_source_length": "512", "train_batch_size": "32"},
+                **{"gradient_accumulation_steps": "120", "learning_rate": "4e-3", "warmup_steps": "200"},
+                **{"max_steps": "7560", "output_dir": "results/bart_pyt_pretraining/phase_2"},
+                "resume_from_checkpoint": "results/bart_pyt_pretraining/phase_1/last.ckpt",
+                **dict.fromkeys(["load_model_weights_only", "overwrite_output_dir"]),
+            },
+        ],
+    )
+    shutil.rmtree(tmp_path / "work/results")
+    for args in runs:
+        args["config_path"] = f"{ROOT}/configs/config.json"  # which is looked for where a value is given
+    assert pretrain(NVIDIAS) == (0, runs)
+
+
+def test_pretraining_without_pre_ln_in_other_precisions(pretrain: Any) -> None:
+    _, [first, second] = pretrain("8 8 1e-3 1e-3 fp32 false 0 --dropout 0.3 --lamb --no_nvlamb", SEED=7)
+    for args in (first, second):
+        assert {"no_pre_ln": None, "dropout": "0.3", "seed": "7", "gpus": "0"}.items() <= args.items()
+        assert not {"pre_ln", "bf16", "fp16", "tf32"} & args.keys()
+
+
+def test_a_killed_pretraining_goes_on_and_a_phase_that_is_done_is_not_trained_again(
+    pretrain: Any, tmp_path: Path
+) -> None:
+    results = tmp_path / "work/results/bart_pyt_pretraining"
+    status, [first] = pretrain(KILLED="phase_1")
+    assert (status, first["resume_from_checkpoint"]) == (143, "last")
+    status, [again, second] = pretrain(KILLED="phase_2")
+    assert (status, again) == (143, first)
+    assert second["resume_from_checkpoint"] == "results/bart_pyt_pretraining/phase_1/last.ckpt"
+    (results / "phase_2/last.ckpt").unlink()  # as if it was killed before its first one
+    (results / "phase_2/metrics.csv").touch()
+    assert pretrain(KILLED="phase_2") == (143, [second])
+    status, [third] = pretrain()
+    assert (status, third["resume_from_checkpoint"]) == (0, "last")
+    assert not {"load_model_weights_only", "overwrite_output_dir"} & third.keys()
+    assert pretrain() == (0, [])
+    (results / "phase_2/train_summary.json").unlink()
+    results.rename(tmp_path / "work/[a] b")  # checkpoints are found whatever the name
+    _, [second] = pretrain(RESULTS_DIR="[a] b")
+    assert (second["output_dir"], second["resume_from_checkpoint"]) == ("[a] b/phase_2", "last")
+    (tmp_path / "work/[a] b").rename(results)
+    (results / "phase_1/last.ckpt").unlink()  # its export is enough
+    shutil.rmtree(results / "phase_2")
+    _, [second] = pretrain(script="run_pretraining_phase2.sh")
+    assert second["resume_from_checkpoint"] == "results/bart_pyt_pretraining/phase_1"
+    _, [longer, _] = pretrain(f"{' '.join(NVIDIAS.split()[:9])} 95041 7561")
+    assert (longer["max_steps"], longer["resume_from_checkpoint"]) == ("95041", "last")
+
+
+def test_each_phase_has_a_script(recorded: Recorder, pretrain: Any, tmp_path: Path) -> None:
+    status, [first] = pretrain(NVIDIAS, "run_pretraining_phase1.sh", PHASE1_CKPT=tmp_path)
+    assert (status, first["output_dir"]) == (0, "results/bart_pyt_pretraining/phase_1")
+    status, [second] = pretrain(NVIDIAS, "run_pretraining_phase2.sh")
+    assert (status, second["output_dir"]) == (0, "results/bart_pyt_pretraining/phase_2")
+    shutil.rmtree(tmp_path / "work/results")
+    for script in ("run_pretraining.sh", "run_pretraining_phase2.sh"):
+        done, calls = recorded(f"bash {ROOT}/scripts/{script}", tmp_path / "work", PHASE1_CKPT="gone/last.ckpt")
+        assert (done.returncode, calls) == (2, [])
+        assert done.stderr == f"{script}: error: PHASE1_CKPT is 'gone/last.ckpt'; no such file or folder\n"
+        assert "0 positional values: NVIDIA's are used, which --help lists, on 8 GPUs\n" in done.stdout
+    for script in ("run_pretraining.sh", "run_pretraining_phase2.sh"):
+        _, [second] = pretrain(script=script, PHASE1_CKPT=tmp_path, RESULTS_DIR=script)
+        assert (second["resume_from_checkpoint"], second["output_dir"]) == (str(tmp_path), f"{script}/phase_2")
+    unfinished = tmp_path / "work/results/bart_pyt_pretraining/phase_1"
+    unfinished.mkdir(parents=True)
+    (unfinished / "last.ckpt").touch()
+    assert pretrain(script="run_pretraining_phase2.sh") == (2, [])
+    (unfinished / "train_summary.json").write_text("{}")
+    os.utime(unfinished / "train_summary.json", (0, 0))  # of fewer steps, before it went on
+    assert pretrain(script="run_pretraining_phase2.sh") == (2, [])
+
+
+def test_where_pretraining_finds_its_data(pretrain: Any, tmp_path: Path) -> None:
+    (tmp_path / "work/data").rename(tmp_path / "work/more")
+    assert pretrain() == (2, [])
+    for words, data in (("", "more"), ("--data-dir=more/ --seed 3", "data"), ("--data_dir more", "data")):
+        _, runs = pretrain(words, RESULTS_DIR=f"results{len(words)}", DATA_DIR=data)
+        assert [args["data_dir"] for args in runs] == ["more/pretrain_lddl_128", "more/pretrain_lddl_512"]
+    (tmp_path / "work/more/pretrain_lddl_512").rename(tmp_path / "work/more/pretrain_lddl_1024")
+    assert pretrain("--data_dir more", RESULTS_DIR="new") == (2, [])  # before phase 1 is trained
+    _, runs = pretrain("--data_dir more", RESULTS_DIR="new", LENGTH_PHASE2=1024)
+    assert [args["max_source_length"] for args in runs] == ["128", "1024"]
+
+
+def test_the_benchmark_of_pretraining_runs_the_recipe_at_one_length(recorded: Recorder, tmp_path: Path) -> None:
+    made_shards(tmp_path / "more")
+    args = PretrainingArguments(batch_size=32, length=512, data_dir=str(tmp_path / "more"), steps=7)
+    [call] = recorded.succeed(shlex.join(args.command(Row(2, "tf32"))), RESULTS_DIR="out")
+    asked = {"data_dir": f"{tmp_path}/more/pretrain_lddl_512", "output_dir": "out/phase_1", "gpus": "2", "tf32": None}
+    asked |= {"max_source_length": "512", "train_batch_size": "32", "gradient_accumulation_steps": "1", "lamb": None}
+    assert (asked | {"max_steps": "15", "log_freq": "5", "n_val": "64"}).items() <= settings_of(call).items()
+
+
+def test_a_file_of_options_is_refused_where_it_would_not_be_obeyed(pretrain: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("n_val: 7\nmax_steps: 8\n")
+    assert pretrain(f"--config {tmp_path}/run.yaml") == (2, [])
+    (tmp_path / "run.yaml").write_text("n_val: 7\n")
+    assert pretrain(f"--config {tmp_path}/run.yaml")[0] == 0
+
+
+def test_the_smoke_preset_of_pretraining_makes_all_it_needs(recorded: Recorder, clone: Path) -> None:
+    recorded.stand_in("python", PRETRAINS)
+    command = "bash scripts/run_pretraining.sh $(source scripts/params/pretrain_params.sh && cpu_smoke)"
+    corpus, vocabulary, *shards, first, second = recorded.succeed(command, clone)
+    assert (corpus[2], vocabulary[2]) == ("utils.corpora.sample_corpus", "utils.corpora.train_tokenizer")
+    documents = "data/sample/documents"
+    for length, call in zip(("128", "512"), shards, strict=True):
+        given = ["--input", f"{documents}/train.txt", "--val_input", f"{documents}/val.txt"]
+        made = ["--output", f"data/sample/pretrain_lddl_{length}", "--sequence_length", length]
+        assert call[2:] == ["utils.corpora.make_shards", *given, "--tokenizer", "data/sample/tokenizer", *made]
+    texts = (clone / documents / "train.txt").read_text().split("\n\n")
+    assert [text.split() for text in texts] == [[str(n) for n in range(a, min(a + 8, 21))] for a in (1, 9, 17)]
+    for args, length in ((settings_of(first), "128"), (settings_of(second), "512")):
+        assert (args["data_dir"], args["gpus"]) == (f"data/sample/pretrain_lddl_{length}", "0")
+    shutil.rmtree(clone / "results")
+    assert recorded.succeed(command, clone) == [first, second]
+    # Texts that are there are not written again: shards of them that a killed run has begun would be refused.
+    os.utime(clone / documents / "train.txt", (1, 1))
+    (clone / "data/sample/pretrain_lddl_128/manifest.json").unlink()
+    shutil.rmtree(clone / "results")
+    assert recorded.succeed(command, clone) == [shards[0], first, second]
+    assert (clone / documents / "train.txt").stat().st_mtime == 1
+    assert {path.name for path in (clone / documents).iterdir()} == {"train.txt", "val.txt"}
+
+
+def test_the_small_pretraining_goes_from_texts_to_an_export(recorded: Recorder, tmp_path: Path) -> None:
+    recorded.stand_in("python", PRETRAINS)
+    (tmp_path / "texts").mkdir()
+    command = f"bash {ROOT}/scripts/pretrain_small.sh texts --seed 3"
+    vocabulary, *shards, first, second = recorded.succeed(command, tmp_path)
+    results = "results/pretrain_small"
+    tokenizer = f"{results}/data/tokenizer"
+    expected = ["--input", "texts", "--output_dir", tokenizer, "--vocab_size", "16000"]
+    assert vocabulary[2:] == ["utils.corpora.train_tokenizer", *expected]
+    for length, call in zip(("128", "512"), shards, strict=True):
+        made = ["--output", f"{results}/data/pretrain_lddl_{length}", "--sequence_length", length]
+        assert call[2:] == ["utils.corpora.make_shards", "--input", "texts", "--tokenizer", tokenizer, *made]
+    for number, args in ((1, settings_of(first)), (2, settings_of(second))):
+        assert (args["output_dir"], args["seed"]) == (f"{results}/phase_{number}", "3")
+        assert args["config_path"] == f"{ROOT}/configs/config_small.json"
+    again = recorded.succeed(command, tmp_path)
+    assert again == shards  # which say that they are there
+
+
+@pytest.mark.slow
+def test_the_smoke_preset_of_pretraining_learns_and_can_be_fine_tuned(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    preset = f"$(source {ROOT}/scripts/params/pretrain_params.sh && cpu_smoke)"
+    done = shell(f"bash {ROOT}/scripts/run_pretraining.sh {preset}", path, tmp_path, RESULTS_DIR="out")
+    assert done.returncode == 0, done.stderr
+    losses = [json.loads((tmp_path / f"out/phase_{n}/train_summary.json").read_text())["val_loss"] for n in (1, 2)]
+    assert max(losses) < 3 < math.log(1600)  # the loss of a guess among all tokens
+    options = "--data_dir data/sample --model_name_or_path out/phase_2 --max_steps 1 --n_val 4 --max_source_length 64"
+    done = shell(f"python {ROOT}/finetune.py --do_train --output_dir tuned {options}", path, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+SBATCHES = ("scripts/slurm/run_summarization.sbatch", "scripts/slurm/run_pretraining.sbatch")
 
 
 @dataclass(frozen=True)
@@ -343,12 +623,15 @@ class Slurm:
     recorded: Recorder
     folder: Path
 
-    def __call__(self, **variables: object) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    def __call__(
+        self, kind: str = "summarization", preset: str = "xsum", **variables: object
+    ) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
         """Run the job once. OUT_OF_TIME=1: near its time limit, where training saves a checkpoint."""
         # SLURM starts a copy of the script that lies elsewhere, in the folder of submission.
-        shutil.copyfile(self.folder / SBATCH, self.folder / "slurm_script")
+        shutil.copyfile(self.folder / f"scripts/slurm/run_{kind}.sbatch", self.folder / "slurm_script")
+        values = f"$(source scripts/params/{preset}_params.sh && h100_8gpu_bf16)"
         return self.recorded(
-            "BATCH_SHELL=$$ exec bash slurm_script $(source scripts/params/xsum_params.sh && h100_8gpu_bf16) --seed 7",
+            f"BATCH_SHELL=$$ exec bash slurm_script {values} --seed 7",
             self.folder,
             SLURM_JOB_ID=14711,
             SLURM_JOB_NODELIST="node[07-08]",
@@ -367,9 +650,10 @@ def job(recorded: Recorder, tmp_path: Path) -> Slurm:
     recorded.stand_in(
         "torchrun",
         """
-        mkdir -p "$RESULTS_DIR"
+        output=$(printf %s "$*" | sed "s/.*--output_dir \\([^ ]*\\).*/\\1/")
+        mkdir -p "$output"
         if [[ ${OUT_OF_TIME:-} ]]; then
-            trap '[[ $OUT_OF_TIME == unsaved ]] || touch "$RESULTS_DIR/last.ckpt"; exit 1' TERM # torchrun's own status
+            trap '[[ $OUT_OF_TIME == unsaved ]] || touch "$output/last.ckpt"; exit 1' TERM # torchrun's own status
             echo $$ >"$RECORD.torchrun"
             kill -USR1 "$BATCH_SHELL"
             for ((i = 0; i < 500; i++)); do sleep 0.02; done
@@ -442,14 +726,32 @@ def test_a_slurm_job_that_fails_neither_queues_again_nor_scores(job: Slurm) -> N
     assert (done.returncode, programs(calls)) == (3, ["scontrol show", "srun"])
 
 
-def test_slurm_is_asked_for_enough_time_to_save() -> None:
-    script = (ROOT / SBATCH).read_text()
+def test_a_slurm_job_pretrains_on_all_nodes_and_queues_again_when_out_of_time(job: Slurm) -> None:
+    made_shards(job.folder / "data")
+    done, first = job("pretraining", "pretrain", OUT_OF_TIME=1)
+    assert done.returncode == 1
+    assert programs(first) == ["scontrol show", "srun", "torchrun", "scancel", "scontrol requeue"]
+    done, second = job("pretraining", "pretrain")
+    assert done.returncode == 0, done.stderr
+    assert programs(second) == ["scontrol show", *["srun", "torchrun"] * 2]
+    assert second[2] == first[2]
+    results = "results/bart_pyt_pretraining_14711"
+    for call, phase in ((second[2], 1), (second[4], 2)):
+        assert "--nnodes=2" in call
+        expected = {"output_dir": f"{results}/phase_{phase}", "gpus": "8", "seed": "7"}
+        assert expected.items() <= settings_of(call).items()
+
+
+@pytest.mark.parametrize("sbatch", SBATCHES)
+def test_slurm_is_asked_for_enough_time_to_save(sbatch: str) -> None:
+    script = (ROOT / sbatch).read_text()
     before_any_command = re.match(r"(?:#.*\n|\n)*", script)[0]
     directives = re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
     assert directives == re.findall(r"^#SBATCH (.*)$", before_any_command, re.MULTILINE)  # SLURM reads no others
     assert {"--requeue", "--open-mode=append", "--ntasks-per-node=1"} <= set(directives)
     (seconds,) = (int(line.removeprefix("--signal=B:USR1@")) for line in directives if line.startswith("--signal"))
-    patience = int(re.search(r"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=(\d+)", script)[1])
+    job = (ROOT / "scripts/slurm/job.sh").read_text()
+    patience = int(re.search(r"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=(\d+)", job)[1])
     assert patience + 30 < seconds
 
 
@@ -468,8 +770,10 @@ def test_an_interpreter_that_will_not_do_is_named(tmp_path: Path) -> None:
 
 HEADED = [
     "run_summarization.sh", "run_eval_summarization.sh", "run_training_benchmark.sh", "run_inference_benchmark.sh",
-    "get_data.sh", "serve.sh", "quickstart.sh", "run_tests.sh", "docker/build.sh", "docker/launch.sh",
-    "slurm/run_summarization.sbatch", "setup_env.sh",
+    "run_pretraining.sh", "run_pretraining_phase1.sh", "run_pretraining_phase2.sh", "run_pretraining_benchmark.sh",
+    "pretrain_small.sh", "get_data.sh", "get_pretraining_data.sh", "serve.sh", "quickstart.sh", "run_tests.sh",
+    "docker/build.sh", "docker/launch.sh", "slurm/run_summarization.sbatch", "slurm/run_pretraining.sbatch",
+    "setup_env.sh",
 ]  # fmt: skip
 
 
@@ -485,7 +789,7 @@ def test_help_prints_the_scripts_arguments_and_runs_nothing(script: str, recorde
 
 def test_every_script_that_is_run_has_help() -> None:
     scripts = {str(path.relative_to(ROOT / "scripts")) for path in (ROOT / "scripts").rglob("*.s*")}
-    sourced = {"arguments.sh", "params/cnn_dm_params.sh", "params/xsum_params.sh"}
+    sourced = {"arguments.sh", "slurm/job.sh", *(f"params/{name}_params.sh" for name in (*SETS, "pretrain"))}
     assert scripts - sourced == {*HEADED}
 
 
@@ -515,9 +819,12 @@ def clone(recorded: Recorder, tmp_path: Path) -> Path:
         ("run_summarization.sh data/x", "finetune.py", {}, "venv"),
         ("run_eval_summarization.sh ckpt 8 1", "run_eval.py", {}, "venv"),
         ("get_data.sh", "utils.corpora.get_data", {}, "venv"),
+        ("get_pretraining_data.sh out", "utils.corpora.get_pretraining_data", {}, "venv"),
         ("serve.sh model", "utils.serving", {}, "venv"),
         ("run_training_benchmark.sh", "utils.benchmark", {}, "venv"),
         ("run_inference_benchmark.sh", "utils.benchmark", {}, "venv"),
+        ("run_pretraining_benchmark.sh", "utils.benchmark", {}, "venv"),
+        ("run_pretraining.sh --data_dir data/", "run_pretraining.py", {}, "venv"),
         ("get_data.sh", "utils.corpora.get_data", {"CONDA_DEFAULT_ENV": "base"}, "venv"),
         ("get_data.sh", "utils.corpora.get_data", {"CONDA_DEFAULT_ENV": "mine"}, "python"),
         ("get_data.sh", "utils.corpora.get_data", {"VIRTUAL_ENV": "/mine"}, "python"),
@@ -528,6 +835,7 @@ def test_a_fresh_shell_in_any_folder_finds_python_and_the_repository(
 ) -> None:
     for name in ("venv", "python"):
         recorded.stand_in(name, 'echo "PYTHONPATH $PYTHONPATH"')
+    made_shards(clone / "data")
     done, [call, *_] = recorded(f"bash {clone}/scripts/{script}", Path("/"), **{"VIRTUAL_ENV": "", **variables})
     assert done.returncode == 0, done.stderr
     assert call[0] == interpreter
@@ -611,6 +919,9 @@ TERM, INT = signal.SIGTERM, signal.SIGINT
         *(("quickstart.sh", TERM, False), ("quickstart.sh", INT, True)),
         *(("run_eval_summarization.sh ckpt 8 1", TERM, False), ("serve.sh model", TERM, False)),
         *(("run_training_benchmark.sh", INT, True), ("slurm/run_summarization.sbatch data/x", TERM, False)),
+        *(("run_pretraining.sh --data_dir data", TERM, False), ("run_pretraining.sh --data_dir data", INT, True)),
+        *(("run_pretraining_phase1.sh --data_dir data", INT, True), ("pretrain_small.sh data", TERM, False)),
+        ("slurm/run_pretraining.sbatch --data_dir data", TERM, False),
     ],
 )
 def test_a_signal_reaches_the_child_once_and_nothing_follows_it(
@@ -636,6 +947,7 @@ def test_a_signal_reaches_the_child_once_and_nothing_follows_it(
     )
     interpreter.chmod(0o755)
     (folder / "requirements.txt").touch()
+    made_shards(folder / "data")
     command = ["bash", *f"scripts/{script}".split()]
     slurm = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "1"}
     environment = {**os.environ, "RECORD": str(record), "PATH": f"{tmp_path}/programs:{os.environ['PATH']}"}

@@ -31,6 +31,7 @@ TRAIN = (
     "finetune.py --do_train --config_path config.json --data_dir data --tokenizer tokenizer "
     "--model_name_or_path scratch --gpus 0 --output_dir run"
 )
+PRETRAIN = "run_pretraining.py --data_dir shards --config_path config.json --gpus 0 --output_dir run --max_steps 9"
 SCORE = "run_eval.py model config.json data out --device cpu"
 SUMMARIZE = "utils.summarize model --gpus 0"
 RUN, EVAL = "scripts/run_summarization.sh", "scripts/run_eval_summarization.sh"
@@ -66,11 +67,18 @@ COMMANDS = {
     f"{SCORE} --device gpu": "--device is 'gpu'; allowed: cpu, cuda",
     f"{SCORE} --n_obs 0": "--n_obs is 0; allowed: -1, or at least 1",
     f"{SCORE} --json-summary no/such": "no/such'; allowed: a file in a directory that exists",
+    "run_pretraining.py --max_steps 5": "the following arguments are required: --data_dir",
+    f"{PRETRAIN} --do_train": "unknown argument --do_train",
+    f"{PRETRAIN} --nvlamb": "--nvlamb is about --optimizer lamb",
+    f"{PRETRAIN} --mlm_probability 2": "--mlm_probability: '2' is not allowed",
+    f"{PRETRAIN} --load_model_weights_only": "--load_model_weights_only needs --resume_from_checkpoint",
     "run_eval.py model config.json data": "the following arguments are required: save_dir",
     f"{SUMMARIZE} --precision fp16": "--precision is fp16 and this would run on cpu",
     f"{SUMMARIZE} --long_documents read": "--long_documents: 'read' is not allowed",
     # Files
     f"{TRAIN} --data_dir nowhere": "nowhere",
+    PRETRAIN: "--data_dir shards: there is no such directory",
+    f"{PRETRAIN} --data_dir data": "--data_dir data: manifest.json is missing",
     f"{TRAIN} --data_dir blank": "train.source, line 2: blank line",
     f"{TRAIN} --config_path picture.png": "picture.png",
     f"{TRAIN} --tokenizer nowhere": "nowhere",

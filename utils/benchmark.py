@@ -1,8 +1,8 @@
-"""Throughput of training, or of inference, in each configuration that a machine has, as a table.
+"""Throughput of training, pretraining or inference in each configuration that a machine has, as a table.
 
-scripts/run_training_benchmark.sh and scripts/run_inference_benchmark.sh start this. Each row is a run of
-run_summarization.sh or run_eval_summarization.sh, and its figures are those that the run reports of itself. A row that
-fails says why.
+scripts/run_training_benchmark.sh, run_pretraining_benchmark.sh and run_inference_benchmark.sh start this. Each row is a
+run of run_summarization.sh, run_pretraining_phase1.sh or run_eval_summarization.sh, and its figures are those that the
+run reports of itself. A row that fails says why.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ class TrainingArguments(Arguments):
 
     kind: ClassVar[str] = "training"
     cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16")
-    columns: ClassVar[dict[str, str]] = {**COLUMNS, "step_milliseconds": "step ms", "peak_memory_gb": "peak GB"}
+    columns: ClassVar[dict[str, str]] = {
+        **COLUMNS,
+        **{"step_milliseconds": "step ms", "peak_memory_gb": "peak GB", "mfu": "MFU"},
+    }
     legend: ClassVar[str] = (
         "throughput: samples per second; tokens: of sources and targets, without padding; step ms: median"
     )
@@ -110,18 +113,61 @@ class TrainingArguments(Arguments):
         Raises:
             OSError, ValueError, KeyError: it does not say that.
         """
-        with (folder / "metrics.csv").open(encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row["samples_per_second"]]
-        measured = rows[1:]  # the first logging interval warms up
-        # All intervals have equally many samples.
-        throughput = statistics.harmonic_mean(float(row["samples_per_second"]) for row in measured)
-        tokens = statistics.mean(float(row["tokens_per_second"]) / float(row["samples_per_second"]) for row in measured)
-        return {
-            "throughput": throughput,
-            "tokens_per_second": throughput * tokens,
-            "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
-            "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
-        }
+        return training_figures(folder / "metrics.csv")
+
+
+@dataclass(frozen=True)
+class PretrainingArguments(Arguments):
+    """The benchmark of pretraining."""
+
+    batch_size: int = option(200, positional=True, least=1, help="examples per process at once")
+    length: int = option(128, positional=True, least=16, help="tokens of an example")
+    data_dir: str = option(
+        "data", positional=True, help="folder with the shards of that length, pretrain_lddl_<length>"
+    )
+    config_path: str = option("configs/config.json", positional=True, help="JSON with the architecture")
+    steps: int = option(50, least=1, help="optimizer steps that are measured")
+
+    kind: ClassVar[str] = "pretraining"
+    cpu_precisions: ClassVar[tuple[str, ...]] = TrainingArguments.cpu_precisions
+    columns: ClassVar[dict[str, str]] = TrainingArguments.columns
+    legend: ClassVar[str] = TrainingArguments.legend
+
+    def command(self, row: Row) -> list[str]:
+        """What runs a row: the first phase of the recipe, at this length."""
+        steps = with_warm_up(self.steps)
+        values = (self.batch_size, "", "", "", row.precision, "", row.gpus, 1, "", steps, "", steps, 1, "")
+        return [
+            *("env", f"LENGTH_PHASE1={self.length}", "bash", f"{ROOT}/scripts/run_pretraining_phase1.sh"),
+            *(*map(str, values), self.config_path, "--data_dir", self.data_dir),
+            *("--n_val", str(self.batch_size * max(row.gpus, 1)), "--log_freq", str(LOG_EVERY)),
+        ]
+
+    def figures(self, folder: Path) -> dict[str, float]:
+        """As for training."""
+        return training_figures(folder / "phase_1" / "metrics.csv")
+
+
+def training_figures(path: Path) -> dict[str, float]:
+    """The speeds that a training run has logged to its metrics.csv, without the first interval, which warms up.
+
+    Raises:
+        OSError, ValueError, KeyError: it has not.
+    """
+    with path.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["samples_per_second"]]
+    measured = rows[1:]
+    # All intervals have equally many samples.
+    throughput = statistics.harmonic_mean(float(row["samples_per_second"]) for row in measured)
+    tokens = statistics.mean(float(row["tokens_per_second"]) / float(row["samples_per_second"]) for row in measured)
+    mfus = [float(row["mfu"]) for row in measured if row.get("mfu")]  # of GPUs whose peak is known
+    return {
+        "throughput": throughput,
+        "tokens_per_second": throughput * tokens,
+        "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
+        "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
+        **({"mfu": statistics.mean(mfus)} if mfus else {}),
+    }
 
 
 @dataclass(frozen=True)
@@ -169,8 +215,10 @@ class InferenceArguments(Arguments):
         }
 
 
-Benchmark = TrainingArguments | InferenceArguments
-KINDS: dict[str, type[Benchmark]] = {"training": TrainingArguments, "inference": InferenceArguments}
+Benchmark = TrainingArguments | PretrainingArguments | InferenceArguments
+KINDS: dict[str, type[Benchmark]] = {
+    each.kind: each for each in (TrainingArguments, PretrainingArguments, InferenceArguments)
+}
 
 
 def with_warm_up(steps: int) -> int:
@@ -285,9 +333,8 @@ def run_row(args: Benchmark, row: Row, extras: Sequence[str], folder: Path) -> N
             row.figures = args.figures(folder)
         except (OSError, ValueError, KeyError) as error:
             row.failure = f"it left no figures ({type(error).__name__}: {error})"
-    for path in folder.glob("*.ckpt"):  # gigabytes that nobody asked for
-        path.unlink()
-    shutil.rmtree(folder / "export", ignore_errors=True)
+    for path in [*folder.rglob("*.ckpt"), *folder.rglob("export")]:  # gigabytes that nobody asked for
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def compare(rows: Sequence[Row]) -> None:

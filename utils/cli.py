@@ -64,6 +64,8 @@ def option(
     help: str,
     section: str | None = None,
     positional: bool = False,
+    alias: str | None = None,
+    flags: Mapping[str, str] | None = None,
     choices: Sequence[str] | None = None,
     least: float | None = None,
     most: float | None = None,
@@ -79,6 +81,8 @@ def option(
         help: what the option does; --help shows it with the default.
         section: the heading of --help under which the option stands; by default that of the option before it.
         positional: the option is given by its place and not by its name.
+        alias: another name, by which users of NVIDIA's example know the option.
+        flags: names of flags that stand for a value of the option.
         choices: the strings that are allowed.
         least, most, above: the range that is allowed; `above` excludes its own value.
         metavar: what --help calls the value; by default the name of its type.
@@ -87,6 +91,8 @@ def option(
         "help": help,
         "section": section,
         "positional": positional,
+        "alias": alias,
+        "flags": flags or {},
         "choices": choices,
         "least": least,
         "most": most,
@@ -94,6 +100,11 @@ def option(
         "metavar": metavar,
     }
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def fixed(value: Any) -> Any:
+    """A dataclass field in place of an option that a base class has: it always has this value and is not offered."""
+    return dataclasses.field(default=value, init=False)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -124,6 +135,12 @@ class _Option:
     @property
     def is_required(self) -> bool:
         return self.default is dataclasses.MISSING
+
+    @property
+    def names(self) -> list[str]:
+        """All names on the command line, without hyphens."""
+        others = [self.limits["alias"]] if self.limits["alias"] else []
+        return [self.name, *others, *self.limits["flags"], *([f"no_{self.name}"] if self.kind is bool else [])]
 
     def convert(self, value: Any) -> Any:
         """Turn a string of the command line, or a value of a YAML file, into the option's type.
@@ -182,9 +199,13 @@ class _Option:
             group.add_argument(f"--no_{self.name}", dest=self.name, action="store_false", **named)
         else:
             count = "+" if self.several else None
+            spellings = [f"--{name}" for name in (self.name, self.limits["alias"]) if name]
             group.add_argument(
-                f"--{self.name}", type=self.convert, nargs=count, required=required, metavar=metavar, **named
+                *spellings, type=self.convert, nargs=count, required=required, metavar=metavar, dest=self.name, **named
             )
+            for flag, value in self.limits["flags"].items():
+                text = f"--{self.name} {value}"
+                group.add_argument(f"--{flag}", dest=self.name, action="store_const", const=value, help=text)
 
 
 def parse_dataclass(
@@ -215,7 +236,7 @@ def parse_dataclass(
     sections: dict[str, list[_Option]] = {}
     for owner, part in {**parts, "": cls}.items():
         hints, section = typing.get_type_hints(part), "options"
-        fields = [field for field in dataclasses.fields(part) if owner or field.name not in parts]
+        fields = [field for field in dataclasses.fields(part) if field.init and (owner or field.name not in parts)]
         owned[owner] = [field.name for field in fields]
         assert not options.keys() & set(owned[owner]), f"two options have a name of {owned[owner]}"
         for field in fields:
@@ -240,7 +261,7 @@ def parse_dataclass(
         group = parser if section == "options" else parser.add_argument_group(section)
         for each in members:
             each.add_to(group, stored.get(each.name, each.default))
-    values = _parse(parser, argv, [f"--{prefix}{name}" for name in options for prefix in ("", "no_")])
+    values = _parse(parser, argv, [f"--{name}" for each in options.values() for name in each.names])
     made = {owner: {name: values[name] for name in names} for owner, names in owned.items()}
     return cls(**made.pop(""), **{name: parts[name](**given) for name, given in made.items()})
 
@@ -289,7 +310,8 @@ def _load_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
-    values = _load_yaml(path)
+    aliases = {each.limits["alias"]: name for name, each in options.items()}
+    values = {aliases.get(name, name): value for name, value in _load_yaml(path).items()}
     for name, value in values.items():
         if name not in options or name == "config":
             near = get_close_matches(str(name), options, n=1)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -226,13 +227,10 @@ def resumed_model(options: ModelOptions, checkpoint: Path) -> tuple[BartForCondi
         set_layers(config, len(options.kept_layers), options.shrunk)
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
-        raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of finetune.py")
+        raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of this program")
     stored = BartConfig(**content["config"])
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
-    for field in dataclasses.fields(BartConfig):
-        old, new = getattr(stored, field.name), getattr(config, field.name)
-        if old != new:
-            raise InputError(f"--resume_from_checkpoint {checkpoint}: its {field.name} is {old}, this run's is {new}")
+    check_same_config(stored, config, checkpoint)
     tokenizer = BartTokenizer.from_pretrained(checkpoint)
     model = BartForConditionalGeneration.from_pretrained(checkpoint, config)
     if options.config_path is None:
@@ -240,6 +238,65 @@ def resumed_model(options: ModelOptions, checkpoint: Path) -> tuple[BartForCondi
     fit_vocabulary(model, tokenizer)
     _prepare(model, options)
     return model, tokenizer
+
+
+def pretraining_model(
+    options: ModelOptions, tokenizer: BartTokenizer, weights: str | None
+) -> BartForConditionalGeneration:
+    """A model to pretrain.
+
+    Args:
+        tokenizer: its vocabulary.
+        weights: where initial weights are; None for random ones.
+
+    Raises:
+        InputError: there are no such weights, or vocabulary, weights and config do not fit together.
+    """
+    config = options.config()
+    if len(tokenizer) > config.vocab_size:
+        raise InputError(
+            f"the vocabulary does not fit the config: the shards' has {len(tokenizer)} ids, and the vocab_size of "
+            f"{options.config_path} is {config.vocab_size}"
+        )
+    config.vocab_size = len(tokenizer)
+    config.validate()
+    if weights is None:
+        model = BartForConditionalGeneration(config)
+    else:
+        own = BartTokenizer.from_pretrained(weights)
+        if not tokenizer.same_vocabulary(own):
+            raise InputError(
+                f"--resume_from_checkpoint {weights} has another vocabulary ({len(own)} ids) than the shards "
+                f"({len(tokenizer)} ids)"
+            )
+        stored = stored_configs(weights)[0]
+        if stored is not None:
+            config.vocab_size = stored.vocab_size
+            check_same_config(stored, config, weights, apart_from=(*DROPOUTS, "activation_dropout", "init_std"))
+        model = BartForConditionalGeneration.from_pretrained(weights, config)
+        logger.info("initial weights: those of %s", weights)
+    fit_vocabulary(model, tokenizer)
+    _prepare(model, options)
+    return model
+
+
+def check_same_config(
+    stored: BartConfig, config: BartConfig, where: str | os.PathLike[str], apart_from: Sequence[str] = ()
+) -> None:
+    """Raise InputError where the config of --resume_from_checkpoint is another one than that of this run."""
+    for field in dataclasses.fields(BartConfig):
+        old, new = getattr(stored, field.name), getattr(config, field.name)
+        if old != new and field.name not in apart_from:
+            raise InputError(f"--resume_from_checkpoint {where}: its {field.name} is {old}, this run's is {new}")
+
+
+def checkpoint_parts(model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> dict[str, Any]:
+    """What a checkpoint holds besides weights, so that a model and its vocabulary can be made of it alone."""
+    return {
+        "config": model.config.to_dict(),
+        "generation_config": model.generation_config.to_dict(),
+        "tokenizer_json": tokenizer.to_json(),
+    }
 
 
 def load_for_evaluation(

@@ -19,6 +19,14 @@ from bart.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("torch", "pytorch_lightning", "transformers", "tokenizers")
+# TFLOP/s of dense matrix products by NVIDIA's data sheets, by a part of the GPU's name. The first that fits counts.
+PEAKS = {
+    "V100": {"fp16": 125, "fp32": 15.7},
+    "A100": {"bf16": 312, "fp16": 312, "tf32": 156, "fp32": 19.5},
+    "H100 PCIe": {"bf16": 756, "fp16": 756, "tf32": 378, "fp32": 51},
+    "H100": {"bf16": 989, "fp16": 989, "tf32": 494, "fp32": 67},
+    "H200": {"bf16": 989, "fp16": 989, "tf32": 494, "fp32": 67},
+}
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 
 
@@ -30,6 +38,12 @@ def check_gpus(gpus: int) -> None:
         raise InputError(
             f"--gpus is {gpus}; this machine has {torch.cuda.device_count()} CUDA devices (--gpus 0 runs on the CPU)"
         )
+
+
+def peak_rate(gpu: str, precision: str) -> float | None:
+    """Operations per second of a GPU at its best in one of PRECISIONS; None where they are not known."""
+    peaks = next((peaks for name, peaks in PEAKS.items() if name in gpu), {})
+    return peaks[precision] * 1e12 if precision in peaks else None
 
 
 def environment(gpus: int, *packages: str) -> dict[str, Any]:

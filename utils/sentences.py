@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 
@@ -27,27 +28,28 @@ def _sentence_splitter() -> PunktSentenceTokenizer:
     return PunktSentenceTokenizer(parameters)
 
 
-def split_sentences(text: str) -> list[str]:
-    """Split a text into sentences by nltk's Punkt (Kiss & Strunk, 2006), without any download."""
-    sentences, start = [], 0
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Where each sentence of a text begins and ends."""
+    start = 0
     while start < len(text):
         part = text[start : start + _AT_ONCE]
         spans = list(_sentence_splitter().span_tokenize(part))
-        start += len(part)
+        here, start = start, start + len(part)
         if start < len(text) and len(spans) > 1:  # the last sentence may go on
-            start += spans.pop()[0] - len(part)
-        sentences += [part[begin:end] for begin, end in spans]
-    return sentences
+            start = here + spans.pop()[0]
+        for begin, end in spans:
+            yield here + begin, here + end
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split a text into sentences by nltk's Punkt (Kiss & Strunk, 2006), without any download."""
+    return [text[begin:end] for begin, end in _spans(text)]
 
 
 def sentence_parts(text: str) -> list[str]:
     """The sentences of a text, each with the white space before it, so that joined they are the text."""
-    ends, end = [], 0
-    for sentence in split_sentences(text):
-        end = text.index(sentence, end) + len(sentence)
-        # Punkt also finds sentence ends inside words, as in "he left.(She stayed.)".
-        if text[end : end + 1].isspace():
-            ends.append(end)
+    # Punkt also finds sentence ends inside words, as in "he left.(She stayed.)".
+    ends = [end for _, end in _spans(text) if text[end : end + 1].isspace()]
     return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
 
 

@@ -26,13 +26,12 @@ from bart.generation.generate import check_tensors
 from bart.hub import push
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
 from bart.modeling.layers import BartDecoder, BartDecoderLayer, BartEncoder, BartEncoderLayer
+from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
 from bart.modeling.packed import Packer
 
 if TYPE_CHECKING:
     from bart.tokenization.tokenization_bart import BartTokenizer
 
-# Labels with this value are left out of the loss, as in torch.nn.functional.cross_entropy.
-IGNORE_INDEX = -100
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
 TOKENS_AT_ONCE = 1024
 
@@ -42,14 +41,16 @@ class Seq2SeqOutput:
     """What a forward pass returns; `output[0]` is the loss when there is one, else the logits.
 
     Attributes:
-        logits: (B, T, V).
-        loss: scalar, with labels only.
+        logits: (B, T, V); None of a summed loss.
         encoder_last_hidden_state: (B, S, D).
+        loss: scalar, with labels only.
+        correct: scalar, of a summed loss without gradients: how many targets are the arg-max of their logits.
     """
 
-    logits: Tensor
+    logits: Tensor | None
     encoder_last_hidden_state: Tensor
     loss: Tensor | None = None
+    correct: Tensor | None = None
 
     def __getitem__(self, index: int) -> Tensor:
         present = (self.loss, self.logits, self.encoder_last_hidden_state)
@@ -160,6 +161,8 @@ class BartForConditionalGeneration(nn.Module):
         decoder_attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         encoder_outputs: Tensor | None = None,
+        summed_loss: bool = False,
+        label_smoothing: float = 0.0,
     ) -> Seq2SeqOutput:
         """One teacher-forced pass.
 
@@ -170,11 +173,14 @@ class BartForConditionalGeneration(nn.Module):
             decoder_attention_mask: (B, T); None means causal only.
             labels: (B, T) target ids, -100 where no loss is wanted; the loss is their mean cross entropy.
             encoder_outputs: (B, S, D), what `encode` returned for the same source.
+            summed_loss: give the sum of the cross entropy over the labels in place of their mean, and no logits, which
+                then never exist for all tokens (see `bart.modeling.loss`).
+            label_smoothing: of a summed loss: probability spread over the vocabulary.
 
         Raises:
             InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs, or
-                they are no tensors, targets are not as many as sources, or a sequence has more tokens than the model
-                has positions.
+                they are no tensors, targets are not as many as sources, labels of a summed loss are not as many as
+                decoder_input_ids, or a sequence has more tokens than the model has positions.
         """
         check_tensors(
             input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids, labels=labels
@@ -191,9 +197,19 @@ class BartForConditionalGeneration(nn.Module):
                 raise InputError("forward() needs decoder_input_ids or labels, and got neither")
             config = self.config
             decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+        if summed_loss and (labels is None or labels.shape != decoder_input_ids.shape):
+            shape = None if labels is None else tuple(labels.shape)
+            raise InputError(
+                f"labels are {shape}; allowed with summed_loss: {tuple(decoder_input_ids.shape)}, as decoder_input_ids"
+            )
         hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
+        if summed_loss:
+            loss, correct = chunked_cross_entropy(
+                *(hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias, labels.flatten(), label_smoothing)
+            )
+            return Seq2SeqOutput(None, encoder_states, loss, correct)
         logits = self._logits(hidden)
         loss = None
         if labels is not None:
@@ -275,6 +291,19 @@ class BartForConditionalGeneration(nn.Module):
     ) -> Iterator[GeneratedArticle]:
         """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
         return generate_many(self, sources, batch_size, **options)
+
+    def training_operations(self, source_length: int, target_length: int) -> int:
+        """Operations of the matrix products of a training step, for one example of so many tokens.
+
+        A product of a row and a matrix takes two for each of its numbers, and the backward pass twice as many as the
+        forward pass. Attention counts as if every place read every other.
+        """
+        c, s, t = self.config, source_length, target_length
+        width = c.d_model
+        encoder = s * (4 * width**2 + 2 * width * c.encoder_ffn_dim + 2 * width * s)
+        decoder = t * (6 * width**2 + 2 * width * c.decoder_ffn_dim + 2 * width * (s + t)) + s * 2 * width**2
+        forward = c.encoder_layers * encoder + c.decoder_layers * decoder + t * width * c.vocab_size
+        return 3 * 2 * forward
 
     def set_activation_checkpointing(self, enabled: bool) -> None:
         """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""

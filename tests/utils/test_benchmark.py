@@ -22,8 +22,17 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
+from tests.tiny_shards import write_tiny_shards
 from utils import benchmark
-from utils.benchmark import InferenceArguments, Row, TrainingArguments, compare, configurations, parse
+from utils.benchmark import (
+    InferenceArguments,
+    PretrainingArguments,
+    Row,
+    TrainingArguments,
+    compare,
+    configurations,
+    parse,
+)
 from utils.errors import RunError
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +54,8 @@ def names(kind: str) -> list[str]:
 def test_values_have_defaults_and_options_go_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse(["training"]) == (TrainingArguments(), [])
     assert parse(["inference"]) == (InferenceArguments(), [])
+    expected = PretrainingArguments(batch_size=32, length=512, data_dir="more", config_path="c.json")
+    assert parse(["pretraining", "32", "512", "more", "c.json", "--seed", "1"]) == (expected, ["--seed", "1"])
     given = TrainingArguments(batch_size=8, max_source_length=512)
     assert parse(["training", "8", "512", "--lr", "1", "--help"]) == (given, ["--lr", "1", "--help"])
     values = [2, 3, 40, 12, "model", "data", "config.json"]
@@ -151,6 +162,17 @@ def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> No
     assert figures["tokens_per_second"] == pytest.approx((900 + 1400 + 1900) / 7)
     assert figures["step_milliseconds"] == pytest.approx(400)
     assert figures["peak_memory_gb"] == 19
+    assert "mfu" not in figures
+
+
+def test_pretraining_has_its_own_folder_and_the_mean_of_mfu(tmp_path: Path) -> None:
+    (tmp_path / "phase_1").mkdir()
+    columns = "samples_per_second,tokens_per_second,step_time_p50,peak_memory_gb,mfu"
+    lines = [f"{rate},{100 * rate},0.1,2,{mfu}\n" for rate, mfu in ((1, 0.1), (8, 0.3), (8, 0.4))]
+    (tmp_path / "phase_1/metrics.csv").write_text("".join([f"{columns}\n", *lines]))
+    figures = PretrainingArguments().figures(tmp_path)
+    assert (figures["throughput"], figures["tokens_per_second"]) == (8, 800)
+    assert figures["mfu"] == pytest.approx(0.35)
 
 
 # ---- Rows and their processes
@@ -277,7 +299,7 @@ def test_other_rows_follow_a_failed_one(
     assert (folder / "training_benchmark.log").read_text() in printed
     rows = [line.replace("|", "").split() for line in printed.splitlines()]
     assert ["NUM_GPU", "precision", "batch", "throughput", "tokens/s"] in [row[:5] for row in rows]
-    assert [row[3:] for row in rows if row[:1] == ["CPU"]] == [["-"] * 6] * 2
+    assert [row[3:] for row in rows if row[:1] == ["CPU"]] == [["-"] * 7] * 2
     assert "cpu_fp32 failed: it left no figures (FileNotFoundError:" in printed
     assert "cpu_bf16 failed: RuntimeError: out of memory\n" in printed
     with pytest.raises(InputError, match="RESULTS_DIR is .*out, which is there already"):
@@ -312,6 +334,19 @@ def test_training_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     # An interval to warm up, and two that hold 6 steps.
     assert "step 15/15" in (out / "cpu_fp32" / "output.txt").read_text()
     assert not list(out.rglob("*.ckpt")) and not (out / "cpu_fp32" / "export").exists()
+
+
+@pytest.mark.slow
+def test_pretraining_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
+    tokenizer = write_tiny_shards(tmp_path / "pretrain_lddl_32")
+    config = json.loads((ROOT / "configs/config_tiny.json").read_text()) | {"vocab_size": len(tokenizer)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    chosen = {"PRECISIONS": "fp32", "GPU_COUNTS": 0, "STEPS": 6, "RESULTS_DIR": tmp_path / "out"}
+    report = run_script("pretraining", 4, 32, tmp_path, tmp_path / "config.json", "--num_workers", 0, **chosen)
+    [measured] = report["rows"]
+    assert measured["figures"]["throughput"] > 0 and measured["figures"]["tokens_per_second"] > 0
+    assert "step 15/15" in (tmp_path / "out/cpu_fp32/output.txt").read_text()
+    assert not list((tmp_path / "out").rglob("*.ckpt")) and not (tmp_path / "out/cpu_fp32/phase_1/export").exists()
 
 
 def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bart.errors import InputError
-from utils.cli import early_option, option, parse_dataclass, run_main
+from utils.cli import early_option, fixed, option, parse_dataclass, run_main
 from utils.errors import RunError, unwritable
 
 
@@ -55,6 +55,30 @@ def test_defaults_and_types() -> None:
     values = {"shuffle": True, "keep_order": False, "sizes": (3, 4), "output": Path("there")}
     assert given == Command(Path("text"), "a", part, ("one", "two"), **values)
     assert type(given.part.rate) is float
+
+
+@dataclass(frozen=True)
+class Derived(Part):
+    """Another command's options of that group, one of which is not offered and one of which has other spellings."""
+
+    seed: int = fixed(7)
+    kind: str = option(
+        "linear", alias="sort", flags={"cosine": "cosine"}, choices=("linear", "cosine"), help="a choice"
+    )
+
+
+def test_other_names_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def kind_of(*words: str) -> Derived:
+        return parse_dataclass(Command, [*REQUIRED, *words], "", prog="command", parts={"part": Derived}).part
+
+    assert kind_of() == Derived() and kind_of().seed == 7
+    assert kind_of("--sort", "cosine") == kind_of("--cosine") == kind_of("--kind=cosine") == Derived(kind="cosine")
+    (tmp_path / "options.yaml").write_text("sort: cosine")
+    assert kind_of("--config", str(tmp_path / "options.yaml")).kind == "cosine"
+    for words, message in ((["--seed", "1"], "unknown argument --seed"), (["--sort", "x"], "--sort: 'x' is not")):
+        with pytest.raises(SystemExit):
+            kind_of(*words)
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bart.errors import InputError
-from utils.machine import check_gpus, git_state, processor, versions
+from utils.machine import check_gpus, git_state, peak_rate, processor, versions
 
 
 def test_git_state(tmp_path: Path) -> None:
@@ -39,3 +39,9 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_and_versions() -> None:
     assert processor()
     assert versions(["torch"])["torch"] == torch.__version__
+
+
+def test_peak_rates_of_gpus() -> None:
+    assert peak_rate("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
+    assert peak_rate("NVIDIA H100 PCIe", "fp16") < peak_rate("NVIDIA H100 80GB HBM3", "fp16") == 989e12
+    assert peak_rate("Tesla V100-SXM2-32GB", "bf16") is None and peak_rate("NVIDIA GeForce RTX 4090", "fp32") is None

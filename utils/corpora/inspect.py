@@ -1,11 +1,12 @@
-"""What a data directory holds: `python -m utils.corpora.inspect FOLDER` prints what to know before training.
+"""What a data directory or a shard directory holds: `python -m utils.corpora.inspect FOLDER` prints what to know.
 
 Counts, lengths in tokens, what given maximum lengths cut off, examples that repeat others or are in several splits,
-ROUGE of baselines that need no training, and examples.
+ROUGE of baselines that need no training, and examples. Of shards for pretraining see `inspect_shards`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,9 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.charts import Chart, draw, histograms
 from utils.cli import option, parse_dataclass, run_main
+from utils.corpora.inspect_shards import describe_shards, inspect_shards
 from utils.data.line_files import SIDES, SPLITS, iter_pairs
+from utils.data.shard_format import MANIFEST
 from utils.data.tokenized import tokenise
 from utils.errors import unwritable
 from utils.files import check_output, write_json
@@ -45,7 +48,9 @@ Lengths = dict[str, dict[str, np.ndarray]]  # split -> side -> (N,) tokens of ea
 class Options:
     """The command line."""
 
-    data_dir: Path = option(positional=True, help="folder with {train,val,test}.{source,target}, or some splits")
+    data_dir: Path = option(
+        positional=True, help="folder with {train,val,test}.{source,target}, or some splits, or shards"
+    )
     tokenizer: str = option("facebook/bart-large", metavar="NAME", help="folder of a vocabulary, or Hub name")
     max_source_length: tuple[int, ...] = option(
         (1024,), least=3, metavar="N", help="lengths in tokens; says what share of the sources each would cut"
@@ -235,6 +240,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         "Print what a data directory holds: lengths, repeats, overlap of splits, baselines, examples.",
     )
     start_log()
+    if (options.data_dir / MANIFEST).is_file():
+        _show_shards(options)
+        return
     tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
     limits = {"source": options.max_source_length, "target": options.max_target_length}
     facts, lengths = inspect(options.data_dir, tokenizer, limits, options.rouge_examples)
@@ -246,6 +254,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     except OSError as error:
         raise unwritable("--json or --picture", error) from None
     print(describe(facts, options.tokenizer))
+
+
+def _show_shards(options: Options) -> None:
+    for field in dataclasses.fields(Options):
+        if field.name not in ("data_dir", "json") and getattr(options, field.name) != field.default:
+            raise InputError(f"--{field.name}: is of use with data directories, not with shards")
+    shards = inspect_shards(options.data_dir)
+    if options.json is not None:
+        write_json(options.json, shards)
+    print(describe_shards(shards))
 
 
 if __name__ == "__main__":

@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
 
+import xxhash
+
+from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option, parse_dataclass, run_main
+from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.line_files import read_pairs
+from utils.progress import progress, start_log
 
 
 @dataclass(frozen=True)
 class Options:
     """The command line."""
 
-    data_dir: str = option(help="folder with train.source and train.target")
     output_dir: str = option(help="folder for the tokenizer's files, made if need be")
+    data_dir: str | None = option(None, help="folder with train.source and train.target")
+    input: tuple[str, ...] = option(
+        (), metavar="PATH", help=f"files of raw text ({', '.join(KINDS)}), and folders of them, in place of --data_dir"
+    )
+    text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
+    max_megabytes: int = option(
+        1000, least=1, metavar="N", help="learn from about N megabytes of --input, documents drawn at random"
+    )
     vocab_size: int = option(8000, help="number of tokens, at least 261")
     min_frequency: int = option(2, help="merge only pairs that occur this often")
 
+    def __post_init__(self) -> None:
+        if (self.data_dir is None) == (not self.input):
+            raise InputError(f"--data_dir is {self.data_dir}, --input is {' '.join(self.input)!r}: give one of them")
+
+
+def sampled(files: Sequence[Path], text_field: str, megabytes: int) -> Iterator[str]:
+    """Documents of files of about so many megabytes, chosen by a hash of their text; the others are only read.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    share = megabytes * 1e6 / max(1, sum(path.stat().st_size for path in files))
+    pieces = [piece for path in files for piece in pieces_of(path, text_field)]
+    for piece in progress("reading", len(pieces), "pieces", pieces):
+        for document in read_documents(piece, text_field):
+            text = document.text
+            if not document.fault and xxhash.xxh3_64_intdigest(text.encode()) < share * (1 << 64):
+                yield text
+
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train a byte-level BPE vocabulary on the sources and targets of the training split, and write it to a folder.
+    """Train a byte-level BPE vocabulary on a training split's sources and targets, or on raw text, and write it.
 
     Raises:
         InputError: data are missing or malformed, a size is out of range, or the folder cannot be written.
@@ -29,14 +62,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse_dataclass(
         Options,
         argv,
-        "Train a byte-level BPE vocabulary on the training split of a data directory.",
+        "Train a byte-level BPE vocabulary on the training split of a data directory, or on raw text.",
     )
-    texts = [text for side in read_pairs(options.data_dir, "train") for text in side]
-    tokenizer = BartTokenizer.train(texts, options.vocab_size, options.min_frequency)
+    if options.data_dir is not None:
+        texts = chain(*read_pairs(options.data_dir, "train"))
+        unit = f"lines of {options.data_dir}"
+    else:
+        start_log()
+        files = find_files("input", options.input)
+        texts = sampled(files, options.text_field, options.max_megabytes)
+        unit = f"documents of {len(files)} files"
+    numbers = count()
+    counted = (text for text, _ in zip(texts, numbers, strict=False))
+    tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
     tokenizer.save_pretrained(options.output_dir)
-    print(
-        f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {len(texts)} lines of {options.data_dir}"
-    )
+    print(f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {next(numbers)} {unit}")
 
 
 if __name__ == "__main__":

@@ -97,10 +97,11 @@ class StreamedPairs:
         self.table, self.tokenizer = table, tokenizer
         self.longest = source_length, target_length
         self.name = table.name
-        self.files = table.dataset.num_shards
+        self.bins = [range(table.dataset.num_shards)]
+        self.counts = None
         self.identity = table.identity
 
-    def reader(self, order: Sequence[int] | None, position: dict[str, Any] | None) -> Reader:
+    def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> Reader:
         return Reader(self.table, order, position)
 
     def estimated_lengths(self, record: tuple[str, str]) -> list[int]:
@@ -108,7 +109,7 @@ class StreamedPairs:
             min(len(text.encode()) // BYTES_PER_TOKEN, most) for text, most in zip(record, self.longest, strict=True)
         ]
 
-    def encode(self, records: Sequence[tuple[str, str]]) -> tuple[list[Pair], int]:
+    def encode(self, records: Sequence[tuple[str, str]], epoch: int) -> tuple[list[Pair], int]:
         sources, targets = (
             self.tokenizer.encode_many(texts, most)
             for texts, most in zip(zip(*records, strict=True), self.longest, strict=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import accumulate, islice, repeat
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,9 +20,13 @@ from utils.data.order import TrainOrder
 from utils.errors import RunError
 
 logger = logging.getLogger(__name__)
-# Batches that a loader process makes ahead: enough to train on while it reads the next window.
-PREFETCHED = 32
-WINDOW = TrainOrder.WINDOW  # optimizer steps whose examples are read, and shuffled, at a time
+# Steps that a loader process makes ahead: enough to train on while it reads the next window, but fewer where they would
+# have more examples than AHEAD, since they are all in memory.
+PREFETCHED, AHEAD = 32, 4096
+# Optimizer steps whose examples are read, and shuffled, at a time: fewer where they would have more examples than MOST,
+# since they are all in memory.
+WINDOW = TrainOrder.WINDOW
+MOST = 1 << 16
 BEGINNING = {"step": 0, "epoch": 0, "window": 0, "position": None}  # a cursor
 
 
@@ -49,36 +53,41 @@ class StreamedExamples(Protocol):
 
     Attributes:
         name: where they are.
-        files: how many files there are; they can be read in any order.
+        bins: the numbers of the files of each bin. A bin's files can be read in any order, and no optimizer step has
+            examples of two bins.
+        counts: examples of each bin, as far as `--n_train` allows; None where nobody knows.
         identity: see `utils.data.batches.Examples`.
     """
 
     name: str
-    files: int
+    bins: Sequence[Sequence[int]]
+    counts: Sequence[int] | None
     identity: dict[str, Any]
 
-    def reader(self, order: Sequence[int] | None, position: dict[str, Any] | None) -> Reader:
+    def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> Reader:
         """Read from the beginning or, if it is given, from a position that a reader of this order gave.
 
         Args:
-            order: of the files, by number; None for their own order.
+            order: the numbers of the files to read.
         """
 
     def estimated_lengths(self, record: Any) -> Sequence[int]:
         """About how many tokens the sequences of an example have, without encoding it."""
 
-    def encode(self, records: Sequence[Any]) -> tuple[list[Any], int]:
-        """Records as the task's examples, and the number of their tokens."""
+    def encode(self, records: Sequence[Any], epoch: int) -> tuple[list[Any], int]:
+        """Records as the task's examples, which may be others in every epoch, and the number of their tokens."""
 
 
 @dataclass(eq=False)
 class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]):
     """One process's optimizer steps, epoch after epoch without end, made of a stream while it is read.
 
-    `TrainOrder` shuffles, groups and cuts the examples of WINDOW optimizer steps at a time. Every process reads all
-    examples and encodes its share. So an epoch's order depends on (seed, epoch) alone, the examples of a step do not
-    depend on how it is cut into micro-batches and processes, each example is seen once an epoch, and all processes have
-    equally many steps. Files are read in another order in every epoch, unless `--n_train` takes the first examples.
+    `TrainOrder` shuffles, groups and cuts the examples of a window, which is at most WINDOW optimizer steps. Every
+    process reads all examples and encodes its share. So an epoch's order depends on (seed, epoch) alone, the examples
+    of a step do not depend on how it is cut into micro-batches and processes, each example is seen once an epoch, and
+    all processes have equally many steps, of the same bins. Where there are several bins, each has as many steps as it
+    needs, the last of them smaller if need be, and which comes when is drawn at random. Files are read in another order
+    in every epoch, unless `--n_train` takes the first examples.
 
     Yields:
         A cursor, which says where the step's window begins, and the step's micro-batches. Where the data cannot be read
@@ -104,6 +113,14 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         """Examples of an optimizer step on all processes."""
         return self.options.train_batch_size * self.options.gradient_accumulation_steps * self.world_size
 
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps of an epoch; None where nobody knows."""
+        return None if self.examples.counts is None else sum(map(self._steps_of, self.examples.counts))
+
+    def _steps_of(self, examples: int) -> int:
+        return -(-examples // self.examples_per_step)
+
     def __iter__(self) -> Iterator[tuple[dict[str, Any], list[Batch]] | RunError]:
         if get_worker_info() is not None:
             # Threads of the tokenizer do not survive the fork that made a loader process.
@@ -117,29 +134,59 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
 
     def _epoch(self, cursor: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[Batch]]]:
         """The steps from a cursor to the end of its epoch; returns the next epoch's cursor."""
-        epoch, step, limit = cursor["epoch"], cursor["step"], self.options.n_train
-        files = np.random.default_rng((self.seed, epoch)).permutation(self.examples.files).tolist()
-        reader = self.examples.reader(files if limit < 0 else None, cursor["position"])
-        size = WINDOW * self.examples_per_step
-        with closing(iter(reader)) as records:
-            for window in count(cursor["window"]):
-                cursor = {"step": step, "epoch": epoch, "window": window, "position": reader.position()}
-                first = reader.count
-                read = list(islice(records, size if limit < 0 else min(size, limit - first)))
-                if not read:
+        epoch, step = cursor["epoch"], cursor["step"]
+        orders, windows = self._plan(epoch)
+        positions = cursor["position"] or [None] * len(orders)
+        readers = [self.examples.reader(*given) for given in zip(orders, positions, strict=True)]
+        places = [0, *accumulate(self.examples.counts or ())]  # where the examples of each bin begin, bin after bin
+        with ExitStack() as stack:
+            records = [stack.enter_context(closing(iter(reader))) for reader in readers]
+            for window, bins in islice(enumerate(windows), cursor["window"], None):
+                position = [reader.position() for reader in readers]
+                cursor = {"step": step, "epoch": epoch, "window": window, "position": position}
+                firsts = [place + reader.count for place, reader in zip(places, readers, strict=False)]
+                read = {
+                    number: list(islice(records[number], self._room(readers[number], bins.count(number))))
+                    for number in {*bins}
+                }
+                steps = {
+                    number: iter(self._order(some).epoch(epoch, window, number))
+                    for number, some in read.items()
+                    if some
+                }
+                if not steps:
                     break
-                for numbers in self._order(read).epoch(epoch, window):
-                    if step >= self.start:
-                        yield cursor, [self._batch(read, micro_batch, first) for micro_batch in numbers]
-                    step += 1
-        if not reader.count:
+                for number in bins:
+                    for micro_batches in islice(steps[number], 1):  # none where the data end within the window
+                        if step >= self.start:
+                            given = read[number], firsts[number], epoch
+                            yield cursor, [self._batch(numbers, *given) for numbers in micro_batches]
+                        step += 1
+        count = sum(reader.count for reader in readers)
+        if not count:
             raise RunError(f"{self.examples.name}: the train split has no examples")
         if self.rank == 0:
             logger.info(
                 "epoch %d of the stream: %d examples; %d rows that are none are left out",
-                *(epoch, reader.count, reader.left_out),
+                *(epoch, count, sum(reader.left_out for reader in readers)),
             )
         return {"step": step, "epoch": epoch + 1, "window": 0, "position": None}
+
+    def _plan(self, epoch: int) -> tuple[list[Sequence[int]], Iterable[list[int]]]:
+        """The order of each bin's files in an epoch, and the bins of the steps of each of its windows."""
+        bins, counts = self.examples.bins, self.examples.counts
+        generator = np.random.default_rng((self.seed, epoch))
+        orders = [files if self.options.n_train >= 0 else generator.permutation(files).tolist() for files in bins]
+        size = max(1, min(WINDOW, MOST // self.examples_per_step))
+        if counts is None:
+            return orders, repeat([0] * size)
+        steps = generator.permutation(np.repeat(range(len(bins)), [*map(self._steps_of, counts)])).tolist()
+        return orders, (steps[start : start + size] for start in range(0, len(steps), size))
+
+    def _room(self, reader: Reader, steps: int) -> int:
+        """How many examples so many steps of a bin have, as far as `--n_train` allows."""
+        size, limit = steps * self.examples_per_step, self.options.n_train
+        return size if limit < 0 or self.examples.counts is not None else min(size, limit - reader.count)
 
     def _order(self, records: Sequence[Any]) -> TrainOrder:
         # As coarse as padding is, so that examples of one length come together in another way in every epoch.
@@ -154,11 +201,11 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
             group_by_length=self.options.sortish_sampler,
         )
 
-    def _batch(self, records: Sequence[Any], numbers: list[int], first: int) -> Batch:
+    def _batch(self, numbers: list[int], records: Sequence[Any], first: int, epoch: int) -> Batch:
         """A micro-batch of some of a window's records, of which the first has the number `first` in the epoch."""
         counts = numbers[0] >= 0
         numbers = numbers if counts else [~number for number in numbers]
-        examples, tokens = self.examples.encode([records[number] for number in numbers])
+        examples, tokens = self.examples.encode([records[number] for number in numbers], epoch)
         return Batch(self.collate(examples), [first + number for number in numbers], tokens, counts)
 
 
@@ -167,9 +214,13 @@ class StreamLoader:
 
     Args:
         total: optimizer steps of the run, the first `stream.start` of which are taken already.
+        options: of torch's DataLoader.
     """
 
     def __init__(self, stream: TrainStream, total: int, **options: Any) -> None:
+        if options.get("num_workers"):
+            examples = stream.examples_per_step // stream.world_size
+            options["prefetch_factor"] = max(1, min(PREFETCHED, AHEAD // examples))
         self.loader = DataLoader(stream, batch_size=None, **options)
         self.start, self.total = stream.start, total
         self.cursors: deque[dict[str, Any]] = deque([stream.cursor or BEGINNING])

@@ -10,6 +10,7 @@ The library `datasets`, which reads the files, takes seconds to load and is impo
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Fields = tuple[str | None, str | None]  # --source_field and --target_field
+# A loader process that collected what its parent had left of connections would close them. That takes them out of the
+# epoll that both processes share, and the parent would wait minutes for answers.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 @dataclass(frozen=True)

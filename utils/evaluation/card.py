@@ -7,6 +7,7 @@ import logging
 import os
 from pathlib import Path
 
+import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from utils.data.places import HUB, HUB_NAME
@@ -22,7 +23,8 @@ OURS = "<!-- Training and scoring write this file anew until you delete this lin
 OPTIONS = """optimizer learning_rate lr_scheduler warmup_steps train_batch_size gradient_accumulation_steps
 max_tokens_per_batch weight_decay gradient_clip_val label_smoothing dropout attention_dropout max_source_length
 max_target_length freeze_embeds freeze_encoder distill layers lora_rank lora_alpha lora_dropout lora_targets
-fp16 bf16 tf32 seed""".split()
+mlm_probability poisson_lambda permute_sentence_ratio token_mask_ratio token_delete_ratio rotate_ratio random_ratio
+nvlamb adam_epsilon dropout_off_ratio fp16 bf16 tf32 seed""".split()
 
 
 def write_card(folder: str | os.PathLike[str], export: str | os.PathLike[str]) -> None:
@@ -45,9 +47,11 @@ def card_of(folder: Path, export: Path) -> ModelCard:
     """
     run, config_file = read_run(folder), export / "config.json"
     arguments, exported = run.arguments, config_file.stat().st_mtime_ns
-    start, data_dir, task = arguments["model_name_or_path"], arguments["data_dir"], Path(arguments["task"]).stem
+    data_dir, task = arguments["data_dir"], Path(arguments["task"]).stem
+    start = arguments.get("model_name_or_path") or _first_weights(folder)
     base, base_id = (None, None) if start == SCRATCH else _named(start, not Path(start).exists())
     data, data_id = _named(data_dir, data_dir.startswith(HUB))
+    shards = Path(data_dir) / "manifest.json"
     run.scores = {s: v for s, v in run.scores.items() if (folder / f"{s}_scores.json").stat().st_mtime_ns >= exported}
     pipeline = task if task in TASKS else "text2text-generation"  # the Hub's names
     metadata = ModelCardData(license="unknown", library_name="transformers", pipeline_tag=pipeline, tags=["bart"])
@@ -67,9 +71,20 @@ def card_of(folder: Path, export: Path) -> ModelCard:
         metadata,
         str(Path(__file__).with_suffix(".md")),
         **{"ours": OURS, "run": run, "task": task, "base": base, "data": data, "score_table": score_table},
-        length=arguments["max_source_length"] or json.loads(config_file.read_bytes())["max_position_embeddings"],
+        config=(config := json.loads(config_file.read_bytes())),
+        shards=json.loads(shards.read_bytes()) if task == "denoising" and shards.exists() else None,
+        length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in OPTIONS if arguments.get(name) not in (None, False)},
     )
+
+
+def _first_weights(folder: Path) -> str:
+    """What a pretraining run began with. One that went on keeps the arguments of its beginning under a number."""
+    for path in folder.glob("arguments*.yaml"):
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if stored.get("load_model_weights_only"):
+            return stored["resume_from_checkpoint"]
+    return SCRATCH
 
 
 def _named(place: str, is_on_hub: bool) -> tuple[str, str | None]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from torch import Tensor, nn
 
-from utils.data.batches import Examples, Inputs
+from utils.data.batches import Batch, Examples, Inputs
 from utils.data.options import DataOptions
 from utils.data.streaming import StreamedExamples
 from utils.progress import Clock
@@ -133,6 +133,10 @@ class Task(ABC, Generic[Options]):
         """Write a checkpoint's model in Hub format."""
 
     # ---- Training and validation
+
+    def operations(self, model: nn.Module, batch: Batch) -> float:
+        """Operations of a training step's matrix products on the tokens of a batch, for MFU; 0 where nobody counts."""
+        return 0.0
 
     @abstractmethod
     def count(self, batch: Inputs) -> Tensor:

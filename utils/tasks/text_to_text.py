@@ -219,12 +219,7 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
         return loading.for_inference(model, precision)
 
     def checkpoint_parts(self, model: BartForConditionalGeneration) -> dict[str, Any]:
-        return {
-            "config": model.config.to_dict(),
-            "generation_config": model.generation_config.to_dict(),
-            "tokenizer_json": self.tokenizer.to_json(),
-            "lora_scale": self.options.lora_scale,
-        }
+        return {**loading.checkpoint_parts(model, self.tokenizer), "lora_scale": self.options.lora_scale}
 
     def export(self, checkpoint: Path, directory: Path) -> None:
         BartForConditionalGeneration.from_pretrained(checkpoint).save_pretrained(directory, self.tokenizer)
@@ -235,7 +230,7 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
         return (batch["labels"] != IGNORE_INDEX).sum()
 
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
-        return smoothed_loss(teacher_forced(model, batch).logits, batch["labels"], self.options.label_smoothing)
+        return summed_loss(model, batch, self.options.label_smoothing).loss
 
     def validate(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         """Sums (F + 3,): loss, targets, examples, and the figures of each example."""
@@ -339,6 +334,17 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
     states = batch.get("encoder_outputs")
     return model(
         batch.get("input_ids"), batch["attention_mask"], decoder_input_ids=decoder_input_ids, encoder_outputs=states
+    )
+
+
+def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smoothing: float = 0.0) -> Seq2SeqOutput:
+    """`smoothed_loss` of what `collate_pairs` makes, and the number of targets that are the arg-max."""
+    return model(
+        batch["input_ids"],
+        batch["attention_mask"],
+        labels=batch["labels"],
+        summed_loss=True,
+        label_smoothing=label_smoothing,
     )
 
 

@@ -322,7 +322,8 @@ def check_identity(path: Path, identity: Mapping[str, Any]) -> None:
     if stored.get("format") != identity["format"]:
         raise InputError(
             f"--resume_from_checkpoint {path}: another version of this code wrote it, which kept its place in the "
-            "data in another way; --model_name_or_path takes its weights for a new run"
+            "data in another way; its weights can begin a new run, by --model_name_or_path or, in pretraining, by "
+            "--load_model_weights_only"
         )
     if other := difference({**stored, "data": None}, {**identity, "data": None}):
         raise InputError(f"--resume_from_checkpoint {path}: {other}")

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from utils.data.batches import Batch, Batches, Collate, Examples, evaluation_batches
 from utils.data.options import DataOptions
 from utils.data.order import RunOrder, TrainOrder
-from utils.data.streaming import PREFETCHED, StreamedExamples, StreamLoader, TrainStream
+from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream
 from utils.training.options import HardwareOptions, OptimisationOptions
 
 
@@ -33,7 +33,7 @@ class TrainingData(pl.LightningDataModule):
             epoch.
 
     Attributes:
-        steps_per_epoch: None for a stream, whose length nobody knows.
+        steps_per_epoch: None for a stream whose length nobody knows.
         examples_per_step: examples of an optimizer step on all processes; with `--max_tokens_per_batch`, their mean.
         total_steps: optimizer steps of the run.
     """
@@ -62,7 +62,9 @@ class TrainingData(pl.LightningDataModule):
         self.steps_per_epoch: int | None = None
         max_steps, max_epochs = optimisation.max_steps, optimisation.max_epochs
         if self.streams:
-            self.examples_per_step: float = self._stream(0, hardware.processes).examples_per_step
+            stream = self._stream(0, hardware.processes)
+            self.examples_per_step: float = stream.examples_per_step
+            self.steps_per_epoch = stream.steps_per_epoch
             self.total_steps = max_steps
         else:
             order = self._order(0, hardware.processes)
@@ -90,7 +92,7 @@ class TrainingData(pl.LightningDataModule):
             return DataLoader(batches, batch_sampler=steps, collate_fn=list, **self.loader_options)
         options = dict(self.loader_options)
         if options["num_workers"]:
-            options |= {"num_workers": 1, "prefetch_factor": PREFETCHED}  # each of several would read everything
+            options["num_workers"] = 1  # each of several would read everything
         self.loader = StreamLoader(self._stream(rank, world_size, start), self.total_steps, **options)
         return self.loader
 

@@ -19,9 +19,9 @@ class Lamb(Optimizer):
 
         u = m / (sqrt(v) + eps) + d·w,    w ← w - lr · |w| / |u| · u,
 
-    where the ratio of norms is 1 if either of them is 0. It is 1 throughout a group without decay (biases and norms),
-    which leaves Adam's step. Moments and arithmetic are fp32 for weights in half precision. apex's own clip of the
-    gradients is left to the training loop.
+    where the ratio of norms, the trust ratio, is 1 if either of them is 0. It is 1 throughout a group without decay
+    (biases and norms), which leaves Adam's step; `nvlamb` takes the ratio there too. Moments and arithmetic are fp32
+    for weights in half precision. apex's own clip of the gradients is left to the training loop.
 
     Without the ratio in any group this is AdamW (Loshchilov & Hutter, 2019).
 
@@ -29,6 +29,10 @@ class Lamb(Optimizer):
         parameters: parameters, or groups of them, as for any torch optimizer.
         lr: step size, relative to the norm of each decayed tensor.
         adapts: whether steps are scaled by the ratio of norms.
+        nvlamb: whether they are in groups without decay as well, apex's `use_nvlamb`.
+
+    Attributes:
+        trust_ratios: those of the last step, a (N,) for each group that has any.
     """
 
     def __init__(
@@ -40,9 +44,11 @@ class Lamb(Optimizer):
         weight_decay: float = 0.01,
         *,
         adapts: bool = True,
+        nvlamb: bool = False,
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
-        self.adapts = adapts
+        self.adapts, self.nvlamb = adapts, nvlamb
+        self.trust_ratios: list[Tensor] = []
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
@@ -50,6 +56,7 @@ class Lamb(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.trust_ratios = []
         for group in self.param_groups:
             group["step"] += 1
             if parameters := [parameter for parameter in group["params"] if parameter.grad is not None]:
@@ -81,12 +88,13 @@ class Lamb(Optimizer):
         foreach.div_(updates, 1 - beta1 ** group["step"])
         if group["weight_decay"]:
             foreach.add_(updates, weights, alpha=group["weight_decay"])
-        if group["weight_decay"] and self.adapts:
+        if self.adapts and (group["weight_decay"] or self.nvlamb):
             norms = torch.stack(foreach.norm(weights))
             ratios = norms / torch.stack(foreach.norm(updates))
             # A norm of 0 makes the ratio 0, NaN or infinite.
             ratios = torch.where((ratios > 0) & ratios.isfinite(), ratios, 1)
             foreach.mul_(updates, list(ratios.unbind()))
+            self.trust_ratios.append(ratios)
         foreach.add_(weights, updates, alpha=-group["lr"])
         if any(weight is not parameter for weight, parameter in zip(weights, parameters, strict=True)):
             foreach.copy_(parameters, weights)

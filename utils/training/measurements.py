@@ -52,17 +52,19 @@ def step_time_percentiles(times: list[float]) -> dict[str, float]:
 class Measurements(Callback):
     """Logs at every logging interval and at the end, over all processes: loss, rate, gradient norm, speed, memory.
 
-    `train_loss` is the mean of the interval's steps; `lr` and `grad_norm` (before clipping) are those of its last one.
-    `tokens_per_second` counts tokens without padding. The time of a step includes the loading of its batches, but
-    neither validation nor the writing of checkpoints: it ends before those, and `StartClock` starts the next one after
-    them.
+    `train_loss` is the mean of the interval's steps; `lr`, `grad_norm` (before clipping) and the range of LAMB's trust
+    ratios are those of its last one. `tokens_per_second` counts tokens without padding, and so does `mfu`, the share of
+    the GPUs' peak rate that the model's operations take (Chowdhery et al., 2022, appendix B). The time of a step
+    includes the loading of its batches, but neither validation nor the writing of checkpoints: it ends before those,
+    and `StartClock` starts the next one after them.
 
     Args:
         every: optimizer steps of an interval.
+        peak_rate: operations per second of a process's GPU, where it is known.
     """
 
-    def __init__(self, every: int) -> None:
-        self.every = every
+    def __init__(self, every: int, peak_rate: float | None = None) -> None:
+        self.every, self.peak_rate = every, peak_rate
         self.line = progress[Any]("step", None, "", wait=0, every=math.inf)  # the log has the intervals
         self.shown: list[str] = []  # in the line, of the last interval
         self.started_at = time.perf_counter()
@@ -70,7 +72,7 @@ class Measurements(Callback):
         # Of the interval under way, on this process.
         self.steps: list[tuple[Stamp, Stamp]] = []
         self.losses: list[Tensor | float] = []
-        self.tokens = self.samples = 0
+        self.tokens = self.samples = self.operations = 0
         # Of the run so far, over all processes.
         self.step_times: list[float] = []
         self.run_tokens = self.run_samples = self.run_seconds = 0.0
@@ -87,11 +89,17 @@ class Measurements(Callback):
         self.steps.append((self.since, stamp(pl_module.device)))
         self.tokens += sum(part.tokens for part in batch if part.counts)
         self.samples += sum(len(part) for part in batch if part.counts)
+        if self.peak_rate is not None:
+            task, model = pl_module.task, pl_module.model
+            self.operations += sum(task.operations(model, part) for part in batch if part.counts)
         step, total, interval = trainer.global_step, trainer.datamodule.total_steps, trainer.val_check_batch
         closes = step % self.every == 0 or step >= total
         if closes:
             values = self._close_interval(trainer, pl_module)
             values |= {"lr": pl_module.lr, "grad_norm": float(pl_module.grad_norm)}
+            if (ratios := pl_module.trust_ratios) is not None:
+                spread = torch.stack([ratios.min(), ratios.mean(), ratios.max()]).tolist()
+                values |= dict(zip(("trust_ratio_min", "trust_ratio_mean", "trust_ratio_max"), spread, strict=True))
             if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
                 skipped = float(_of(CountSkippedSteps, trainer).count)
                 values |= {"loss_scale": scaler.get_scale(), "skipped_steps": skipped}
@@ -100,7 +108,7 @@ class Measurements(Callback):
         self.line.notes = [*self.shown, f"val in {min(interval - step % interval, total - step):,}"]
         self.line.update(step - self.line.done)
         if closes and trainer.is_global_zero:
-            others = [named(name, values) for name in ("lr", "grad_norm", "skipped_steps") if values.get(name)]
+            others = [named(name, values) for name in ("lr", "grad_norm", "mfu", "skipped_steps") if values.get(name)]
             logger.info("  ".join([self.line.text(), *others]), extra=IN_THE_LINE)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -142,13 +150,14 @@ class Measurements(Callback):
         """The interval's loss, speed and memory; waits for the device, and reduces over processes."""
         device, strategy = pl_module.device, trainer.strategy
         times = [seconds(*step) for step in self.steps]
-        totals = torch.tensor([self.tokens, self.samples], dtype=torch.float64, device=device)
+        totals = torch.tensor([self.tokens, self.samples, self.operations], dtype=torch.float64, device=device)
         # A step takes as long as its slowest process does.
         worst = torch.tensor([peak_memory_gb(device), sum(times), *times], dtype=torch.float64, device=device)
-        tokens, samples = strategy.reduce(totals, reduce_op="sum").tolist()
+        tokens, samples, operations = strategy.reduce(totals, reduce_op="sum").tolist()
         peak, elapsed, *times = strategy.reduce(worst, reduce_op="max").tolist()
         self.train_loss = sum(map(float, self.losses)) / len(self.losses)
-        self.steps, self.losses, self.tokens, self.samples = [], [], 0, 0
+        self.steps, self.losses = [], []
+        self.tokens = self.samples = self.operations = 0
         self.step_times += times
         self.run_tokens += tokens
         self.run_samples += samples
@@ -157,6 +166,7 @@ class Measurements(Callback):
             "train_loss": self.train_loss,
             "tokens_per_second": tokens / elapsed,
             "samples_per_second": samples / elapsed,
+            **({"mfu": operations / elapsed / (self.peak_rate * trainer.world_size)} if operations else {}),
             **step_time_percentiles(times),
             "peak_memory_gb": peak,
         }
@@ -198,7 +208,7 @@ def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
 def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Path) -> dict[str, Any]:
     """The content of train_summary.json: steps and epochs of the whole run, times and speeds since it was last started.
 
-    What was not measured is left out: epochs of a stream, or speeds of a resumed run with no step left.
+    What is not known is left out: epochs of a stream of texts, or speeds of a resumed run with no step left.
 
     Args:
         metric: what makes a checkpoint the best one.

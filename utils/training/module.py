@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from utils.data.batches import Batch
 from utils.memory import FittingSize
 from utils.tasks.task import Task
+from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, fsdp_precision
@@ -57,6 +58,8 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, step: list[Batch], step_idx: int) -> Tensor:
         """One optimizer step of this process's micro-batches. Nothing in it waits for the device."""
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
+        if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
+            turn_dropout_off(self.model)
         counts = [self.task.count(batch.inputs) for batch in step if batch.counts]
         targets = self._summed(sum(counts, torch.zeros((), dtype=torch.long, device=self.device)))
         losses = torch.zeros(len(step), device=self.device)
@@ -84,6 +87,14 @@ class TrainingModule(pl.LightningModule):
         else:
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
+
+    @property
+    def trust_ratios(self) -> Tensor | None:
+        """LAMB's of the last step (N,), one for each tensor that has any; None of other optimizers."""
+        optimizer = self.optimizers().optimizer
+        optimizer = optimizer.inner if isinstance(optimizer, MasterWeights) else optimizer
+        ratios = optimizer.trust_ratios if isinstance(optimizer, Lamb) else []
+        return torch.cat(ratios) if ratios else None
 
     def _summed(self, value: Tensor) -> Tensor:
         """The sum over all processes."""
@@ -197,3 +208,11 @@ class TrainingModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.random_states, self.saved_steps = checkpoint["random_states"], checkpoint["total_steps"]
+
+
+def turn_dropout_off(model: nn.Module) -> None:
+    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4)."""
+    for module in model.modules():
+        for name in ("dropout", "activation_dropout", "p"):  # the last is torch's own
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)

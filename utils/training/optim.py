@@ -53,19 +53,23 @@ def build_optimizer(model: nn.Module, options: OptimisationOptions, hardware: Ha
 def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware: HardwareOptions) -> Optimizer:
     """The optimizer of some parameter groups."""
     name, lr = options.optimizer, options.learning_rate
+    eps = {} if options.adam_epsilon is None else {"eps": options.adam_epsilon}
     if name in APEX_CLASSES and (fused := apex_class(name, hardware)) is not None:
-        return fused(groups, lr=lr, **{"adam_w_mode": True} if name == "fused_adam" else {"max_grad_norm": math.inf})
+        if name == "fused_adam":
+            return fused(groups, lr=lr, adam_w_mode=True, **eps)
+        nvlamb = {"use_nvlamb": True} if options.nvlamb else {}
+        return fused(groups, lr=lr, max_grad_norm=math.inf, **nvlamb, **eps)
     match name:
         case "lamb" | "fused_lamb":
-            return Lamb(groups, lr=lr)
+            return Lamb(groups, lr=lr, nvlamb=options.nvlamb, **eps)
         case "adafactor":
             return Adafactor(groups, lr=lr, relative_step=False, scale_parameter=False, warmup_init=False)
         case "sgd":
             return SGD(groups, lr=lr, momentum=MOMENTUM)
     if is_half_throughout(hardware):
         # torch's AdamW would keep the moments in half precision, where the second ones underflow.
-        return Lamb(groups, lr=lr, eps=1e-8, adapts=False)
-    optimizer = AdamW(groups, lr=lr, fused=True)
+        return Lamb(groups, lr=lr, adapts=False, **{"eps": 1e-8, **eps})
+    optimizer = AdamW(groups, lr=lr, fused=True, **eps)
     # Otherwise it would unscale fp16 gradients itself, after the clip, which Lightning refuses.
     leave_unscaling(optimizer)
     return optimizer

@@ -52,9 +52,12 @@ class RunOptions:
     )
     save_top_k: int = option(1, least=1, help="best checkpoints to keep, by val_metric")
     save_every_n_steps: int | None = option(
-        None, least=1, help="optimizer steps between two writings of last.ckpt, besides every validation"
+        None,
+        alias="save_checkpoint_steps",
+        least=1,
+        help="optimizer steps between two writings of last.ckpt, besides every validation",
     )
-    log_every_n_steps: int = option(10, least=1, help="optimizer steps between two lines of the logs")
+    log_every_n_steps: int = option(10, alias="log_freq", least=1, help="optimizer steps between two lines of the logs")
     wandb_project: str | None = option(None, help="Weights & Biases project to log to as well")
 
     val_check_interval: float = option(
@@ -83,6 +86,11 @@ class RunOptions:
                 f"--val_check_interval is {self.val_check_interval}; above 1 it counts training samples, so it is whole"
             )
 
+    @property
+    def resumed(self) -> str | None:
+        """The checkpoint to go on from, with all that it holds."""
+        return self.resume_from_checkpoint
+
 
 @dataclass(frozen=True)
 class OptimisationOptions:
@@ -92,6 +100,7 @@ class OptimisationOptions:
         "adamw",
         section="training",
         choices=OPTIMIZERS,
+        flags={"lamb": "lamb"},
         help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
         "fused AdamW and our lamb serve",
     )
@@ -111,10 +120,19 @@ class OptimisationOptions:
     min_epochs: int = option(1, least=0, help="epochs before early stopping may end the run")
     weight_decay: float = option(0.0, least=0, help="of all but biases and norms")
     gradient_clip_val: float = option(1.0, least=0, help="gradient norm limit; 0 for none")
+    adam_epsilon: float | None = option(
+        None, above=0, help="added to the root of the second moment by adamw and lamb; by default 1e-8, of lamb 1e-6"
+    )
+    nvlamb: bool = option(False, help="let lamb scale the steps of biases and norms too, which have no weight decay")
+    dropout_off_ratio: float = option(0.0, least=0, most=1, help="share of the run's last steps without dropout")
 
     def __post_init__(self) -> None:
         if self.max_steps == 0:
             raise InputError("--max_steps is 0; allowed: -1, or at least 1")
+        if self.nvlamb and self.optimizer not in ("lamb", "fused_lamb"):
+            raise InputError(f"--nvlamb is about --optimizer lamb; --optimizer is {self.optimizer}")
+        if self.adam_epsilon != type(self).adam_epsilon and self.optimizer in ("sgd", "adafactor"):
+            raise InputError(f"--adam_epsilon is about adamw and lamb; --optimizer is {self.optimizer}")
         if self.lr_scheduler == "polynomial" and (self.learning_rate or FINE_TUNING_RATE) <= POLYNOMIAL_END:
             raise InputError(
                 f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "

@@ -25,6 +25,7 @@ from utils.data.batches import padded_length
 from utils.distributed import lost_peers_named
 from utils.figures import figure, label
 from utils.interruption import Interruption, started
+from utils.machine import peak_rate
 from utils.memory import keep_freed_memory
 from utils.progress import is_first
 from utils.run_files import LAST, SPLITS, remove, scored
@@ -44,8 +45,8 @@ from utils.training.checkpoints import (
 from utils.training.datamodule import TrainingData
 from utils.training.measurements import Measurements, StartClock, run_summary
 from utils.training.module import TrainingModule
-from utils.training.options import Plan, RunOptions
-from utils.training.precision import half_dtype, trainer_precision
+from utils.training.options import HardwareOptions, Plan, RunOptions
+from utils.training.precision import half_dtype, precision_name, trainer_precision
 
 logger = logging.getLogger(__name__)
 
@@ -137,9 +138,9 @@ def drops_layers(model: nn.Module) -> bool:
 
 
 def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
-    """--val_check_interval, in optimizer steps."""
+    """--val_check_interval, in optimizer steps; up to 1 it is a share of an epoch, or of the run over a stream."""
     if run.val_check_interval <= 1:
-        return max(1, int(run.val_check_interval * data.steps_per_epoch))
+        return max(1, int(run.val_check_interval * (data.total_steps if data.streams else data.steps_per_epoch)))
     return max(1, round(run.val_check_interval / data.examples_per_step))
 
 
@@ -191,12 +192,17 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
     return trainer
 
 
+def gpu_rate(hardware: HardwareOptions) -> float | None:
+    """Operations per second of this process's GPU at its best, where they are known."""
+    return peak_rate(torch.cuda.get_device_name(), precision_name(hardware)) if hardware.gpus else None
+
+
 def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[BestCheckpoints, list[Callback]]:
     """The checkpoint callback, and the list of all."""
     run = plan.run
     metric, mode = task.validation_name(plan.metric), {"loss": "min", **task.figures}[plan.metric]
     checkpoints = BestCheckpoints(run.output_dir, metric, mode, run.save_top_k, plan.conditions)
-    measurements, termination = Measurements(run.log_every_n_steps), Termination()
+    measurements, termination = Measurements(run.log_every_n_steps, gpu_rate(plan.hardware)), Termination()
     callbacks: list[Callback] = [
         SameStart(plan.checkpoint),
         StopOnNonFinite(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
@@ -111,6 +112,14 @@ def test_more_tokens_than_positions_is_an_error_that_names_both_numbers() -> Non
             {"encoder_outputs": torch.ones(2, 3, 16), "decoder_input_ids": torch.full((1, 4), 5)},
             r"decoder_input_ids are \(1, 4\); allowed: \(2, ",
         ),
+        (
+            {
+                name: torch.full((1, size), 5)
+                for name, size in (("input_ids", 3), ("decoder_input_ids", 4), ("labels", 3))
+            }
+            | {"summed_loss": True},
+            r"labels are \(1, 3\); allowed with summed_loss: \(1, 4\), as decoder_input_ids",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit_are_named(inputs: dict[str, object], message: str) -> None:
@@ -134,3 +143,12 @@ def test_a_forward_pass_without_targets_or_sources_is_an_error() -> None:
         model(torch.full((1, 3), 5))
     with pytest.raises(InputError, match="input_ids or encoder_outputs"):
         model(labels=torch.full((1, 3), 5))
+
+
+def test_operations_of_a_training_step_are_those_that_torch_counts() -> None:
+    sizes = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "decoder_layers": 3, "max_position_embeddings": 64}
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = tiny(**sizes, dropout=0.0).train()
+        source, target = (torch.ones(1, length, dtype=torch.long) for length in (24, 40))
+        model(source, labels=target).loss.backward()
+    assert model.training_operations(24, 40) == counter.get_total_flops()

@@ -6,7 +6,7 @@ import pytest
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.corpora.train_tokenizer import main
+from utils.corpora.train_tokenizer import main, sampled
 
 
 @pytest.fixture
@@ -44,3 +44,30 @@ def test_bad_options(data_dir: Path, tmp_path: Path, options: list[str], message
     with pytest.raises(InputError, match=message):
         main(["--data-dir", str(data_dir), "--output_dir", str(tmp_path / "out"), *options])
     assert not (tmp_path / "out").exists()
+
+
+def test_trains_on_raw_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("a cat sat\n\na cat\non the mat\n\na cat\n", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text('{"body": "a cat and a dog"}\n{"body": 3}\n', encoding="utf-8")
+    options = ["--input", str(tmp_path), "--text_field", "body", "--output_dir", str(tmp_path / "out")]
+    main([*options, "--vocab_size", "262"])
+    tokenizer = BartTokenizer.from_pretrained(tmp_path / "out")
+    assert len(tokenizer(" cat")["input_ids"]) == 5  # by the only merge
+    assert capsys.readouterr().out.endswith("262 tokens from 4 documents of 2 files\n")
+
+
+def test_raw_text_is_sampled_by_the_text_alone(tmp_path: Path) -> None:
+    texts = [f"document {number} of many " * 900 for number in range(200)]
+    path, turned = tmp_path / "a.txt", tmp_path / "b.txt"
+    for file, order in ((path, texts), (turned, texts[::-1])):
+        file.write_text("\n\n".join(order))
+    found = list(sampled([path], "text", 1))
+    assert 0.5e6 < sum(map(len, found)) < 1.5e6 < path.stat().st_size
+    assert sorted(found) == sorted(sampled([turned], "text", 1))
+    assert len(list(sampled([path], "text", 5))) == 200
+
+
+@pytest.mark.parametrize("options", [[], ["--data_dir", "x", "--input", "y"]])
+def test_lines_or_raw_text(options: list[str]) -> None:
+    with pytest.raises(InputError, match="--data_dir is .*, --input is .*: give one of them"):
+        main(["--output_dir", "out", *options])

@@ -19,8 +19,9 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import Train, rows
 from utils.data.line_files import read_pairs
-from utils.recipes.finetuning import COMPARED_BY_CONTENT, MAY_CHANGE, MUST_STAY, VALIDATION
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
+from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+from utils.recipes.training import COMPARED_BY_CONTENT, MAY_CHANGE, MUST_STAY, VALIDATION
 
 
 def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
@@ -164,5 +165,8 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
 
 
 def test_every_option_is_classed_for_resuming(tiny: list[str]) -> None:
+    """Those of both recipes, each once."""
     classes = [*MAY_CHANGE, *VALIDATION, *COMPARED_BY_CONTENT, *MUST_STAY]
-    assert sorted(classes) == sorted([*parse_finetune_arguments(tiny).settings(), "config"])
+    pretraining = parse_pretraining_arguments(["--data_dir", "shards", "--max_steps", "1"])
+    settings = {**parse_finetune_arguments(tiny).settings(), **pretraining.settings()}
+    assert sorted(classes) == sorted([*settings, "config"])

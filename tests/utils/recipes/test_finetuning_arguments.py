@@ -11,7 +11,8 @@ import torch
 
 from bart.errors import InputError
 from utils.recipes.evaluation_arguments import parse_eval_arguments
-from utils.recipes.finetuning_arguments import STAMP, FinetuneArguments, parse_finetune_arguments
+from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
+from utils.recipes.training_arguments import STAMP
 
 ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --fp16 --bf16 --amp_level --do_train
 --do_predict --n_train --n_val --n_test --train_batch_size --eval_batch_size --gradient_accumulation_steps --max_steps

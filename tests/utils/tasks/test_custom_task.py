@@ -97,6 +97,12 @@ def test_the_tasks_of_the_house_are_found_by_name() -> None:
             "from utils.tasks.task import Task\nclass A(Task):\n    def count(self, batch): pass\n",
             "which defines 0 tasks",
         ),
+        (  # better now than after hours of training
+            "without_score.py",
+            "from utils.tasks.summarization import Summarization as S\nfrom utils.tasks.task import Task\n"
+            "class A(S):\n    score = Task.score\n",
+            "which defines 0 tasks",
+        ),
     ],
 )
 def test_what_is_no_task(

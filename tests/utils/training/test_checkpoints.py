@@ -17,7 +17,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import Train, checkpoint_of, weights
 from utils.data import order
 from utils.errors import RunError
-from utils.recipes import finetuning
+from utils.recipes import training
 from utils.training import checkpoints
 from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_checkpoint, is_whole
 
@@ -91,8 +91,8 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
         refused(f"it was trained on other data: its {side} digest is ")
         path.write_text(before)
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "ORDER", order.ORDER + 1)
-        refused("another version of this code wrote it, .*; --model_name_or_path takes its weights for a new run$")
+        patch.setattr(training, "ORDER", order.ORDER + 1)
+        refused("another version of this code wrote it, .*; its weights can begin a new run, by --model_name_or_path")
     train("run", "--max_steps", 3, "--resume_from_checkpoint", "last")  # nothing of this has changed it
 
 
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_the_former_code_gives_its_weights_alone(train: Train, t
     content["identity"] = {"order": 1, "seed": 42, "train_batch_size": 4}
     former = tmp_path / "former.ckpt"
     torch.save(content, former)
-    with pytest.raises(InputError, match="another version of this code wrote it.* --model_name_or_path takes"):
+    with pytest.raises(InputError, match="another version of this code wrote it.* new run, by --model_name_or_path"):
         train("resumed", "--max_steps", 2, "--resume_from_checkpoint", former)
     start = BartForConditionalGeneration.from_pretrained(former).state_dict()
     new = train("new", "--max_steps", 1, "--learning_rate", 1e-9, "--model_name_or_path", former)

@@ -235,3 +235,49 @@ def test_schedules(name: str, decay: Callable[[float], float], warmup: int) -> N
     expected = [step / warmup for step in range(warmup)]
     expected += [decay((step - warmup) / (47 - warmup)) for step in range(warmup, 48)]
     assert rates == pytest.approx([3e-4 * factor for factor in expected], rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("nvlamb", [False, True])
+@pytest.mark.parametrize("clip", [0.1, 1e9])
+def test_lamb_is_that_of_nvidias_pretraining(nvlamb: bool, clip: float, model: BartForConditionalGeneration) -> None:
+    """Against their formula, weight by weight: gradients are divided by their norm over the limit, where that is above
+    1; decay is a part of the update; the ratio of norms is 1 where either is 0 and, without --nvlamb, without decay."""
+    model.double()
+    torch.nn.init.zeros_(model.model.encoder.layers[0].fc1.weight)  # whose norm is 0
+    options = OptimisationOptions(
+        optimizer="lamb", learning_rate=1e-2, weight_decay=0.1, adam_epsilon=1e-8, nvlamb=nvlamb
+    )
+    optimizer = build_optimizer(model, options, HardwareOptions(gpus=0))
+    names = [name for name, _ in model.named_parameters()]
+    weights, moments = state_of(model), dict.fromkeys(names, (0.0, 0.0))
+    for step in range(1, 7):
+        optimizer.zero_grad()
+        backward(model)
+        gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+        norm = sum(float((gradient**2).sum()) for gradient in gradients.values()) ** 0.5
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)  # as the training loop does it
+        optimizer.step()
+        ratios = []
+        for name in names:
+            gradient = gradients[name] * min(1, clip / (norm + 1e-6))  # torch's clip adds that to the norm
+            decay = 0.0 if name.endswith("bias") or "norm" in name else 0.1
+            mean, square = moments[name]
+            mean = 0.9 * mean + 0.1 * gradient
+            square = 0.999 * square + 0.001 * gradient * gradient
+            moments[name] = mean, square
+            update = mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8) + decay * weights[name]
+            sizes = float(weights[name].norm()), float(update.norm())
+            ratio = sizes[0] / sizes[1] if min(sizes) > 0 else 1.0
+            if decay or nvlamb:
+                ratios.append(ratio)
+            weights[name] = weights[name] - 1e-2 * (ratio if decay or nvlamb else 1.0) * update
+        torch.testing.assert_close(state_of(model), weights, rtol=1e-9, atol=1e-12)
+        found = torch.cat(optimizer.trust_ratios)
+        assert sorted(found.tolist()) == pytest.approx(sorted(ratios), rel=1e-9)
+
+
+def test_apexs_lamb_gets_nvlamb_and_epsilon(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    options = OptimisationOptions(optimizer="fused_lamb", learning_rate=1e-2, nvlamb=True, adam_epsilon=1e-7)
+    made = build_optimizer(model, options, HardwareOptions(gpus=1)).options
+    assert made == {"lr": 1e-2, "max_grad_norm": math.inf, "use_nvlamb": True, "eps": 1e-7}

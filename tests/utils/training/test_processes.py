@@ -178,10 +178,10 @@ def test_a_process_that_dies_ends_the_run_in_one_line(options: list[str], tmp_pa
 def see_another_folder(folder: Path) -> None:
     """Let the second process see other checkpoints, as on a machine whose file system is its own."""
     if os.environ["RANK"] == "1":
-        from utils.recipes import finetuning
+        from utils.recipes import training
 
-        find = finetuning.find_checkpoint
-        finetuning.find_checkpoint = lambda named, output: find(named, folder)
+        find = training.find_checkpoint
+        training.find_checkpoint = lambda named, output: find(named, folder)
 
 
 def test_processes_that_find_different_checkpoints_are_refused(options: list[str], tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_two_hosts_train_together_and_one_that_dies_ends_the_run(options: list[s
 
     end_well(start(tmp_path / "whole"))
     first, second = start(tmp_path / "killed")
-    while not rows(tmp_path / "killed") or rows(tmp_path / "killed")[-1]["step"] < 12:
+    while not (seen := rows(tmp_path / "killed")) or seen[-1]["step"] < 12:  # a file that is being written may be empty
         assert first.poll() is None, first.communicate()[0]
         time.sleep(0.01)
     workers = Path(f"/proc/{second.pid}/task/{second.pid}/children").read_text().split()

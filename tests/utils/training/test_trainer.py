@@ -25,13 +25,19 @@ from utils.training.trainer import steps_between_validations
 class Data:
     """As much of the data module as the intervals need: epochs of 100 steps."""
 
-    steps_per_epoch = 100
+    streams, steps_per_epoch, total_steps = False, 100, 200
     examples_per_step = 4.2
 
 
 @pytest.mark.parametrize(("interval", "steps"), [(1, 100), (0.3, 30), (0.001, 1), (80, 19), (3, 1)])
 def test_validation_interval(interval: float, steps: int) -> None:
     assert steps_between_validations(RunOptions(do_train=True, val_check_interval=interval), Data()) == steps
+
+
+def test_up_to_one_it_is_a_share_of_a_run_over_a_stream() -> None:
+    data = Data()
+    data.streams = True
+    assert steps_between_validations(RunOptions(do_train=True, val_check_interval=0.1), data) == 20
 
 
 @pytest.mark.parametrize(

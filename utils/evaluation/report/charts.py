@@ -22,13 +22,19 @@ def training_charts(runs: Sequence[Run]) -> list[Chart]:
     """Curves of training: for one run, related ones in one chart; for several runs, a chart for each quantity."""
     # Without search, validation scores the arg-max under teacher forcing, far above what the model generates.
     forced = ", teacher-forced" * any(run.arguments.get("eval_beams") == 0 for run in runs)
-    scores = {name: None for run in runs for name in run.metrics if name.startswith("val_") and name != "val_loss"}
+    apart = ("val_loss", "val_perplexity")  # which have charts of their own
+    scores = {name: None for run in runs for name in run.metrics if name.startswith("val_") and name not in apart}
+    ratios = {f"trust_ratio_{kind}": kind for kind in ("min", "mean", "max")}
     validation = {name: label_of(name.removeprefix("val_").removesuffix("_forced")) for name in scores}
     charts = []
     for name, title, unit, from_zero, columns in (
         ("loss", "Loss", "nats per target token", False, {"train_loss": "training", "val_loss": "validation"}),
         ("learning_rate", "Learning rate", "learning rate", True, {"lr": ""}),
         ("validation", "Validation" + forced, "score", False, validation),
+        ("perplexity", "Validation perplexity", "perplexity", False, {"val_perplexity": ""}),
+        ("gradient", "Gradient norm", "before clipping", True, {"grad_norm": ""}),
+        ("trust_ratios", "Trust ratios of LAMB", "of all tensors", True, ratios),
+        ("mfu", "Model FLOP utilisation", "share of the GPUs' peak", True, {"mfu": ""}),
         ("throughput", "Training throughput", "tokens per second", True, {"tokens_per_second": ""}),
     ):
         if len(runs) == 1:

@@ -1,4 +1,4 @@
-"""One fine-tuning run, from its arguments to its scores."""
+"""One training run, from its arguments to its scores: fine-tuning, or pretraining, which has none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
@@ -19,6 +19,7 @@ import yaml
 
 from bart.errors import InputError
 from bart.hub import EXPORT
+from utils.data.corruption import CorruptionOptions
 from utils.data.order import ORDER
 from utils.distributed import connected
 from utils.errors import RunError
@@ -29,7 +30,7 @@ from utils.files import writable_folder
 from utils.loading import DROPOUTS
 from utils.machine import check_gpus, environment
 from utils.progress import is_first, start_log
-from utils.recipes.finetuning_arguments import FinetuneArguments
+from utils.recipes.training_arguments import TrainingArguments
 from utils.run_files import LAST, LOG, check_free, remove_run
 from utils.tasks.task import Task
 from utils.training.checkpoints import FORMAT, find_checkpoint
@@ -45,11 +46,12 @@ MAY_CHANGE = (
     *("max_steps", "max_epochs", "min_epochs", "save_top_k", "save_every_n_steps", "log_every_n_steps"),
     *("wandb_project", "val_check_interval", "early_stopping_patience", "num_sanity_val_steps", "eval_batch_size"),
     *("num_workers", "cache_dir", "activation_checkpointing", "n_test", "test_max_target_length"),
+    "load_model_weights_only",
 )
 # They may change too; the scores of earlier checkpoints are then not compared with those of later ones.
 VALIDATION = ("val_metric", "n_val", "val_max_target_length", "eval_beams", "eval_max_gen_length")
 # They may be given in another way: the content of the data, the config, or the number of processes must stay.
-COMPARED_BY_CONTENT = ("data_dir", "config_path", *DROPOUTS, "gpus", "accelerator", "devices")
+COMPARED_BY_CONTENT = ("data_dir", "config_path", "pre_ln", *DROPOUTS, "gpus", "accelerator", "devices")
 MUST_STAY = (
     *("task", "seed", "n_train", "sortish_sampler", "train_batch_size", "max_tokens_per_batch"),
     *("gradient_accumulation_steps", "source_field", "target_field", "max_source_length", "max_target_length"),
@@ -57,10 +59,11 @@ MUST_STAY = (
     *("label_smoothing", "freeze_embeds", "freeze_encoder", "strategy", "fp16", "bf16", "tf32", "amp_level"),
     *("model_name_or_path", "tokenizer", "new_vocabulary", "distill", "layers", "do_encoder", "do_decoder"),
     *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
+    *("nvlamb", "adam_epsilon", "dropout_off_ratio", *(field.name for field in fields(CorruptionOptions))),
 )
 
 
-def run(args: FinetuneArguments) -> None:
+def run(args: TrainingArguments) -> None:
     """Train and score as the arguments say; everything written lies in `--output_dir`.
 
     Raises:
@@ -71,7 +74,7 @@ def run(args: FinetuneArguments) -> None:
     check_gpus(args.hardware.gpus)
     check_wandb(args.run.wandb_project)
     if args.run.do_train and is_first():
-        check_free(output_dir, args.run.resume_from_checkpoint, args.run.overwrite_output_dir)
+        check_free(output_dir, args.run.resumed, args.run.overwrite_output_dir)
     task = args.make_task()
     args = replace(args, task_options=task.options)  # with the defaults that depend on the model
     # All examples are looked at first: better refused now than after a download, or after hours of training.
@@ -102,14 +105,14 @@ def run(args: FinetuneArguments) -> None:
         write_report(output_dir)
 
 
-def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any], earlier_log: int) -> None:
+def train_on(args: TrainingArguments, task: Task[Any], splits: Mapping[str, Any], earlier_log: int) -> None:
     """Train on what the task read of the splits train and val, from the beginning or from a checkpoint.
 
     Args:
         earlier_log: bytes of the log that an earlier run wrote.
     """
     output_dir = Path(args.run.output_dir)
-    checkpoint = find_checkpoint(args.run.resume_from_checkpoint, output_dir)
+    checkpoint = find_checkpoint(args.run.resumed, output_dir)
     model = task.initial_model() if checkpoint is None else task.resumed_model(checkpoint)
     data = TrainingData(
         task.encode(splits["train"], "train"),
@@ -145,7 +148,7 @@ def train_on(args: FinetuneArguments, task: Task[Any], splits: Mapping[str, Any]
         write_card(output_dir, output_dir / EXPORT)
 
 
-def identity_of(args: FinetuneArguments, data: Mapping[str, Any]) -> dict[str, Any]:
+def identity_of(args: TrainingArguments, data: Mapping[str, Any]) -> dict[str, Any]:
     """What a run that goes on from a checkpoint must share with the one that wrote it."""
     free = {*MAY_CHANGE, *VALIDATION, *COMPARED_BY_CONTENT}
     return {
@@ -156,7 +159,7 @@ def identity_of(args: FinetuneArguments, data: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
+def predict(args: TrainingArguments, task: Task[Any], test: Any) -> None:
     """Predict and score the test split, with the best checkpoint of this run or with the model that is named."""
     export = Path(args.run.output_dir) / EXPORT
     if args.run.do_train:
@@ -189,7 +192,7 @@ def predict(args: FinetuneArguments, task: Task[Any], test: Any) -> None:
             write_card(args.run.output_dir, export)
 
 
-def write_records(args: FinetuneArguments, output_dir: Path) -> None:
+def write_records(args: TrainingArguments, output_dir: Path) -> None:
     """Write arguments.yaml and environment.json; those of an earlier run, and its metrics, are kept under a number."""
     files = (("arguments", "yaml"), ("environment", "json"), ("metrics", "csv"))
     number = next(n for n in count(1) if not any((output_dir / f"{s}.{n}.{suffix}").exists() for s, suffix in files))

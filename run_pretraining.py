@@ -1,0 +1,26 @@
+"""Pretrain BART: `python run_pretraining.py --help`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from utils.cli import run_main
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    # Imported here, so that a signal finds its handlers.
+    from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+
+    args = parse_pretraining_arguments(argv)
+    # Imported here so that --help and bad options need not wait for Lightning, which takes seconds to load.
+    from utils.recipes.training import run
+
+    run(args)
+    return 0
+
+
+command = partial(run_main, main)
+
+if __name__ == "__main__":
+    command()

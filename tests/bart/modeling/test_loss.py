@@ -1,0 +1,156 @@
+"""The loss in chunks against torch's cross entropy of all logits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.modeling import loss
+from bart.modeling.loss import chunked_cross_entropy
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests.tiny_run import CONFIG
+
+TOKENS, WIDTH, VOCABULARY = 37, 16, 101
+
+
+@pytest.fixture(params=[1, 7 * VOCABULARY, 2**25], ids=["a token", "7 tokens", "all"])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", request.param)
+
+
+def made_up(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """States, weight, bias and labels, of which some are no targets."""
+    generator = torch.Generator().manual_seed(0)
+    states, weight, bias = (
+        torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
+        for shape in ((TOKENS, WIDTH), (VOCABULARY, WIDTH), (1, VOCABULARY))
+    )
+    labels = torch.randint(0, VOCABULARY, (TOKENS,), generator=generator)
+    labels[:20:2] = (states @ weight.t() + bias).argmax(1)[:20:2]  # so that some are right
+    labels[::5] = loss.IGNORE_INDEX
+    return states.requires_grad_(), weight.requires_grad_(), bias, labels
+
+
+def whole(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    return F.cross_entropy(states @ weight.t() + bias, labels, reduction="sum", label_smoothing=smoothing)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-6)])
+@pytest.mark.usefixtures("at_once")
+def test_loss_and_gradients_are_those_of_cross_entropy(smoothing: float, dtype: torch.dtype, tolerance: float) -> None:
+    """Relative to the size of what is compared; behind the loss the gradient is scaled, as fp16 training does."""
+    states, weight, bias, labels = made_up(dtype)
+    with torch.no_grad():
+        without, correct = chunked_cross_entropy(states, weight, bias, labels, smoothing)
+    value, _ = chunked_cross_entropy(states, weight, bias, labels, smoothing)
+    assert torch.equal(value, without)
+    ours = [value.detach(), *torch.autograd.grad(3 * value, (states, weight))]
+    value = whole(states, weight, bias, labels, smoothing)
+    theirs = [value.detach(), *torch.autograd.grad(3 * value, (states, weight))]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype == dtype
+        assert (mine - other).abs().max() <= tolerance * other.abs().max()
+    assert int(correct) == int(((states @ weight.t() + bias).argmax(1) == labels).sum()) > 0
+
+
+@pytest.mark.usefixtures("at_once")
+def test_gradients_are_those_of_finite_differences() -> None:
+    states, weight, bias, labels = made_up()
+    assert torch.autograd.gradcheck(
+        lambda *tensors: chunked_cross_entropy(*tensors, bias, labels[:6], 0.1)[0], (states[:6], weight), fast_mode=True
+    )
+
+
+def test_gradients_only_of_what_is_trained() -> None:
+    states, weight, bias, labels = made_up()
+    with torch.no_grad():
+        value = chunked_cross_entropy(states, weight, bias, labels)[0]
+        assert not value.requires_grad
+    for frozen in (0, 1):
+        given = [tensor.detach() if place == frozen else tensor for place, tensor in enumerate((states, weight))]
+        value = chunked_cross_entropy(*given, bias, labels)[0]
+        [gradient] = torch.autograd.grad(value, given[1 - frozen])
+        [expected] = torch.autograd.grad(whole(*given, bias, labels, 0.0), given[1 - frozen])
+        torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [1 / 3, 1e5])
+def test_halves_are_scaled_in_fp32(dtype: torch.dtype, factor: float) -> None:
+    """By what neither kind can hold: a loss scale over the number of targets."""
+    states, weight, bias, labels = (t.detach().to(dtype) if t.is_floating_point() else t for t in made_up())
+    given = [tensor.mul(1e-3).requires_grad_() for tensor in (states, weight)]
+    value, _ = chunked_cross_entropy(*given, bias, labels)
+    [plain] = torch.autograd.grad(value, given[0], retain_graph=True)
+    [scaled] = torch.autograd.grad(value, given[0], torch.tensor(factor))
+    assert scaled.isfinite().all() and torch.equal(scaled, (plain.float() * torch.tensor([factor])).to(dtype))
+
+
+def test_of_equal_logits_one_is_right() -> None:
+    """Halves are often equal, and would otherwise be counted twice."""
+    states, weight, bias = torch.ones(6, 2), torch.ones(6, 2), torch.zeros(1, 6)
+    assert chunked_cross_entropy(states, weight, bias, torch.arange(6))[1] == 1
+
+
+def test_no_targets_at_all() -> None:
+    states, weight, bias, labels = made_up()
+    value, correct = chunked_cross_entropy(states, weight, bias, torch.full_like(labels, loss.IGNORE_INDEX))
+    gradients = torch.autograd.grad(value, (states, weight))
+    assert value.item() == correct.item() == 0 and not any(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("half", ["autocast", "weights"])
+@pytest.mark.usefixtures("at_once")
+def test_half_precision_is_off_by_its_rounding(half: str) -> None:
+    """In bf16 the logits, the gradients by them and the results are rounded once each; sums are in fp32.
+
+    A logit that is off by d moves a loss by at most 2d and multiplies a probability by at most exp(2d).
+    """
+    states, weight, bias, labels = (t.detach().bfloat16() if t.is_floating_point() else t for t in made_up())
+    exact = [tensor.double().requires_grad_() for tensor in (states, weight)]
+    bias = torch.zeros_like(bias)
+    expected = whole(*exact, bias.double(), labels, 0.0)
+    by_states, by_weight = torch.autograd.grad(expected, exact)
+    given = [(tensor.float() if half == "autocast" else tensor).requires_grad_() for tensor in (states, weight)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=half == "autocast"):
+        value, _ = chunked_cross_entropy(*given, bias.float(), labels)
+    gradients = torch.autograd.grad(value, given)
+    assert [gradient.dtype for gradient in gradients] == [tensor.dtype for tensor in given]
+    unit, rest = 2.0**-8, 1.01  # the rest: sums in fp32, and products of errors
+    logits = (exact[0] @ exact[1].t()).detach()
+    off = unit * logits.abs().max()
+    targets = labels != loss.IGNORE_INDEX
+    assert abs(value.item() - expected.item()) <= 2 * off * int(targets.sum()) * rest
+    one_hot = F.one_hot(labels.where(targets, 0), VOCABULARY)
+    by_logits = (((2 * off).exp() - 1) * logits.softmax(1) + unit * (logits.softmax(1) + one_hot)) * targets[:, None]
+    wrong = [by_logits @ exact[1].abs(), by_logits.t() @ exact[0].abs()]
+    for gradient, right, error in zip(gradients, (by_states, by_weight), wrong, strict=True):
+        assert ((gradient.double() - right).abs() <= rest * (error.detach() + 2 * unit * right.abs())).all()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_model_gives_the_sum_of_the_loss(checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", 90)
+    torch.manual_seed(0)
+    model = BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=30, dropout=0.0)).double().train()
+    model.set_activation_checkpointing(checkpointing)
+    ids = torch.randint(3, 30, (2, 7))
+    labels = ids.clone()
+    labels[0, 4:] = loss.IGNORE_INDEX
+    output = model(ids, labels=labels, summed_loss=True, label_smoothing=0.1)
+    with torch.no_grad():
+        correct = model(ids, labels=labels, summed_loss=True).correct
+    assert output.logits is None
+    output.loss.backward()
+    ours = [output.loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+    model.zero_grad()
+    logits = model(ids, labels=labels).logits
+    value = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=0.1)
+    value.backward()
+    theirs = [value.detach(), *(parameter.grad for parameter in model.parameters())]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    assert int(correct) == int((logits.argmax(2) == labels).sum())

@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from itertools import islice, pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from bart.errors import InputError
+from bart.modeling.modeling_bart import IGNORE_INDEX
+from tests.tiny_shards import tiny_tokenizer, write_tiny_shards
+from utils.data import streaming
+from utils.data.batches import Batch
+from utils.data.corruption import Corruption, CorruptionOptions
+from utils.data.options import DataOptions
+from utils.data.pairs import collate_pairs
+from utils.data.shards import Manifest, ShardExamples, ShardReader, ShardRow, StreamedShards
+from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream
+from utils.errors import RunError
+
+WINDOW = 3  # steps
+BINS, TRAIN, VAL = (12, 20, 32), 23, 5
+Steps = list[tuple[dict[str, Any], list[Batch]]]
+collate = partial(collate_pairs, pad_token_id=1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_windows() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streaming, "WINDOW", WINDOW)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folders() -> Iterator[None]:
+    with TemporaryDirectory() as folder:
+        shards_of.folder = Path(folder)  # type: ignore[attr-defined]
+        yield
+        manifest_of.cache_clear()
+        rows_of.cache_clear()
+
+
+def shards_of(files: int) -> Path:
+    folder: Path = shards_of.folder / str(files)  # type: ignore[attr-defined]
+    if not folder.exists():
+        write_tiny_shards(folder, bins=BINS, files=files, train=TRAIN, val=VAL)
+    return folder
+
+
+@cache
+def manifest_of(files: int) -> Manifest:
+    return Manifest.read(shards_of(files))
+
+
+def corruption(seed: int = 7, **options: Any) -> Corruption:
+    return Corruption(CorruptionOptions(**options), tiny_tokenizer(), seed)
+
+
+@cache
+def rows_of(files: int, split: str = "train") -> list[tuple[list[int], int]]:
+    """The ids and the bin of every example by its number, as pyarrow reads them."""
+    return [
+        (row["ids"], shard["bin"])
+        for shard in manifest_of(files).values["splits"][split]
+        for row in pq.read_table(shards_of(files) / shard["file"]).to_pylist()
+    ]
+
+
+def stream_of(files: int = 2, limit: int = -1, **given: Any) -> TrainStream:
+    places = {name: given.pop(name) for name in ("rank", "world_size", "cursor", "start", "seed") if name in given}
+    shards = StreamedShards(manifest_of(files), corruption(), limit)
+    return TrainStream(shards, collate, DataOptions(n_train=limit, **given), **{"seed": 7, **places})
+
+
+def epoch_of(epoch: int = 0, **given: Any) -> Steps:
+    """The steps of one epoch."""
+    steps: Steps = []
+    for cursor, step in stream_of(**given):
+        if cursor["epoch"] > epoch:
+            return steps
+        if cursor["epoch"] == epoch:
+            steps.append((cursor, step))
+    raise AssertionError("a stream has no end")
+
+
+def examples(batches: Sequence[Batch]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Targets and sources, of those that count."""
+    return [
+        (tuple(target[target != IGNORE_INDEX].tolist()), tuple(source[mask.bool()].tolist()))
+        for batch in batches
+        if batch.counts
+        for target, source, mask in zip(
+            *(batch.inputs[name] for name in ("labels", "input_ids", "attention_mask")), strict=True
+        )
+    ]
+
+
+def contents(ranks: list[Steps]) -> list[set[Any]]:
+    """What each optimizer step holds, from the steps of all ranks."""
+    return [{example for _, step in shares for example in examples(step)} for shares in zip(*ranks, strict=True)]
+
+
+def same(ours: Steps, theirs: Steps) -> bool:
+    return len(ours) == len(theirs) and all(
+        cursor == other_cursor
+        and [(batch.index, batch.counts) for batch in step] == [(batch.index, batch.counts) for batch in other]
+        and all(
+            torch.equal(batch.inputs[name], twin.inputs[name])
+            for batch, twin in zip(step, other, strict=True)
+            for name in batch.inputs
+        )
+        for (cursor, step), (other_cursor, other) in zip(ours, theirs, strict=True)
+    )
+
+
+# All that decides on an epoch's batches but for the rank.
+options = st.fixed_dictionaries(
+    {
+        "files": st.integers(1, 3),
+        "epoch": st.integers(0, 2),
+        "world_size": st.integers(1, 3),
+        "train_batch_size": st.integers(1, 4),
+        "gradient_accumulation_steps": st.integers(1, 3),
+        "sortish_sampler": st.booleans(),
+        "limit": st.just(-1) | st.integers(1, 70),
+    }
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(options=options)
+def test_every_example_once_an_epoch_and_one_bin_a_step_on_any_number_of_ranks(options: dict[str, Any]) -> None:
+    ranks = [epoch_of(rank=rank, **options) for rank in range(options["world_size"])]
+    rows = rows_of(options["files"])
+    bins = {(0, *ids, 2): longest for ids, longest in rows}
+    targets = [target for steps in ranks for _, step in steps for target, _ in examples(step)]
+    count = len(rows) if options["limit"] < 0 else min(options["limit"], len(rows))
+    assert len(targets) == len({*targets}) == count and {*targets} <= bins.keys()
+    found = [{bins[target] for target, _ in step} for step in contents(ranks)]
+    assert all(len(step) == 1 for step in found)
+    batches = [batch for steps in ranks for _, step in steps for batch in step]
+    assert sorted(index for batch in batches if batch.counts for index in batch.index) == list(range(count))
+    size = options["train_batch_size"] * options["gradient_accumulation_steps"] * options["world_size"]
+    assert sum(len(step) < size for step in contents(ranks)) <= len(BINS)
+    assert stream_of(**{name: options[name] for name in options if name != "epoch"}).steps_per_epoch == len(ranks[0])
+
+
+CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 4) if 12 % (k * ranks) == 0]
+
+
+@settings(deadline=None, max_examples=10)
+@given(options=options)
+def test_steps_are_the_same_however_they_are_cut_down_to_their_noise(options: dict[str, Any]) -> None:
+    found = []
+    for batch_size, accumulation, ranks in CUTS:
+        cut = {"train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "world_size": ranks}
+        found.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
+    assert len(found) > 5
+    assert all(other == found[0] for other in found)
+
+
+@settings(deadline=None, max_examples=15)
+@given(options=options, data=st.data())
+def test_the_stream_goes_on_from_any_step_bit_for_bit(options: dict[str, Any], data: st.DataObject) -> None:
+    """From the beginning, or from the cursor of a step at or before the place, as a checkpoint has it."""
+    rank = data.draw(st.integers(0, options["world_size"] - 1))
+    options = {**options, "rank": rank, "epoch": 0}
+    expected = epoch_of(**options)
+    start = data.draw(st.integers(0, len(expected) - 1))
+    for cursor in (None, expected[max(0, start - 1)][0], expected[start][0]):
+        cursor = json.loads(json.dumps(cursor))
+        assert same(epoch_of(**options, cursor=cursor, start=start), expected[start:])
+
+
+def test_noise_is_that_of_the_example_in_the_epoch() -> None:
+    """A function of (seed, epoch, number), whatever is beside the example in its batch."""
+    noise, numbers = corruption(), {(0, *ids, 2): number for number, (ids, _) in enumerate(rows_of(2))}
+    sentences = [
+        row["sentences"]
+        for shard in manifest_of(2).values["splits"]["train"]
+        for row in pq.read_table(shards_of(2) / shard["file"]).to_pylist()
+    ]
+    for epoch in (0, 1):
+        for target, source in (pair for _, step in epoch_of(epoch, train_batch_size=5) for pair in examples(step)):
+            number = numbers[target]
+            (expected,) = noise([np.array(target[1:-1])], [np.array(sentences[number])], epoch, [number])
+            assert source == tuple(expected.tolist())
+
+
+def test_bins_are_mixed_and_orders_differ_between_epochs() -> None:
+    bins = {(0, *ids, 2): longest for ids, longest in rows_of(3)}
+    epochs = [[[*step] for step in contents([epoch_of(epoch, files=3, train_batch_size=2)])] for epoch in (0, 1)]
+    orders = [[bins[step[0][0]] for step in steps] for steps in epochs]
+    assert orders[0] != orders[1]
+    for order in orders:  # of 12 steps of each of three bins; sorted, only two would change the bin
+        assert sum(one != other for one, other in pairwise(order)) > 12
+
+
+def test_files_are_read_in_another_order_in_every_epoch() -> None:
+    """A batch's index says when an example was read."""
+    numbers = {(0, *ids, 2): number for number, (ids, _) in enumerate(rows_of(3))}
+    firsts = set()
+    for epoch in range(5):
+        batches = [batch for _, step in epoch_of(epoch, files=3, train_batch_size=1) for batch in step]
+        (first,) = (numbers[examples([batch])[0][0]] for batch in batches if batch.index == [0])
+        firsts.add(first)
+    assert len(firsts) > 1 and firsts <= {shard.first for shard in manifest_of(3).shards("train")}
+
+
+def test_a_window_is_bounded_in_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "MOST", 8)
+    windows = [cursor["window"] for cursor, _ in epoch_of(train_batch_size=4)]
+    assert [windows.count(window) for window in {*windows}] == [2] * 9
+    windows = [cursor["window"] for cursor, _ in epoch_of(train_batch_size=16)]
+    assert windows == list(range(6))
+
+
+@pytest.mark.parametrize(("batch_size", "ahead"), [(4, 32), (64, 16), (1000, 1)])
+def test_what_is_made_ahead_is_bounded_in_examples(
+    batch_size: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "AHEAD", 1024)
+    stream = stream_of(train_batch_size=batch_size // 2, gradient_accumulation_steps=2, world_size=3)
+    assert StreamLoader(stream, 40, num_workers=1).loader.prefetch_factor == ahead
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_process_gives_what_the_process_itself_reads(workers: int) -> None:
+    expected = [step for _, step in islice(stream_of(train_batch_size=4), 40)]
+    stream = pickle.loads(pickle.dumps(stream_of(train_batch_size=4)))
+    loader = StreamLoader(stream, 40, num_workers=workers)
+    for step, (ours, theirs) in enumerate(zip(loader, expected, strict=True), 1):
+        assert examples(ours) == examples(theirs)
+        resumed = stream_of(train_batch_size=4, cursor=loader.cursor(step), start=step)
+        if step < 40:
+            assert examples(next(iter(resumed))[1]) == examples(expected[step])
+
+
+# ---- Reading
+
+
+def listed(rows: Iterator[ShardRow]) -> list[tuple[int, list[int], list[int]]]:
+    return [(row.number, row.ids.tolist(), row.sentences.tolist()) for row in rows]
+
+
+def test_shards_are_read_in_any_order_and_from_any_position() -> None:
+    manifest = manifest_of(3)
+    shards = [manifest.shards("train")[number] for number in (4, 0, 8)]
+    expected = [
+        (shard.first + number, row["ids"], row["sentences"])
+        for shard in shards
+        for number, row in enumerate(pq.read_table(manifest.directory / shard.file).to_pylist())
+    ]
+    assert listed(iter(ShardReader(manifest.directory, shards))) == expected
+    for begin in range(len(expected) + 1):
+        reader = ShardReader(manifest.directory, shards)
+        assert listed(islice(iter(reader), begin)) == expected[:begin]
+        again = ShardReader(manifest.directory, shards, json.loads(json.dumps(reader.position())))
+        assert again.position() == reader.position() and again.count == begin
+        assert listed(iter(again)) == expected[begin:]
+
+
+@settings(deadline=None)
+@given(limit=st.integers(-1, 80))
+def test_a_limit_takes_its_share_of_every_bin(limit: int) -> None:
+    shards = manifest_of(2).shards("train", limit)
+    count = 3 * TRAIN if limit < 0 else min(limit, 3 * TRAIN)
+    found = [sum(shard.examples for shard in shards if shard.bin == longest) for longest in BINS]
+    assert sum(found) == count and max(found) - min(found) <= 1
+    rows = listed(iter(ShardReader(shards_of(2), shards)))
+    assert [ids for number, ids, _ in rows] == [rows_of(2)[number][0] for number, _, _ in rows]
+
+
+def test_held_out_examples_have_the_same_noise_whatever_the_seed() -> None:
+    one, other = (ShardExamples(manifest_of(2), "val", corruption(seed)) for seed in (1, 2))
+    rows = rows_of(2, "val")
+    assert len(one) == len(rows) == 3 * VAL
+    for number, (ids, _) in enumerate(rows):
+        assert one[number].target.tolist() == [0, *ids, 2]
+        assert one[number].source.tolist() == other[number].source.tolist()
+        assert one.lengths[number].tolist() == [len(one[number].source), len(ids) + 2]
+    assert any(one[number].source.tolist() != one[number].target.tolist() for number in range(len(one)))
+    assert one.identity == other.identity
+    assert one.identity != ShardExamples(manifest_of(2), "val", corruption(mlm_probability=0.2)).identity
+    few = ShardExamples(manifest_of(2), "val", corruption(), 6)
+    assert len(few) == 6 and few.identity != one.identity
+
+
+def test_what_a_stream_is_known_by() -> None:
+    stream = StreamedShards(manifest_of(2), corruption())
+    assert isinstance(stream, StreamedExamples)
+    assert len(stream) == 3 * TRAIN == sum(stream.counts)
+    again = StreamedShards(Manifest.read(shards_of(2)), corruption())
+    assert stream.identity == again.identity
+    others = [StreamedShards(manifest_of(3), corruption()), StreamedShards(manifest_of(2), corruption(8))]
+    assert all(other.identity != stream.identity for other in others)
+    assert json.loads(json.dumps(stream.identity)) == stream.identity
+
+
+# ---- Bad input
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    write_tiny_shards(tmp_path / "shards", bins=(16,), files=2, train=20)
+    return tmp_path / "shards"
+
+
+def message(folder: Path) -> str:
+    with pytest.raises(InputError) as error:
+        Manifest.read(folder)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_directories_that_hold_no_shards(made: Path, tmp_path: Path) -> None:
+    assert message(tmp_path / "none") == (
+        f"--data_dir {tmp_path / 'none'}: there is no such directory; python -m utils.corpora.make_shards makes one"
+    )
+    manifest = made / "manifest.json"
+    text = manifest.read_text()
+    for damaged in (
+        text[:100],
+        "[]",
+        "{}",
+        '{"format": 1}',
+        json.dumps({**json.loads(text), "splits": {"train": [1]}}),
+    ):
+        manifest.write_text(damaged)
+        assert message(made).startswith(f"{manifest}: not a manifest of shards (")
+    manifest.write_text(json.dumps({**json.loads(text), "format": 2}))
+    assert message(made) == f"{manifest}: its format is 2; allowed: 1"
+    manifest.write_text(json.dumps({**json.loads(text), "splits": {"train": []}}))
+    assert message(made) == f"{manifest}: the train split has no examples"
+    manifest.unlink()
+    assert message(made) == (
+        f"--data_dir {made}: manifest.json is missing; python -m utils.corpora.make_shards writes it when all shards "
+        "are made"
+    )
+
+
+def test_shards_that_are_not_whole_are_named(made: Path) -> None:
+    shard = made / "train" / "16-00001.parquet"
+    whole = shard.read_bytes()
+    for size in (len(whole) - 1, len(whole) // 2, 0):
+        shard.write_bytes(whole[:size])
+        assert message(made).startswith(f"{shard}: the shard is cut off or damaged (")
+    pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").slice(1), shard)
+    assert message(made) == f"{shard}: the shard has 9 examples; manifest.json says 10"
+    pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").drop_columns(["sentences"]), shard)
+    assert message(made) == f"{shard}: the shard lacks the column sentences; allowed: ids and sentences"
+    shard.unlink()
+    assert message(made) == f"{shard}: the shard is missing; manifest.json lists it"
+
+
+def test_shards_of_another_length_or_vocabulary(made: Path) -> None:
+    manifest = Manifest.read(made)
+    manifest.check(tiny_tokenizer())
+    manifest.check(tiny_tokenizer(), 16)
+    with pytest.raises(InputError) as error:
+        manifest.check(tiny_tokenizer(), 32)
+    assert str(error.value) == (
+        f"--data_dir {made}: its shards have examples of up to 16 tokens, and --max_source_length is 32; allowed: 16"
+    )
+    with pytest.raises(InputError) as error:
+        manifest.check(tiny_tokenizer(280), 16)
+    assert str(error.value) == (
+        f"--data_dir {made}: its shards are of another vocabulary (300 tokens) than the tokenizer (280 tokens); "
+        f"allowed: the one in {made / 'tokenizer'}"
+    )
+    # The same vocabulary, written in other words by another version of the library.
+    path = made / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "vocabulary": "0" * 64}))
+    Manifest.read(made).check(tiny_tokenizer(), 16)
+
+
+def test_a_shard_that_breaks_off_while_it_is_read_ends_a_run_in_one_line(made: Path) -> None:
+    stream = TrainStream(StreamedShards(Manifest.read(made), corruption()), collate, DataOptions(), 7)
+    for shard in (made / "train").iterdir():
+        data = bytearray(shard.read_bytes())
+        data[4:-400] = bytes(len(data) - 404)
+        shard.write_bytes(data)
+    (error,) = DataLoader(stream, batch_size=None)
+    assert isinstance(error, RunError)
+    assert str(made / "train") in str(error) and "the shard cannot be read (" in str(error) and "\n" not in str(error)
+
+
+def test_a_split_without_held_out_examples(made: Path) -> None:
+    with pytest.raises(InputError) as error:
+        ShardExamples(Manifest.read(made), "test", corruption())
+    assert str(error.value) == (
+        f"--data_dir {made}: the test split has no examples; --val_ratio and --val_input of "
+        "python -m utils.corpora.make_shards hold documents out"
+    )

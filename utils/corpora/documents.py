@@ -1,0 +1,215 @@
+"""Documents of raw text: files of several kinds, cut into pieces that any process can read alone.
+
+A text file holds documents with empty lines between them, a paragraph a line. A line of a JSON Lines file, or a row of
+a Parquet file, holds one document in a field: empty lines stand between its paragraphs, as in books, whose lines are
+short; where there are none, each line is a paragraph. White space within a paragraph counts as one space.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from bart.errors import InputError
+from utils.errors import brief
+
+KINDS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
+PIECE = 1 << 24  # bytes of a file that are a piece, at least
+NOT_UTF8, NOT_JSON, NEAR_EMPTY = "not UTF-8", "not JSON", "near-empty"
+_EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
+_ROWS = 64  # of a Parquet file that are in memory at once: they may be books
+
+
+class Piece(NamedTuple):
+    """A part of a file that begins and ends between two documents.
+
+    Attributes:
+        start, end: bytes; row groups of a Parquet file. A compressed file is one piece.
+        held_out: whether its documents are for validation.
+    """
+
+    path: str
+    start: int
+    end: int
+    held_out: bool = False
+
+
+class Document(NamedTuple):
+    """A document, or why there is none.
+
+    Attributes:
+        paragraphs: those that are not empty, with single spaces.
+        fault: why its text cannot be read.
+    """
+
+    paragraphs: list[str]
+    fault: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The whole of it in one line."""
+        return " ".join(self.paragraphs)
+
+
+def find_files(option: str, places: Sequence[str]) -> list[Path]:
+    """The files that an option names, and those of a known kind in the folders that it names, in order of their paths.
+
+    Raises:
+        InputError: a place is missing, of no known kind, or a folder without such files.
+    """
+    found: set[Path] = set()
+    for place in places:
+        path = Path(place).expanduser().resolve()
+        if path.is_dir():
+            inner = (each for each in path.rglob("*") if each.is_file())
+            files = [each for each in inner if _kind_of(each) and not _is_hidden(each.relative_to(path))]
+            if not files:
+                raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(KINDS)}")
+            found.update(files)
+        elif not path.exists():
+            raise InputError(f"--{option} {place}: no such file or folder")
+        elif not _kind_of(path):
+            raise InputError(f"--{option} {place}: not a known kind of file; it takes {', '.join(KINDS)}, and folders")
+        else:
+            found.add(path)
+    return sorted(found)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _kind_of(path: Path) -> str | None:
+    return next((kind for kind in KINDS if path.name.lower().endswith(kind)), None)
+
+
+def pieces_of(path: Path, text_field: str, held_out: bool = False) -> list[Piece]:
+    """Cut a file into pieces of about PIECE bytes, the same whoever asks.
+
+    Raises:
+        InputError: the file cannot be read, or a Parquet file has no such field.
+    """
+    kind = _kind_of(path)
+    try:
+        if kind == ".parquet":
+            cuts = _groups(path, text_field)
+        elif kind in (".txt", ".jsonl"):
+            cuts = _cuts(path, kind)
+        else:
+            cuts = [0, path.stat().st_size]
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read ({brief(error)})") from None
+    return [Piece(str(path), *cut, held_out) for cut in pairwise(cuts)]
+
+
+def _cuts(path: Path, kind: str) -> list[int]:
+    """Places right behind an empty line or, of a JSON Lines file, behind a line."""
+    cuts, size = [0], path.stat().st_size
+    with path.open("rb") as file:
+        while cuts[-1] + PIECE < size:
+            file.seek(cuts[-1] + PIECE)
+            file.readline()
+            while kind == ".txt" and (line := file.readline()) and line.strip():
+                pass
+            cuts.append(file.tell())
+    return cuts if cuts[-1] == size else [*cuts, size]
+
+
+def _groups(path: Path, text_field: str) -> list[int]:
+    with parquet.ParquetFile(path) as file:
+        kinds = {field.name: field.type for field in file.schema_arrow}
+        if text_field not in kinds:
+            raise InputError(f"--text_field is {text_field!r}; {path} has the fields {', '.join(kinds)}")
+        if not (pa.types.is_string(kinds[text_field]) or pa.types.is_large_string(kinds[text_field])):
+            raise InputError(f"{path}: the field {text_field!r} holds {kinds[text_field]}; texts are expected")
+        cuts, size = [0], 0
+        for group in range(file.num_row_groups):
+            size += file.metadata.row_group(group).total_byte_size
+            if size >= PIECE or group == file.num_row_groups - 1:
+                cuts.append(group + 1)
+                size = 0
+        return cuts
+
+
+def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:
+    """Read the documents of a piece, one at a time.
+
+    Raises:
+        InputError: the file cannot be read; it names the file.
+    """
+    path = Path(piece.path)
+    kind = _kind_of(path)
+    try:
+        if kind == ".parquet":
+            for text in _rows(piece, text_field):
+                yield _document(text, text_field)
+            return
+        with gzip.open(path) if kind.endswith(".gz") else path.open("rb") as file:
+            lines = iter(file) if kind.endswith(".gz") else _lines(file, piece)
+            if kind.startswith(".jsonl"):
+                yield from (_from_json(line, text_field) for line in lines if line.strip())
+            else:
+                yield from (_document(text, text_field) for text in _texts(lines))
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read ({brief(error)})") from None
+
+
+def _lines(file: BinaryIO, piece: Piece) -> Iterator[bytes]:
+    file.seek(piece.start)
+    left = piece.end - piece.start
+    while left > 0 and (line := file.readline()):
+        left -= len(line)
+        yield line
+
+
+def _texts(lines: Iterable[bytes]) -> Iterator[bytes]:
+    text: list[bytes] = []
+    for line in lines:
+        if line.strip():
+            text.append(line)
+        elif text:
+            yield b"".join(text)
+            text = []
+    if text:
+        yield b"".join(text)
+
+
+def _rows(piece: Piece, text_field: str) -> Iterator[bytes | None]:
+    with parquet.ParquetFile(piece.path) as file:
+        groups = range(piece.start, piece.end)
+        for batch in file.iter_batches(_ROWS, row_groups=groups, columns=[text_field]):
+            # As bytes, so that one faulty text is not the fault of all.
+            yield from batch.column(0).cast(pa.large_binary()).to_pylist()
+
+
+def _from_json(line: bytes, text_field: str) -> Document:
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return Document([], NOT_UTF8)
+    except (ValueError, RecursionError):
+        return Document([], NOT_JSON)
+    return _document(value.get(text_field) if isinstance(value, dict) else None, text_field)
+
+
+def _document(text: object, text_field: str) -> Document:
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
+        if not isinstance(text, str):
+            return Document([], f"no text in the field {text_field}")
+        text.encode()  # JSON can hold halves of characters
+    except UnicodeError:
+        return Document([], NOT_UTF8)
+    parts = _EMPTY_LINE.split(text.strip())
+    paragraphs = [" ".join(words) for part in (parts if parts[1:] else text.split("\n")) if (words := part.split())]
+    return Document(paragraphs, None if paragraphs else NEAR_EMPTY)

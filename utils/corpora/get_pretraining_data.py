@@ -1,0 +1,183 @@
+"""Raw text for pretraining from the Hub: `python -m utils.corpora.get_pretraining_data FOLDER [SET ...]`.
+
+Sets are streamed, file by file, to Parquet files of one column, `text`, which `utils.corpora.make_shards` reads. Files
+that are whole stay when a run is killed, and the next one goes on with the same commit of the Hub's repository.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from filelock import FileLock, Timeout
+from pyarrow import parquet
+
+from bart.errors import InputError
+from bart.files import read_json, replacing
+from utils.cli import option, parse_dataclass, run_main
+from utils.corpora.data_directory import PROVENANCE
+from utils.data.places import HUB_NAME
+from utils.data.tables import load_from_hub, opening
+from utils.errors import RunError, brief, unwritable
+from utils.files import difference, writable_folder, write_json
+from utils.progress import progress, start_log
+
+if TYPE_CHECKING:
+    import datasets
+
+logger = logging.getLogger("utils.corpora.get_pretraining_data")
+# What NVIDIA pretrained on (Wikipedia, Common Crawl's news, OpenWebText), and books, where the Hub has them as data
+# files, which `datasets` needs. Branches move, so the commit that was found goes into provenance.json.
+SETS = {
+    "wikipedia": "wikimedia/wikipedia:20231101.en",
+    "cc_news": "vblagoje/cc_news",
+    "openwebtext": "Skylion007/openwebtext",
+    "books": "sedthh/gutenberg_english",
+}
+TEXT, BEGUN = "text", ".begun.json"
+GROUP = 1 << 24  # characters of a row group
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line."""
+
+    folder: Path = option(positional=True, help="each set goes to a folder of its name in it")
+    sets: tuple[str, ...] = option(
+        tuple(SETS), positional=True, help="some of these, or others of the Hub as NAME[:CONFIG][@REVISION]"
+    )
+    text_field: str | None = option(
+        None, help="column of documents; by default the one called text, in capitals or not"
+    )
+    max_documents: int | None = option(None, least=1, metavar="N", help="take the first N documents of each set")
+
+    def __post_init__(self) -> None:
+        for name in self.sets:
+            if name not in SETS and not ("/" in name and HUB_NAME.fullmatch(name)):
+                raise InputError(
+                    f"{name!r} is no set; sets are {', '.join(SETS)}, and NAME[:CONFIG][@REVISION] of the Hub"
+                )
+
+
+def get_set(name: str, options: Options) -> None:
+    """Fetch a set, or what is missing of it.
+
+    Raises:
+        InputError: it cannot be reached, or is not on the Hub; the folder holds something else.
+        RunError: the connection is lost, or the disk is full.
+    """
+    folder = options.folder / name.replace("/", "-").replace(":", "-")
+    facts = {"set": name, "text_field": options.text_field, "max_documents": options.max_documents}
+    begun = _facts_in(folder, facts)
+    if (folder / PROVENANCE).exists():
+        print(f"{folder}: is there already")
+        return
+    place = begun.get("from", SETS.get(name, name))
+    with opening(f"{place} on the Hub"):
+        splits, found = load_from_hub(place, streaming=True)
+        rows = splits.get("train", next(iter(splits.values())))
+        rows = _texts(rows, options.text_field, found)
+    try:
+        writable_folder("FOLDER", folder)
+        with FileLock(folder / ".lock", timeout=0):
+            for leftover in folder.glob(".*.tmp"):  # of a process that was killed
+                leftover.unlink()
+            write_json(folder / BEGUN, {**facts, "from": found})
+            count = _fetch(rows, folder, name, options.max_documents)
+            write_json(folder / PROVENANCE, {**facts, "from": found, "documents": count})
+            (folder / BEGUN).unlink()
+    except Timeout:
+        raise InputError(f"{folder}: another run is fetching it") from None
+    except OSError as error:
+        raise unwritable(str(folder), error) from None
+    (folder / ".lock").unlink(missing_ok=True)
+    print(f"{folder}: {count:,} documents of {found}")
+
+
+def _facts_in(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run has left in the folder, finished or not; {} where none has.
+
+    Raises:
+        InputError: its options were others.
+    """
+    for name in (PROVENANCE, BEGUN):
+        if (folder / name).exists():
+            found = read_json(folder / name)
+            if other := difference({key: found.get(key) for key in facts}, facts):
+                raise InputError(f"{folder} is there already, made otherwise ({other}): name another folder")
+            return found
+    if folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
+        raise InputError(f"{folder} holds other files, and is not overwritten: name another folder")
+    return {}
+
+
+def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> datasets.IterableDataset:
+    columns = list(rows.features or next(iter(rows), {}))
+    found = field or next((column for column in columns if column.lower() == TEXT), None)
+    if found not in columns:
+        raise InputError(f"--text_field is {field}; {where} has the columns {', '.join(columns)}")
+    rows = rows.select_columns([found])
+    return rows if found == TEXT else rows.rename_column(found, TEXT)
+
+
+def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int | None) -> int:
+    """Write the files of a set that are not there yet; the number of documents in all."""
+    count, files = 0, rows.num_shards
+    with progress(name, limit, "documents") as shown:
+        for number in range(files):
+            path = folder / f"{number:05d}-of-{files:05d}.parquet"
+            left = None if limit is None else limit - count
+            if left == 0:
+                break
+            if path.exists():
+                count += parquet.read_metadata(path).num_rows
+                shown.begin(count)
+                continue
+            texts = islice(rows.shard(num_shards=files, index=number), left)
+            for group in _write(path, _read(texts, name)):
+                count += group
+                shown.update(group)
+    return count
+
+
+def _read(texts: Iterable[Mapping[str, Any]], name: str) -> Iterator[str | None]:
+    try:
+        for row in texts:
+            yield row[TEXT]
+    except Exception as error:  # whatever the Hub's client or the format's reader raises
+        raise RunError(f"{name}: cannot be read any further ({brief(error)}); the same command goes on") from error
+
+
+def _write(path: Path, texts: Iterator[str | None]) -> Iterator[int]:
+    """Write texts to a file that is there whole or not at all; yields the number of each group that it writes."""
+    schema = pa.schema([(TEXT, pa.large_string())])
+    with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as file:
+        group: list[str | None] = []
+        size = 0
+        for text in texts:
+            group.append(text)
+            size += len(text or "")
+            if size >= GROUP:
+                file.write_table(pa.table([group], schema))
+                yield len(group)
+                group, size = [], 0
+        if group:
+            file.write_table(pa.table([group], schema))
+            yield len(group)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line of `get_pretraining_data`."""
+    options = parse_dataclass(Options, argv, "Fetch raw text for pretraining from the Hub, as Parquet files.")
+    start_log()
+    for name in dict.fromkeys(options.sets):
+        get_set(name, options)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,331 @@
+"""The work that makes shards: functions that processes call, each of which writes files and returns a few numbers.
+
+1. `hash_documents` reads a piece of the input, and keeps 16 bytes of each document.
+2. `find_repeats` looks through a part of all hashes, on the disk, for documents that were there before.
+3. `make_examples` reads a piece again, cuts its other documents into examples, and sorts them by a random key.
+4. `write_shard` takes the examples with neighbouring keys from all pieces.
+
+What they write is a function of the corpus and the options alone. A key is made of the seed, the document and the
+example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory is bounded by a
+piece's hashes, a run of examples, HASHES_AT_ONCE and a shard.
+
+Processes that call these load no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from pyarrow import parquet
+from tokenizers import Tokenizer
+
+from bart.files import replacing
+from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
+from utils.data.shard_format import SPECIAL, TOKENIZER
+from utils.sentences import sentence_parts
+
+SPLITS = ("train", "val")
+HASHES_AT_ONCE = 1 << 21
+BUCKETS = 1 << 16  # of keys, by their first bits
+_WIDTH = np.uint64((1 << 64) // BUCKETS)
+ROWS = 1024  # of a row group
+_CHARACTERS = 1 << 20  # that are tokenised at once
+_TOKENS = 1 << 22  # of a run: examples that are sorted in memory
+REPEATED = "repeated"
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all stages know.
+
+    Attributes:
+        folder: of the shards; other files lie in `.work` there.
+        vocabulary: SHA-256 of the tokenizer's JSON, which lies in the folder.
+        bins: rising numbers of tokens, `<s>` and `</s>` included; the last is the longest that an example may have.
+        min_tokens: examples that have fewer, without `<s>` and `</s>`, are left out.
+        val_ratio: share of the documents that is held out.
+    """
+
+    folder: str
+    vocabulary: str
+    vocab_size: int
+    bins: tuple[int, ...]
+    text_field: str
+    seed: int
+    min_tokens: int
+    val_ratio: float
+
+    def path(self, stage: str, name: str) -> Path:
+        """A file of a stage."""
+        return Path(self.folder) / ".work" / stage / name
+
+    @property
+    def kind(self) -> pa.DataType:
+        """Of ids."""
+        return pa.uint16() if self.vocab_size <= 1 << 16 else pa.uint32()
+
+
+class Shard(NamedTuple):
+    """A file of shards: examples of a split and a bin whose keys are neighbours.
+
+    Attributes:
+        group: number of the split and bin, by `make_examples`.
+        first, last: buckets that hold all of them.
+        skip: examples of these buckets before its own.
+    """
+
+    name: str
+    group: int
+    first: int
+    last: int
+    skip: int
+    examples: int
+
+
+def hash_documents(work: Work, number: int, piece: Piece) -> Record:
+    """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
+
+    Returns:
+        documents: N. dropped: reason -> how many cannot be read. digest: of the texts.
+    """
+    hashes: list[bytes] = []
+    dropped: Counter[str] = Counter()
+    digest = xxhash.xxh3_128()
+    for document in read_documents(piece, work.text_field):
+        if document.fault:
+            dropped[document.fault] += 1
+        else:
+            hashes.append(xxhash.xxh3_128_digest(document.text.encode()))
+            # With its line breaks, which are ends of sentences.
+            digest.update("\n".join([*document.paragraphs, ""]).encode())
+    _save(work.path("documents", f"{number:06d}.npy"), np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2))
+    return {"documents": len(hashes), "dropped": dropped, "digest": digest.hexdigest()}
+
+
+def find_repeats(work: Work, part: int, parts: int) -> Record:
+    """Write the sorted numbers of documents that repeat one with a lower number, among those whose hash is in a part.
+
+    Documents are numbered through all pieces. Of many with the same text, in any pieces, the first one stays.
+    """
+    hashes, numbers, count = [], [], 0
+    for path in sorted(work.path("documents", "").glob("*.npy")):
+        of_piece = np.load(path)
+        here = np.flatnonzero(of_piece[:, 0] % np.uint64(parts) == part)
+        hashes.append(of_piece[here])
+        numbers.append(here + count)
+        count += len(of_piece)
+    found, places = np.concatenate(hashes), np.concatenate(numbers)
+    order = np.lexsort((places, found[:, 1], found[:, 0]))
+    again = (found[order[1:]] == found[order[:-1]]).all(axis=1)
+    _save(work.path("repeats", f"{part:06d}.npy"), np.sort(places[order[1:][again]]))
+    return {"repeated": int(again.sum())}
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array)
+
+
+def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
+    """Gather sentences of a document, one after the other, into examples of at most `room` tokens.
+
+    Args:
+        lengths: tokens of each sentence. A sentence that has more than `room` is cut, into sentences.
+
+    Returns:
+        Of each example, the tokens of its sentences.
+    """
+    examples: list[list[int]] = []
+    example: list[int] = []
+    used = 0
+    for length in lengths:
+        if example and used + length > room:
+            examples.append(example)
+            example, used = [], 0
+        while length > room:
+            examples.append([room])
+            length -= room
+        example.append(length)
+        used += length
+    return [*examples, example] if example else examples
+
+
+def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
+    """Cut the documents of a piece that repeat none into examples, and write runs of them, each sorted by their keys.
+
+    Args:
+        first: the number of the piece's first document among all.
+
+    Returns:
+        kept: documents that gave examples. dropped: reason -> documents that did not. short: examples that were left
+        out since they have too few tokens.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
+    hashes = np.load(work.path("documents", f"{number:06d}.npy"))
+    repeats = _numbers_between(work, first, first + len(hashes))
+    tokenizer = _tokenizer(work.folder, work.vocabulary)
+    runs, counts = _Runs(work, number), Counter[str]()
+    readable = (document for document in read_documents(piece, work.text_field) if not document.fault)
+    fresh = ((place, document) for place, document in enumerate(readable) if first + place not in repeats)
+    for some in _batches(fresh):
+        sentences = [sentences_of(document) for _, document in some]
+        encoded = tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False)
+        rows = [row.ids for row in encoded]
+        runs.ids.append(np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype()))
+        lengths = iter(map(len, rows))
+        for (place, _), of_document in zip(some, sentences, strict=True):
+            own = hashes[place].tobytes()
+            share = xxhash.xxh3_64_intdigest(own + b"val", work.seed) / (1 << 64)
+            split = int(piece.held_out or share < work.val_ratio)
+            examples = pack([next(lengths) for _ in of_document], work.bins[-1] - SPECIAL)
+            short = sum(sum(example) < work.min_tokens for example in examples)
+            counts["short"] += short
+            counts["kept"] += short < len(examples)
+            for chunk, example in enumerate(examples):
+                key = xxhash.xxh3_64_intdigest(own + chunk.to_bytes(4, "little"), work.seed)
+                runs.add(split, key, example)
+        runs.write(at_least=_TOKENS)
+    runs.write()
+    dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
+    return {"kept": counts["kept"], "dropped": dropped, "short": counts["short"]}
+
+
+def _numbers_between(work: Work, first: int, end: int) -> set[int]:
+    """The numbers of repeated documents from `first` to `end`."""
+    found: set[int] = set()
+    for path in work.path("repeats", "").glob("*.npy"):
+        numbers = np.load(path, mmap_mode="r")
+        found.update(numbers[slice(*np.searchsorted(numbers, (first, end)))].tolist())
+    return found
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(folder: str, vocabulary: str) -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(Path(folder) / TOKENIZER / "tokenizer.json"))
+    # A text that holds "<mask>" must not become the token.
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def sentences_of(document: Document) -> list[str]:
+    """The sentences of a document: all but the first begin with a space, and joined they are its text."""
+    lines = (" " * bool(number) + paragraph for number, paragraph in enumerate(document.paragraphs))
+    return [sentence for line in lines for sentence in sentence_parts(line)]
+
+
+def _batches(documents: Iterable[tuple[int, Document]]) -> Iterator[list[tuple[int, Document]]]:
+    some: list[tuple[int, Document]] = []
+    size = 0
+    for place, document in documents:
+        some.append((place, document))
+        size += sum(map(len, document.paragraphs))
+        if size >= _CHARACTERS:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+@dataclass
+class _Runs:
+    """Gathers examples, and writes them to files of `examples`.
+
+    Attributes:
+        ids: tokens of all examples, in order.
+        splits, keys, lengths, counts: of each example its split, key, tokens and sentences.
+        sentences: tokens of each sentence.
+    """
+
+    work: Work
+    piece: int
+    ids: list[np.ndarray] = field(default_factory=list)
+    splits: list[int] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    sentences: list[int] = field(default_factory=list)
+    written: int = 0
+
+    def add(self, split: int, key: int, sentences: Sequence[int]) -> None:
+        """Add an example; its tokens stand in `ids`."""
+        self.splits.append(split)
+        self.keys.append(key)
+        self.lengths.append(sum(sentences))
+        self.counts.append(len(sentences))
+        self.sentences += sentences
+
+    def write(self, at_least: int = 0) -> None:
+        """Write a run of what there is, without examples that are too short, unless it has fewer tokens."""
+        if not self.keys or sum(map(len, self.ids)) < at_least:
+            return
+        lengths, keys = np.array(self.lengths), np.array(self.keys, np.uint64)
+        bins = np.searchsorted(self.work.bins, lengths + SPECIAL)
+        groups = np.array(self.splits) * len(self.work.bins) + bins
+        order = np.lexsort((keys, groups))
+        order = order[lengths[order] >= self.work.min_tokens]
+        columns = {
+            "group": groups[order].astype(np.uint16),
+            "key": keys[order],
+            "ids": _lists(np.concatenate(self.ids), lengths).take(order),
+            "sentences": _lists(np.array(self.sentences, np.uint16), self.counts).take(order),
+        }
+        table = pa.table(columns)
+        path = self.work.path("examples", f"{self.piece:06d}-{self.written:06d}.arrow")
+        with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
+            file.write_table(table)
+        self.written += 1
+        for values in (self.ids, self.splits, self.keys, self.lengths, self.counts, self.sentences):
+            values.clear()
+
+
+def _lists(values: np.ndarray, lengths: Sequence[int] | np.ndarray) -> pa.ListArray:
+    return pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), values)
+
+
+def _runs(work: Work) -> Iterator[pa.Table]:
+    """All runs, in order, each mapped from its file."""
+    for path in sorted(work.path("examples", "").glob("*.arrow")):
+        with pa.memory_map(str(path)) as file:
+            yield pa.ipc.open_file(file).read_all()
+
+
+def count_keys(work: Work) -> np.ndarray:
+    """(groups, BUCKETS) int64: how many examples of each split and bin have keys of each bucket."""
+    counts = np.zeros((len(SPLITS) * len(work.bins), BUCKETS), np.int64)
+    for run in _runs(work):
+        np.add.at(counts, (run["group"].to_numpy(), run["key"].to_numpy() // _WIDTH), 1)
+    return counts
+
+
+def write_shard(work: Work, shard: Shard) -> Record:
+    """Write a shard, and return what the manifest says of it."""
+    parts = []
+    for run in _runs(work):
+        begin, end = np.searchsorted(run["group"].to_numpy(), (shard.group, shard.group + 1))
+        keys = run["key"].to_numpy()[begin:end]
+        low = np.searchsorted(keys, np.uint64(shard.first) * _WIDTH)
+        high = np.searchsorted(keys, np.uint64(shard.last) * _WIDTH + (_WIDTH - np.uint64(1)), side="right")
+        parts.append(run.slice(begin + low, high - low))
+    found = pa.concat_tables(parts).combine_chunks()
+    order = np.argsort(found["key"].to_numpy(), kind="stable")[shard.skip : shard.skip + shard.examples]
+    table = found.select(["ids", "sentences"]).take(order)
+    path = Path(work.folder) / shard.name
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as temporary:
+        parquet.write_table(table, temporary, row_group_size=ROWS, compression="zstd", use_dictionary=False)
+        digest = hashlib.sha256(temporary.read_bytes()).hexdigest()
+    tokens = int(pc.sum(pc.list_value_length(table["ids"])).as_py())
+    return {"examples": len(table), "tokens": tokens, "sha256": digest}

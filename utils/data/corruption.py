@@ -1,0 +1,313 @@
+"""Noise for denoising: the five ways in which BART's paper corrupts a text (Lewis et al., 2020, section 2.2).
+
+Sentences are permuted first; then tokens are taken, by infilling, masking and deletion in this order; the insertions of
+infilling follow, and rotation comes last.
+
+What becomes of an example depends on the seed, the epoch, the example's number and its tokens alone, whatever batch it
+is in: every random number is a hash of these and of its place in the example, and no generator is drawn from in turn.
+That also lets numpy compute it for a whole batch at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import exp
+from typing import Any
+
+import numpy as np
+
+from bart.errors import InputError
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.cli import option
+
+SPACE = "Ġ"  # how byte-level BPE writes the space before a word
+_GOLDEN, _64_BITS = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
+# What a random number is for.
+_SENTENCES, _LENGTHS, _SPANS, _WORDS, _TOKENS, _REPLACED, _REPLACEMENTS, _ROTATED, _BEGINNINGS = range(9)
+
+
+@dataclass(frozen=True)
+class CorruptionOptions:
+    """How much of each kind of noise there is."""
+
+    mlm_probability: float = option(
+        0.3,
+        section="corruption",
+        least=0,
+        most=1,
+        help="share of the tokens that infilling takes: spans of words, each of which becomes one <mask>",
+    )
+    poisson_lambda: float = option(
+        3.0, least=0.1, most=100, help="mean length of these spans in words; spans of length 0 insert a <mask>"
+    )
+    permute_sentence_ratio: float = option(
+        1.0, least=0, most=1, help="share of an example's sentences that change places"
+    )
+    token_mask_ratio: float = option(0.0, least=0, most=1, help="share of the tokens of which each becomes a <mask>")
+    token_delete_ratio: float = option(0.0, least=0, most=1, help="share of the tokens that are deleted")
+    rotate_ratio: float = option(0.0, least=0, most=1, help="share of the examples that begin at another token")
+    random_ratio: float = option(0.0, least=0, most=1, help="share of the <mask> that become random tokens")
+
+    def __post_init__(self) -> None:
+        shares = self.mlm_probability, self.token_mask_ratio, self.token_delete_ratio
+        if sum(shares) > 1 + 1e-9:
+            raise InputError(
+                "--mlm_probability, --token_mask_ratio and --token_delete_ratio are "
+                f"{', '.join(f'{share:g}' for share in shares)}; allowed: 1 in all, since they take different tokens"
+            )
+
+
+class Corruption:
+    """Makes the sources of a denoising model.
+
+    What an option's share of N things comes to is rounded to the nearest whole number, halves up, except that of
+    sentences, which is rounded up as in fairseq. Special tokens in a text are neither taken nor drawn.
+
+    Infilling. Span lengths are drawn from Poisson(λ), in words, until the spans that are not empty hold the share of
+    the tokens. They are put among the other words in a random order, so that none overlap, though two may touch. Each
+    begins where a word does, and only the last that is drawn may end within one: it is cut so that exactly the share is
+    taken. Every span, an empty one too, is one `<mask>`.
+
+    Args:
+        seed: of the run; for validation a fixed one, so that all runs are measured by the same noise.
+    """
+
+    def __init__(self, options: CorruptionOptions, tokenizer: BartTokenizer, seed: int) -> None:
+        self.options, self.seed = options, seed
+        self.bos, self.eos, self.mask = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.mask_token_id
+        stored = json.loads(tokenizer.to_json())
+        self.begins_word = np.zeros(len(tokenizer), bool)
+        self.begins_word[[i for token, i in stored["model"]["vocab"].items() if token.startswith(SPACE)]] = True
+        self.special = np.zeros(len(tokenizer), bool)
+        self.special[[token["id"] for token in stored["added_tokens"] if token["special"]]] = True
+        self.ordinary = np.flatnonzero(~self.special).astype(np.int32)
+        self.poisson = _cumulated_poisson(options.poisson_lambda)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Plain values that are equal only for equal noise."""
+        names = [field.name for field in fields(CorruptionOptions)]
+        return {**{name: getattr(self.options, name) for name in names}, "seed": self.seed}
+
+    def __call__(
+        self, ids: Sequence[np.ndarray], sentences: Sequence[np.ndarray], epoch: int, numbers: Sequence[int]
+    ) -> list[np.ndarray]:
+        """Corrupt B examples.
+
+        Args:
+            ids: (T,) tokens of each, without `<s>` and `</s>`.
+            sentences: how many tokens each sentence of each example has.
+            numbers: the number of each example in its split.
+
+        Returns:
+            (S,) int32 for each, with `<s>` and `</s>`.
+        """
+        keys = np.full(len(ids), self.seed & _64_BITS, np.uint64)
+        for part in (np.full(len(ids), epoch, np.uint64), np.asarray(numbers, np.uint64)):
+            keys = _mixed(keys + _mixed(part + _GOLDEN))
+        first, last = np.array([self.bos]), np.array([self.eos])
+        flat = np.concatenate([part for row in ids for part in (first, row, last)], dtype=np.int32, casting="unsafe")
+        sizes = np.array([len(row) + 2 for row in ids])
+        # `<s>` and `</s>` count as sentences, which stay where they are.
+        one = np.ones(1, np.int64)
+        lengths = np.concatenate([part for row in sentences for part in (one, row, one)], dtype=np.int64)
+        order = self._order(keys, np.array([len(row) for row in sentences]))
+        flat = flat[np.repeat((np.cumsum(lengths) - lengths)[order], lengths[order]) + _places(lengths[order])]
+        begins = self.begins_word[flat]
+        begins[np.cumsum(lengths[order]) - lengths[order]] = True
+        flat, sizes = self._without_taken(keys, flat, begins, sizes)
+        if self.options.rotate_ratio:
+            flat = flat[self._rotated(keys, sizes)]
+        return np.split(flat, np.cumsum(sizes)[:-1])
+
+    def _order(self, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The sentences of all examples, `<s>` and `</s>` among them, in their new order.
+
+        Args:
+            counts: (B,) sentences of each example.
+        """
+        rows, places = _rows(counts), _places(counts)
+        shuffled = _shuffled(rows, self._random(keys, _SENTENCES, rows, places))
+        # The first of this random order, as many as are to move, change places among each other.
+        moves = places < np.ceil(np.round(self.options.permute_sentence_ratio * counts, 9))[rows]
+        moving = (shuffled + 2 * rows + 1)[moves]
+        order = np.arange(len(rows) + 2 * len(counts))
+        order[np.sort(moving)] = moving
+        return order
+
+    def _without_taken(
+        self, keys: np.ndarray, flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Apply infilling, masking and deletion to all examples.
+
+        Args:
+            flat: (N,) their tokens.
+            begins: (N,) whether each begins a word.
+            sizes: (B,) tokens of each example.
+
+        Returns:
+            The same as `flat` and `sizes`.
+        """
+        free = np.flatnonzero(~self.special[flat])  # the tokens that may be taken
+        rows = _rows(sizes)[free]
+        counts = np.bincount(rows, minlength=len(sizes))
+        taken, masked = np.zeros(len(free), bool), np.zeros(len(flat), bool)
+        inserted = np.zeros(len(flat), np.int64)  # masks before each token
+        if self.options.mlm_probability:
+            starts, ends, rows_of_spans = self._spans(keys, rows, begins[free], counts)
+            empty = starts == ends
+            masked[free[starts[~empty]]] = True
+            edges = np.bincount(starts, minlength=len(free) + 1) - np.bincount(ends, minlength=len(free) + 1)
+            taken = np.cumsum(edges[:-1]) > 0
+            # Behind the last word of an example comes its `</s>`.
+            starts, rows_of_spans = starts[empty], rows_of_spans[empty]
+            behind = starts == np.cumsum(counts)[rows_of_spans]
+            at = np.where(behind, np.cumsum(sizes)[rows_of_spans] - 1, free[np.minimum(starts, len(free) - 1)])
+            inserted = np.bincount(at, minlength=len(flat))
+        if self.options.token_mask_ratio or self.options.token_delete_ratio:
+            left = np.flatnonzero(~taken)
+            left = left[_shuffled(rows[left], self._random(keys, _TOKENS, rows[left], _places(counts)[left]))]
+            places = _places(np.bincount(rows[left], minlength=len(sizes)))
+            to_mask = _part(self.options.token_mask_ratio, counts)[rows[left]]
+            to_delete = _part(self.options.token_delete_ratio, counts)[rows[left]]
+            masked[free[left[places < to_mask]]] = True
+            taken[left[(places >= to_mask) & (places < to_mask + to_delete)]] = True
+        kept = np.ones(len(flat), bool)
+        kept[free[taken]] = False
+        kept |= masked
+        amounts = inserted + kept
+        noisy = np.repeat(flat, amounts)
+        fresh = np.ones(len(noisy), bool)
+        fresh[(np.cumsum(amounts) - 1)[kept]] = masked[kept]
+        noisy[fresh] = self.mask
+        sizes = np.bincount(_rows(sizes), amounts).astype(np.int64)
+        if self.options.random_ratio:
+            at = np.flatnonzero(fresh)
+            noisy[at] = self._replaced(keys, _rows(sizes)[at], _places(sizes)[at])
+        return noisy, sizes
+
+    def _spans(
+        self, keys: np.ndarray, rows: np.ndarray, begins: np.ndarray, counts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The spans of infilling in all examples.
+
+        Args:
+            rows: (F,) the example of each token that may be taken.
+            begins: (F,) whether it begins a word.
+            counts: (B,) how many such tokens an example has.
+
+        Returns:
+            Where each span begins and ends, as numbers among the F tokens, and its example.
+        """
+        begins = begins.copy()
+        begins[(np.cumsum(counts) - counts)[counts > 0]] = True
+        words = np.append(np.flatnonzero(begins), len(begins))  # where each begins, and where the last ends
+        counts_of_words = np.bincount(rows[words[:-1]], minlength=len(counts))
+        budgets = _part(self.options.mlm_probability, counts)
+        # So many words surely hold the tokens to take. Which of their spans are used shows when it is known where they
+        # lie, and thus how many tokens they have.
+        most = np.minimum(budgets, counts_of_words)
+        lengths, counts_of_spans = self._span_lengths(keys, most)
+        counts_of_others = counts_of_words - most
+        spans, others = _rows(counts_of_spans), _rows(counts_of_others)
+        items = np.concatenate([spans, others])
+        of_spans = self._random(keys, _SPANS, spans, _places(counts_of_spans))
+        of_others = self._random(keys, _WORDS, others, _places(counts_of_others))
+        order = _shuffled(items, np.concatenate([of_spans, of_others]))
+        items_lengths = np.concatenate([lengths, np.ones(len(others), np.int64)])
+        before = np.empty(len(items), np.int64)
+        before[order] = _before(items_lengths[order], counts_of_spans + counts_of_others)
+        first = (np.cumsum(counts_of_words) - counts_of_words)[spans] + before[: len(spans)]
+        starts, ends = words[first], words[first + lengths]
+        room = budgets[spans] - _before(ends - starts, counts_of_spans)
+        used = room > 0
+        return starts[used], np.minimum(ends, starts + room)[used], spans[used]
+
+    def _span_lengths(self, keys: np.ndarray, most: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Lengths in words of spans that come to `most` (B,) words, row after row, and the spans of each."""
+        draws = 8 + int(1.5 * most.max() / self.options.poisson_lambda)
+        rows = np.arange(len(keys))[:, None]
+        while True:
+            random = self._random(keys, _LENGTHS, rows, np.arange(draws))
+            lengths = np.searchsorted(self.poisson, _uniform(random), side="right")
+            before = np.cumsum(lengths, axis=1) - lengths
+            if (before[:, -1] >= most).all():
+                break
+            draws *= 2
+        used = before < most[:, None]
+        return np.minimum(lengths, most[:, None] - before)[used], used.sum(axis=1)
+
+    def _replaced(self, keys: np.ndarray, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """What masks at these places of examples become: themselves, or random tokens."""
+        replaced = _uniform(self._random(keys, _REPLACED, rows, places)) < self.options.random_ratio
+        drawn = _uniform(self._random(keys, _REPLACEMENTS, rows, places)) * len(self.ordinary)
+        return np.where(replaced, self.ordinary[drawn.astype(np.int64)], self.mask)
+
+    def _rotated(self, keys: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """(N,) the token that comes in the place of each when some examples are rotated."""
+        rows, zeros = np.arange(len(keys)), np.zeros(len(keys), np.int64)
+        rotates = _uniform(self._random(keys, _ROTATED, rows, zeros)) < self.options.rotate_ratio
+        inner = sizes - 2
+        offsets = (_uniform(self._random(keys, _BEGINNINGS, rows, zeros)) * inner * rotates).astype(np.int64)
+        starts = np.cumsum(sizes) - sizes + 1
+        order = np.arange(sizes.sum())
+        rows, places = _rows(inner), _places(inner)
+        order[starts[rows] + places] = starts[rows] + (places + offsets[rows]) % inner[rows]
+        return order
+
+    @staticmethod
+    def _random(keys: np.ndarray, purpose: int, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """64 random bits for each of some places in examples."""
+        streams = _mixed(keys + ((purpose + 1) * _GOLDEN & _64_BITS))
+        return _mixed(streams[rows] + (places.astype(np.uint64) + 1) * _GOLDEN)
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """SplitMix64's mixing function (Steele, Lea and Flood, 2014), with the constants of Stafford's variant 13."""
+    values = (values ^ (values >> 30)) * 0xBF58476D1CE4E5B9
+    values = (values ^ (values >> 27)) * 0x94D049BB133111EB
+    return values ^ (values >> 31)
+
+
+def _uniform(random: np.ndarray) -> np.ndarray:
+    """Random bits as numbers from 0 to below 1."""
+    return (random >> 11) * 2.0**-53
+
+
+def _cumulated_poisson(mean: float) -> np.ndarray:
+    """P(X <= 0), P(X <= 1), ... up to where nothing is left in double precision."""
+    mass = exp(-mean)
+    sums = [mass]
+    while mass > 1e-18 or len(sums) <= mean:
+        mass *= mean / len(sums)
+        sums.append(sums[-1] + mass)
+    return np.array(sums[:-1])
+
+
+def _part(share: float, counts: np.ndarray) -> np.ndarray:
+    """A share of whole numbers, rounded to the nearest, halves up."""
+    # What a float has just below a half, such as 0.29 * 50 = 14.499999999999998, counts as a half.
+    return np.floor(np.round(share * counts, 9) + 0.5).astype(np.int64)
+
+
+def _rows(counts: np.ndarray) -> np.ndarray:
+    """The row of each item, of rows of so many."""
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def _before(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The sum of the values that come before each in its row."""
+    sums = np.concatenate([[0], np.cumsum(values)])
+    return sums[:-1] - np.repeat(sums[np.cumsum(counts) - counts], counts)
+
+
+def _places(counts: np.ndarray) -> np.ndarray:
+    """The place of each item in its row."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _shuffled(rows: np.ndarray, random: np.ndarray) -> np.ndarray:
+    """The items by rows and, in each row, in a random order; of at most 2**24 rows."""
+    return np.argsort((rows.astype(np.uint64) << 40) | (random >> 24), kind="stable")

@@ -1,0 +1,311 @@
+"""Shards for pretraining: what their manifest says, and their examples, streamed to train on or held in memory.
+
+`python -m utils.corpora.make_shards` makes them. A row of a shard is an example as the ids of a vocabulary, so it is
+read as arrays, by row groups of its Parquet file. `utils.data.tables`, which reads texts from wherever `datasets` can,
+gives rows of Python objects at a tenth of this speed; here speed matters, since every process reads the whole split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bart.errors import InputError
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.data.corruption import Corruption
+from utils.data.pairs import Pair, TokenPairs
+from utils.data.shard_format import FORMAT, MANIFEST, SPECIAL, TOKENIZER
+from utils.data.tokenized import TokenizedTexts
+from utils.errors import RunError, brief
+
+MAKE = "python -m utils.corpora.make_shards"
+HELD_OUT_SEED = 0  # of the noise that validation measures by
+_AT_ONCE = 512  # held-out examples that are corrupted together
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A Parquet file of examples.
+
+    Attributes:
+        file: its path in the directory.
+        bin: tokens of the longest example of its bin, `<s>` and `</s>` included.
+        examples: how many of its rows are used, the first ones.
+        sha256: of its bytes.
+        first: the number of its first example in the split.
+    """
+
+    file: str
+    bin: int
+    examples: int
+    sha256: str
+    first: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a directory of shards says of itself.
+
+    Attributes:
+        sequence_length: tokens of the longest example, `<s>` and `</s>` included.
+        vocabulary: SHA-256 of the JSON of the tokenizer whose ids the examples are.
+        splits: the shards of each, in the order in which their examples are numbered.
+        values: all that stands in the file, as JSON has it.
+    """
+
+    directory: Path
+    sequence_length: int
+    vocabulary: str
+    splits: Mapping[str, Sequence[Shard]]
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, directory: str | Path) -> Manifest:
+        """Read the manifest, and see that every shard is there in its whole length.
+
+        Raises:
+            InputError: they are not, or the manifest is none, or there are no examples to train on.
+        """
+        folder = Path(directory)
+        if not folder.is_dir():
+            raise InputError(f"--data_dir {folder}: there is no such directory; {MAKE} makes one")
+        path = folder / MANIFEST
+        if not path.exists():
+            raise InputError(f"--data_dir {folder}: {MANIFEST} is missing; {MAKE} writes it when all shards are made")
+        try:
+            values = json.loads(path.read_bytes())
+            found = values["format"]
+            splits = {split: list(_numbered(shards)) for split, shards in values["splits"].items()}
+            manifest = cls(folder, int(values["sequence_length"]), str(values["vocabulary"]), splits, values)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: not a manifest of shards ({type(error).__name__}: {brief(error)})") from None
+        if found != FORMAT:
+            raise InputError(f"{path}: its format is {found!r}; allowed: {FORMAT}")
+        for shard in (shard for shards in splits.values() for shard in shards):
+            manifest._check(shard)
+        if not manifest.shards("train"):
+            raise InputError(f"{path}: the train split has no examples")
+        return manifest
+
+    def _check(self, shard: Shard) -> None:
+        path = self.directory / shard.file
+        try:
+            footer = pq.read_metadata(path)
+        except FileNotFoundError:
+            raise InputError(f"{path}: the shard is missing; {MANIFEST} lists it") from None
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{path}: the shard is cut off or damaged ({brief(error)})") from None
+        if footer.num_rows != shard.examples:
+            raise InputError(f"{path}: the shard has {footer.num_rows} examples; {MANIFEST} says {shard.examples}")
+        if missing := {"ids", "sentences"} - set(footer.schema.to_arrow_schema().names):
+            raise InputError(f"{path}: the shard lacks the column {min(missing)}; allowed: ids and sentences")
+
+    def check(self, tokenizer: BartTokenizer, sequence_length: int | None = None) -> None:
+        """See that these shards are for a vocabulary and, where it is given, for a length.
+
+        Raises:
+            InputError: they are for others.
+        """
+        if sequence_length not in (None, self.sequence_length):
+            raise InputError(
+                f"--data_dir {self.directory}: its shards have examples of up to {self.sequence_length} tokens, and "
+                f"--max_source_length is {sequence_length}; allowed: {self.sequence_length}"
+            )
+        text = tokenizer.to_json()
+        if hashlib.sha256(text.encode()).hexdigest() != self.vocabulary:
+            # Another version of the library may write the same tokenizer in other words.
+            own = BartTokenizer.from_pretrained(self.directory / TOKENIZER)
+            if own.to_json() != text:
+                raise InputError(
+                    f"--data_dir {self.directory}: its shards are of another vocabulary ({len(own)} tokens) than the "
+                    f"tokenizer ({len(tokenizer)} tokens); allowed: the one in {self.directory / TOKENIZER}"
+                )
+
+    def shards(self, split: str, limit: int = -1) -> list[Shard]:
+        """The shards of a split that have examples.
+
+        Args:
+            limit: how many examples are used, the first ones of each bin, of which each has its share; all if negative.
+        """
+        shards = [shard for shard in self.splits.get(split, ()) if shard.examples]
+        total = sum(shard.examples for shard in shards)
+        if not 0 <= limit < total:
+            return shards
+        used, seen = [], 0
+        for members in _by_bin(shards).values():
+            before, seen = seen, seen + sum(shards[member].examples for member in members)
+            left = seen * limit // total - before * limit // total
+            for member in members:
+                used.append(replace(shards[member], examples=min(left, shards[member].examples)))
+                left -= used[-1].examples
+        return [shard for shard in used if shard.examples]
+
+
+def _numbered(shards: Sequence[Mapping[str, Any]]) -> Iterator[Shard]:
+    first = 0
+    for shard in shards:
+        yield Shard(str(shard["file"]), int(shard["bin"]), int(shard["examples"]), str(shard["sha256"]), first)
+        first += int(shard["examples"])
+
+
+def _by_bin(shards: Sequence[Shard]) -> dict[int, list[int]]:
+    """The numbers of the shards of each bin."""
+    bins: dict[int, list[int]] = {}
+    for number, shard in enumerate(shards):
+        bins.setdefault(shard.bin, []).append(number)
+    return bins
+
+
+class ShardRow(NamedTuple):
+    """An example as a shard has it: its number in the split, its ids (T,), the tokens of each of its sentences."""
+
+    number: int
+    ids: np.ndarray
+    sentences: np.ndarray
+
+
+class ShardReader:
+    """Reads shards row by row, from any position on; see `utils.data.streaming.Reader`.
+
+    Args:
+        shards: in the order in which they are read.
+        position: what `position` of another reader of these shards gave; by default the beginning.
+    """
+
+    left_out = 0
+
+    def __init__(self, directory: Path, shards: Sequence[Shard], position: dict[str, Any] | None = None) -> None:
+        self.directory, self.shards = directory, shards
+        begun = position or {"count": 0, "file": 0, "row": 0}
+        self.count, self._file, self._row = (int(begun[name]) for name in ("count", "file", "row"))
+
+    def position(self) -> dict[str, Any]:
+        """Where the next row is, as plain values for a checkpoint."""
+        return {"count": self.count, "file": self._file, "row": self._row}
+
+    def __iter__(self) -> Iterator[ShardRow]:
+        """Read the examples.
+
+        Raises:
+            RunError: a shard cannot be read any further.
+        """
+        while self._file < len(self.shards):
+            shard = self.shards[self._file]
+            for ids, sentences in islice(self._rows(shard), shard.examples - self._row):
+                number = shard.first + self._row
+                self._row += 1
+                self.count += 1
+                yield ShardRow(number, ids, sentences)
+            self._file, self._row = self._file + 1, 0
+
+    def _rows(self, shard: Shard) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The ids and sentences of a shard's rows, from the next on."""
+        path = self.directory / shard.file
+        try:
+            with pq.ParquetFile(path, pre_buffer=False) as file:  # which would start threads
+                skipped = self._row
+                for group in range(file.num_row_groups):
+                    rows = file.metadata.row_group(group).num_rows
+                    if skipped < rows:
+                        table = file.read_row_group(group, ["ids", "sentences"], use_threads=False)
+                        (ids, ends), (sentences, sentence_ends) = _lists(table["ids"]), _lists(table["sentences"])
+                        for row in range(skipped, rows):
+                            yield (
+                                ids[ends[row] : ends[row + 1]],
+                                sentences[sentence_ends[row] : sentence_ends[row + 1]],
+                            )
+                    skipped = max(0, skipped - rows)
+        except (OSError, pa.ArrowException) as error:
+            raise RunError(f"{path}: the shard cannot be read ({brief(error)})") from error
+
+
+def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
+    """All values of a column of lists, and where each row's begin; behind these, where the last row's end."""
+    lists = column.combine_chunks()
+    return lists.values.to_numpy(), lists.offsets.to_numpy().tolist()
+
+
+class _Shards:
+    """Examples of a split, and the noise that makes sources of them."""
+
+    def __init__(self, manifest: Manifest, split: str, corruption: Corruption, limit: int) -> None:
+        self.name = f"{manifest.directory} {split}"
+        self.directory, self.corruption = manifest.directory, corruption
+        self.shards = manifest.shards(split, limit)
+        self.examples = sum(shard.examples for shard in self.shards)
+        digest = hashlib.sha256(json.dumps([asdict(shard) for shard in self.shards]).encode())
+        self.identity = {"shards": digest.hexdigest(), "corruption": corruption.identity}
+
+    def reader(self, order: Sequence[int] | None = None, position: dict[str, Any] | None = None) -> ShardReader:
+        numbers = range(len(self.shards)) if order is None else order
+        return ShardReader(self.directory, [self.shards[number] for number in numbers], position)
+
+    def encode(self, records: Sequence[ShardRow], epoch: int) -> tuple[list[Pair], int]:
+        numbers, ids, sentences = zip(*records, strict=True)
+        sources = self.corruption(ids, sentences, epoch, numbers)
+        begin, end = (np.array([token], np.int32) for token in (self.corruption.bos, self.corruption.eos))
+        pairs = [
+            Pair(source, np.concatenate((begin, row, end), dtype=np.int32, casting="unsafe"))
+            for source, row in zip(sources, ids, strict=True)
+        ]
+        return pairs, sum(len(pair.source) + len(pair.target) for pair in pairs)
+
+
+class StreamedShards(_Shards):
+    """Examples to train on, corrupted anew in every epoch; see `utils.data.streaming.StreamedExamples`.
+
+    Args:
+        limit: see `Manifest.shards`.
+    """
+
+    def __init__(self, manifest: Manifest, corruption: Corruption, limit: int = -1) -> None:
+        super().__init__(manifest, "train", corruption, limit)
+        self.bins = list(_by_bin(self.shards).values())
+        self.counts = [sum(self.shards[number].examples for number in members) for members in self.bins]
+
+    def __len__(self) -> int:
+        return self.examples
+
+    def estimated_lengths(self, record: ShardRow) -> list[int]:
+        return [len(record.ids) + SPECIAL]
+
+
+class ShardExamples(TokenPairs):
+    """Held-out examples in memory, with noise that is the same whatever the seed of the run.
+
+    Args:
+        limit: see `Manifest.shards`.
+
+    Raises:
+        InputError: there are none.
+    """
+
+    def __init__(self, manifest: Manifest, split: str, corruption: Corruption, limit: int = -1) -> None:
+        fixed = copy(corruption)
+        fixed.seed = HELD_OUT_SEED
+        shards = _Shards(manifest, split, fixed, limit)
+        if not shards.examples:
+            raise InputError(
+                f"--data_dir {manifest.directory}: the {split} split has no examples; --val_ratio and --val_input of "
+                f"{MAKE} hold documents out"
+            )
+        chunks: tuple[list[pa.ListArray], list[pa.ListArray]] = [], []
+        records = iter(shards.reader())
+        while some := list(islice(records, _AT_ONCE)):
+            pairs, _ = shards.encode(some, 0)
+            for side, rows in zip(
+                chunks, zip(*((pair.source, pair.target) for pair in pairs), strict=True), strict=True
+            ):
+                ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+                side.append(pa.ListArray.from_arrays(ends, np.concatenate(rows)))
+        super().__init__(*map(TokenizedTexts, chunks), known_by=shards.identity)
