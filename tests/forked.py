@@ -112,6 +112,8 @@ def _run(
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.environ.update(environment)
+    # As users' processes start others: through forkserver loaders would take seconds to load, and outlive a kill.
+    multiprocessing.set_start_method(None, force=True)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     report.draw = lambda path, chart: ""  # the report's PNGs would take longer than the run
