@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +17,7 @@ from bart.files import read_json, write_json
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
 
 # Fields of published configs that are like known ones, but no misspellings of them.
-_ALIKE = ("sep_token_id", "static_position_embeddings")
+_ALIKE = ("sep_token_id", "static_position_embeddings", "classif_dropout")
 # Values of fields that mean a network that modeling_bart.py does not implement.
 _UNSUPPORTED = {
     "static_position_embeddings": True,
@@ -52,6 +53,7 @@ class BartConfig:
     dropout: float = 0.1  # on embeddings and on every branch before its residual addition
     attention_dropout: float = 0.0  # on attention weights
     activation_dropout: float = 0.0  # after the feed-forward activation
+    classifier_dropout: float = 0.0  # before and within a head that classifies
     activation_function: str = "gelu"
     init_std: float = 0.02
     scale_embedding: bool = False  # multiply token embeddings by sqrt(d_model)
@@ -73,7 +75,7 @@ class BartConfig:
         self.validate()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIELD_NAMES:
+        if name in _FIELD_NAMES or name == "labels":
             object.__setattr__(self, name, value)
             return
         if name not in self.extra and name not in _ALIKE and name not in _DECODING_NAMES:
@@ -90,6 +92,20 @@ class BartConfig:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BartConfig) and self.to_dict() == other.to_dict()
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of a head's labels, in the order of its outputs; by default transformers' three."""
+        named = self.extra.get("id2label") or {}
+        if named:
+            return [str(named[key]) for key in sorted(named, key=int)]
+        return [f"LABEL_{number}" for number in range(self.extra.get("num_labels") or 3)]
+
+    @labels.setter
+    def labels(self, names: Sequence[str]) -> None:
+        self.extra.pop("num_labels", None)  # which transformers takes from these
+        self.extra["id2label"] = {str(number): name for number, name in enumerate(names)}
+        self.extra["label2id"] = {name: number for number, name in enumerate(names)}
 
     def validate(self) -> None:
         """Raise InputError naming the first field whose value no BART can have."""

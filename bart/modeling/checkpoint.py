@@ -1,8 +1,8 @@
 """Weights in and out: Hub directories, safetensors, torch files, Lightning and fairseq checkpoints.
 
 Loading takes four steps: find the weights file, read it (`bart.tensor_files`), rename its tensors to the parameters of
-`BartForConditionalGeneration`, and fill a model that was built on the meta device. So a load holds one copy of the
-weights besides the mapped file.
+our classes, and fill a model that was built on the meta device. So a load holds one copy of the weights besides the
+mapped file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import safetensors.torch
 import torch
@@ -31,7 +31,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Model = TypeVar("Model", bound=nn.Module)
+
+
+class Pretrained(Protocol):
+    """What is to be known here of a model; `bart.modeling.modeling_bart.PretrainedBart` explains it."""
+
+    head: tuple[str, ...]
+    output_weight: str | None
+    generation_config: GenerationConfig | None
+
+    def __init__(self, config: BartConfig) -> None: ...
+
+    def new_head(self) -> dict[str, Tensor]: ...
+
+    def eval(self) -> Any: ...
+
+
+Model = TypeVar("Model", bound=Pretrained)
 Config = TypeVar("Config", BartConfig, GenerationConfig)
 
 CONFIG_FILE = "config.json"
@@ -59,12 +75,18 @@ _COPIES = (  # names under which files hold the same embeddings again
 )
 _ANCHOR = re.compile(r"(?:^|(?<=\.))(shared|encoder\.embed_(tokens|positions))\.weight$")  # follows a network's prefix
 _COUNTERS = re.compile(r"(^|\.)((en|de)coder\.version|_float_tensor)$")  # bookkeeping of fairseq, not weights
-_HEADS = re.compile(r"(^|\.)(classification_heads?|qa_outputs)\.")
+# Names that heads' weights begin with.
+_OF_GENERATION = ("final_logits_bias", "lm_head")
+_CLASSIFIERS = ("classification_head", "qa_outputs", "classifier")
+_FAIRSEQ_HEAD = re.compile(r"^(model\.)?classification_heads\.[^.]+\.")
 _NAMES_SHOWN = 3
 
 
 def load_pretrained(
-    model_class: type[Model], path_or_name: str | os.PathLike[str], config: BartConfig | None = None
+    model_class: type[Model],
+    path_or_name: str | os.PathLike[str],
+    config: BartConfig | None = None,
+    new_head: bool | None = None,
 ) -> Model:
     """Build a model from stored weights; it comes back in eval mode, on the CPU, with fp32 parameters.
 
@@ -77,23 +99,44 @@ def load_pretrained(
             a training run, which stands for the export in it, or a Hub name.
         config: the architecture; the weights must fit it and its decoding fields become the generation defaults.
             None: taken from the checkpoint itself (our `.ckpt`) or from `config.json` beside the weights, with the
-            generation defaults of the same place.
+            generation defaults of the same place. Labels that it names must be as many as the weights' head has;
+            otherwise the weights tell their number.
+        new_head: whether a head that classifies begins with random weights; by default, with a warning, if the weights
+            have none.
 
     Raises:
         InputError: nothing at that path, a damaged or foreign file, no config to be found, embeddings that are not
-            tied, or weights that do not fit; the latter lists missing, unexpected and wrongly shaped names.
+            tied, a head that is missing or has other labels, or weights that do not fit; the latter lists missing,
+            unexpected and wrongly shaped names.
     """
     path = _find_weights(path_or_name)
-    checkpoint, state = _read(path)
+    checkpoint, state, others = _read(path, model_class.head)
     generation: GenerationConfig | None = None
+    given = config
     if config is None:
         config, generation = _stored_config(checkpoint, path)
         if config is None:
             raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
+    output = model_class.output_weight
+    begins = output is not None and (new_head or output not in state)
+    if begins:
+        if new_head is False:
+            found = f"its head is {_shorten(others)}" if others else "it has no head"
+            raise InputError(f"{path}: no weights of a {model_class.__name__}, whose head is {output}; {found}")
+        state = {name: tensor for name, tensor in state.items() if not name.startswith(model_class.head)}
+    elif output is not None:
+        _fit_labels(config, len(state[output]), path, given is not None)
+    elif others and new_head is False:
+        raise InputError(f"{path}: no weights of a {model_class.__name__}; its head is {_shorten(others)}")
+    if others:
+        logger.warning("%s: weights of another head left out: %s", path, _shorten(others))
     with torch.device("meta"):
         model = model_class(config)
+    if begins:
+        state |= model.new_head()
+        logger.warning("%s: a new head begins with random weights: %s", path, ", ".join(model.head))
     _fill(model, state, path)
-    if generation is not None:
+    if generation is not None and model.generation_config is not None:
         model.generation_config = generation
     return model.eval()
 
@@ -111,6 +154,25 @@ def stored_configs(path_or_name: str | os.PathLike[str]) -> tuple[BartConfig | N
     return _stored_config(checkpoint, path)
 
 
+def _fit_labels(config: BartConfig, count: int, path: Path, is_given: bool) -> None:
+    """Let a config have as many labels as the weights.
+
+    transformers writes no labels where there are two, and takes what it wrote for three.
+
+    Raises:
+        InputError: a config that was given names others.
+    """
+    unnamed = [f"LABEL_{number}" for number in range(len(config.labels))]
+    if len(config.labels) == count:
+        return
+    if is_given and config.labels != unnamed:
+        raise InputError(
+            f"{path}: its head has {count} labels, and {len(config.labels)} are asked for "
+            f"({_shorten(config.labels)}); a new head would begin with random weights"
+        )
+    config.labels = [f"LABEL_{number}" for number in range(count)]
+
+
 def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:
     path = resolve(path_or_name, _HUB_PATTERNS[0])
     if path.is_file():
@@ -123,8 +185,8 @@ def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:
     raise InputError(f"{path}: a directory without weights; it must hold export/ or one of {', '.join(WEIGHT_FILES)}")
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The content of a weights file, or of all shards that an index names; and its weights under our names."""
+def _read(path: Path, head: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
+    """The content of a weights file, or of all shards that an index names; and what `_canonical_names` gives."""
     if path.suffix != ".json":
         checkpoint = read_file(path)
     else:
@@ -139,7 +201,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     state = _state_dict(checkpoint, path)
     if (scale := checkpoint.get("lora_scale")) is not None:
         state = _with_adapters(state, scale)
-    return checkpoint, _canonical_names(state, path)
+    return checkpoint, *_canonical_names(state, path, head)
 
 
 def _state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
@@ -164,8 +226,17 @@ def _with_adapters(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
     return merged
 
 
-def _canonical_names(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Rename to `BartForConditionalGeneration`'s names, each weight once (the tied embeddings as model.shared.weight).
+def _canonical_names(
+    state: dict[str, Tensor], path: Path, head: tuple[str, ...]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Rename to our classes' names, each weight once (the tied embeddings as model.shared.weight).
+
+    Args:
+        head: first parts of the names of the model's head. Weights of heads that classify text, of other models, are
+            left out.
+
+    Returns:
+        The weights, and the names of those left out.
 
     Raises:
         InputError: no BART network in it, or more than one, or copies of the embeddings that differ.
@@ -175,14 +246,17 @@ def _canonical_names(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
         found = f"{len(stems)} BART networks ({_shorten(stems)})" if stems else "no BART network"
         raise InputError(f"{path}: {found} in it; its names are {_shorten(state)}")
     prefix = re.sub(r"(^|(?<=\.))model\.$", "", stems[0])
-    if heads := [name for name in state if _HEADS.search(name)]:
-        logger.warning("%s: heads left out, the model generates text: %s", path, _shorten(heads))
 
+    others: list[str] = []
     renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        if _COUNTERS.search(name) or _HEADS.search(name):
+        if _COUNTERS.search(name):
             continue
-        name = name.removeprefix(prefix)
+        name = _FAIRSEQ_HEAD.sub("classification_head.", name.removeprefix(prefix))
+        owner = name.split(".")[0]
+        if owner in (*_OF_GENERATION, *_CLASSIFIERS) and owner not in head and name not in _COPIES:
+            others += [name] * (owner in _CLASSIFIERS)
+            continue
         if name.startswith(("encoder.", "decoder.", "shared.")):
             name = f"model.{name}"
         if name.endswith((".in_proj_weight", ".in_proj_bias")):  # (3D, D) and (3D,): queries, keys, values
@@ -197,10 +271,10 @@ def _canonical_names(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
         renamed.setdefault(_SHARED, tensor)
         if not torch.equal(tensor, renamed[_SHARED]):
             raise InputError(f"{path}: {name} differs from {next(iter(tied))}; BART's embeddings are tied")
-    if _SHARED in renamed:
+    if _SHARED in renamed and "final_logits_bias" in head:
         # Files of a bare BartModel (facebook/bart-large) and of fairseq have none.
         renamed.setdefault("final_logits_bias", torch.zeros(1, renamed[_SHARED].shape[0]))
-    return renamed
+    return renamed, others
 
 
 def _fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
@@ -275,11 +349,12 @@ def _shorten(names: Iterable[str]) -> str:
 def save_pretrained(
     model: nn.Module,
     config: BartConfig,
-    generation: GenerationConfig,
+    generation: GenerationConfig | None,
     directory: str | os.PathLike[str],
     tokenizer: BartTokenizer | None = None,
 ) -> None:
-    """Write the Hub format that `transformers` loads: config.json, generation_config.json, model.safetensors.
+    """Write the Hub format that `transformers` loads: config.json, model.safetensors and, of a model that generates,
+    generation_config.json.
 
     Tied copies of the embeddings are left out, as Hugging Face does. A Pre-LN model is written as an mBART, because
     transformers knows the same arrangement under that name. Decoding options are written to generation_config.json
@@ -296,20 +371,21 @@ def save_pretrained(
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
-    options = generation.to_dict()
+    options = {} if generation is None else generation.to_dict()
     moved = config.extra.keys() & {*options, "torch_dtype"}
     fields = {name: value for name, value in config.to_dict().items() if name not in moved}
     # transformers loads in the precision that the config names, so a stale one would cast the weights.
     fields["dtype"] = str(model.get_parameter(_SHARED).dtype).removeprefix("torch.")
     fields["model_type"] = "mbart" if config.pre_ln else "bart"
     if config.pre_ln:
-        logger.warning("a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM")
-    fields["architectures"] = ["MBartForConditionalGeneration" if config.pre_ln else "BartForConditionalGeneration"]
+        logger.warning("a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM or its like")
+    fields["architectures"] = [f"{'M' if config.pre_ln else ''}{type(model).__name__}"]
 
     copies = _tied_copies(model)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name not in copies}
     write_json(directory / CONFIG_FILE, fields)
-    write_json(directory / GENERATION_FILE, options)
+    if generation is not None:
+        write_json(directory / GENERATION_FILE, options)
     with replacing(directory / WEIGHT_FILES[0]) as temporary:
         try:
             safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})

@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,8 @@ from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
 from bart.modeling.packed import Packer
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from bart.tokenization.tokenization_bart import BartTokenizer
 
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
@@ -88,44 +90,52 @@ class BartModel(nn.Module):
         return hidden, encoder_outputs
 
 
-class BartForConditionalGeneration(nn.Module):
-    """BART with its language-model head, tied to the embeddings: training, scoring and generation.
+class PretrainedBart(nn.Module):
+    """BART's network under a head: its weights and files, whatever the head.
 
     Weights start from N(0, init_std) with zero biases, as BART's were; `from_pretrained` loads trained ones.
+
+    Attributes:
+        head: what the names of the head's weights begin with.
+        output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
+        generation_config: of a model that generates.
     """
+
+    head: ClassVar[tuple[str, ...]]
+    output_weight: ClassVar[str | None] = None
+    generation_config: GenerationConfig | None = None
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__()
         config.validate()
         self.config = config
-        self.generation_config = GenerationConfig.from_model_config(config.to_dict())
         self.model = BartModel(config)
-        self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
-        # The head's own weight is as large as the embeddings: on the meta device it takes no memory.
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False, device="meta")
-        self.tie_weights()
-        if not self.final_logits_bias.is_meta:
-            for module in self.model.modules():
-                self._init_weights(module)
 
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=self.config.init_std)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            with torch.no_grad():
-                module.weight[module.padding_idx].zero_()
+    def init_weights(self, module: nn.Module) -> None:
+        """Draw the weights of a module and of those in it, unless they are on the meta device."""
+        for part in module.modules():
+            if isinstance(part, (nn.Linear, nn.Embedding)) and not part.weight.is_meta:
+                nn.init.normal_(part.weight, std=self.config.init_std)
+                if isinstance(part, nn.Linear) and part.bias is not None:
+                    nn.init.zeros_(part.bias)
+                if isinstance(part, nn.Embedding) and part.padding_idx is not None:
+                    with torch.no_grad():
+                        part.weight[part.padding_idx].zero_()
+
+    def new_head(self) -> dict[str, Tensor]:
+        """Random weights of a head, by name; the head's own are replaced by them."""
+        for name in self.head:
+            self.init_weights(self.get_submodule(name).to_empty(device="cpu"))
+        return {name: weight for name, weight in self.state_dict().items() if name.startswith(self.head)}
 
     def tie_weights(self) -> None:
-        """Let encoder, decoder and head use the table of `model.shared`."""
+        """Let encoder and decoder use the table of `model.shared`."""
         self.model.encoder.embed_tokens = self.model.shared
         self.model.decoder.embed_tokens = self.model.shared
-        self.lm_head.weight = self.model.shared.weight
 
     @property
     def device(self) -> torch.device:
-        return self.final_logits_bias.device
+        return self.model.shared.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -133,9 +143,6 @@ class BartForConditionalGeneration(nn.Module):
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.model.shared
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
 
     def get_encoder(self) -> BartEncoder:
         """The encoder; unlike that of transformers it returns its states (B, S, D) and nothing around them."""
@@ -152,6 +159,65 @@ class BartForConditionalGeneration(nn.Module):
     def layers(self) -> list[nn.Module]:
         """All encoder and decoder layers: the blocks that a network is sharded by."""
         return [*self.model.encoder.layers, *self.model.decoder.layers]
+
+    def set_activation_checkpointing(self, enabled: bool) -> None:
+        """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
+        self.model.encoder.activation_checkpointing = enabled
+        self.model.decoder.activation_checkpointing = enabled
+
+    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
+        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std)."""
+        if vocab_size < 1:
+            raise InputError(f"vocab_size is {vocab_size}; allowed: at least 1")
+        old = self.model.shared
+        kept = min(vocab_size, old.num_embeddings) if keep else 0
+        new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
+        self.init_weights(new)
+        with torch.no_grad():
+            new.weight[:kept] = old.weight[:kept]
+        new.weight.requires_grad_(old.weight.requires_grad)
+        self.model.shared = new
+        self.config.vocab_size = vocab_size
+        self.tie_weights()
+        self.config.validate()
+
+    @classmethod
+    def from_pretrained(
+        cls, path_or_name: str | os.PathLike[str], config: BartConfig | None = None, **options: Any
+    ) -> Self:
+        """Load weights from a directory, a file or the Hub, in eval mode; see `bart.modeling.checkpoint`."""
+        return load_pretrained(cls, path_or_name, config, **options)
+
+    def save_pretrained(self, directory: str | os.PathLike[str], tokenizer: BartTokenizer | None = None) -> None:
+        """Write a Hub-format directory that `transformers` loads; see `bart.modeling.checkpoint`."""
+        save_pretrained(self, self.config, self.generation_config, directory, tokenizer)
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""
+        return push(self.save_pretrained, repo_id, **options)
+
+
+class BartForConditionalGeneration(PretrainedBart):
+    """BART with its language-model head, tied to the embeddings: training, scoring and generation."""
+
+    head = ("final_logits_bias", "lm_head")
+
+    def __init__(self, config: BartConfig) -> None:
+        super().__init__(config)
+        self.generation_config = GenerationConfig.from_model_config(config.to_dict())
+        self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
+        # The head's own weight is as large as the embeddings: on the meta device it takes no memory.
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False, device="meta")
+        self.tie_weights()
+        self.init_weights(self.model)
+
+    def tie_weights(self) -> None:
+        """Let encoder, decoder and head use the table of `model.shared`."""
+        super().tie_weights()
+        self.lm_head.weight = self.model.shared.weight
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
 
     def forward(
         self,
@@ -305,44 +371,14 @@ class BartForConditionalGeneration(nn.Module):
         forward = c.encoder_layers * encoder + c.decoder_layers * decoder + t * width * c.vocab_size
         return 3 * 2 * forward
 
-    def set_activation_checkpointing(self, enabled: bool) -> None:
-        """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
-        self.model.encoder.activation_checkpointing = enabled
-        self.model.decoder.activation_checkpointing = enabled
-
     def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
-        """Cut or grow the vocabulary; new rows, without `keep` all, are drawn from N(0, init_std), their bias is 0."""
-        if vocab_size < 1:
-            raise InputError(f"vocab_size is {vocab_size}; allowed: at least 1")
-        old = self.model.shared
-        kept = min(vocab_size, old.num_embeddings) if keep else 0
-        new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
-        bias = self.final_logits_bias.new_zeros(1, vocab_size)
-        with torch.no_grad():
-            self._init_weights(new)
-            new.weight[:kept] = old.weight[:kept]
-            bias[:, :kept] = self.final_logits_bias[:, :kept]
-        new.weight.requires_grad_(old.weight.requires_grad)
-        self.model.shared, self.final_logits_bias = new, bias
+        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std), with a bias of 0."""
+        old = self.final_logits_bias
+        super().resize_token_embeddings(vocab_size, keep)
+        kept = min(vocab_size, old.shape[1]) if keep else 0
+        self.final_logits_bias = old.new_zeros(1, vocab_size)
+        self.final_logits_bias[:, :kept] = old[:, :kept]
         self.lm_head.out_features = vocab_size
-        self.tie_weights()
-        self.config.vocab_size = vocab_size
-        self.config.validate()
-
-    @classmethod
-    def from_pretrained(
-        cls, path_or_name: str | os.PathLike[str], config: BartConfig | None = None
-    ) -> BartForConditionalGeneration:
-        """Load weights from a directory, a file or the Hub, in eval mode; see `bart.modeling.checkpoint`."""
-        return load_pretrained(cls, path_or_name, config)
-
-    def save_pretrained(self, directory: str | os.PathLike[str], tokenizer: BartTokenizer | None = None) -> None:
-        """Write a Hub-format directory that `transformers` loads; see `bart.modeling.checkpoint`."""
-        save_pretrained(self, self.config, self.generation_config, directory, tokenizer)
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""
-        return push(self.save_pretrained, repo_id, **options)
 
 
 class InferenceBart(BartForConditionalGeneration):

@@ -1,0 +1,259 @@
+"""BART under heads that classify: whole texts, pairs of them, tokens, and spans that answer a question.
+
+Names, shapes, arguments and results are those of transformers' classes, which has none for tokens. The decoder reads the
+same text as the encoder, one place to the right, so that each of its states knows the whole text (Lewis et al., 2020,
+section 3).
+
+Shapes: B batch, S text length, D model width, N labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.generation.generate import check_tensors
+from bart.modeling.loss import IGNORE_INDEX
+from bart.modeling.modeling_bart import PretrainedBart, shift_tokens_right
+
+REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
+    "regression",
+    "single_label_classification",
+    "multi_label_classification",
+)
+STACKS = ("decoder", "encoder")
+
+
+@dataclass
+class ClassifierOutput:
+    """What a head gives; `output[0]` is the loss when there is one, else the logits.
+
+    Attributes:
+        logits: (B, N) of texts, (B, S, N) of tokens.
+        encoder_last_hidden_state: (B, S, D).
+        loss: scalar, with labels only.
+    """
+
+    logits: Tensor
+    encoder_last_hidden_state: Tensor
+    loss: Tensor | None = None
+
+    def __getitem__(self, index: int) -> Tensor:
+        present = (self.loss, self.logits, self.encoder_last_hidden_state)
+        return [value for value in present if value is not None][index]
+
+
+@dataclass
+class QuestionAnsweringOutput:
+    """What the question-answering head gives; `output[0]` is the loss when there is one, else the start logits.
+
+    Attributes:
+        start_logits, end_logits: (B, S), of each token to be the first or last one of the answer.
+        encoder_last_hidden_state: (B, S, D).
+        loss: scalar, with positions only.
+    """
+
+    start_logits: Tensor
+    end_logits: Tensor
+    encoder_last_hidden_state: Tensor
+    loss: Tensor | None = None
+
+    def __getitem__(self, index: int) -> Tensor:
+        present = (self.loss, self.start_logits, self.end_logits, self.encoder_last_hidden_state)
+        return [value for value in present if value is not None][index]
+
+
+class BartClassificationHead(nn.Module):
+    """Dropout, dense layer, tanh, dropout, output layer."""
+
+    def __init__(self, config: BartConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.out_proj = nn.Linear(config.d_model, len(config.labels))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(B, D) -> (B, N)."""
+        return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(states)))))
+
+
+class _HeadedBart(PretrainedBart):
+    """BART's network, whose decoder reads the source."""
+
+    def _states(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Decoder states and encoder states, (B, S, D) each."""
+        check_tensors(input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids)
+        if input_ids is None:
+            raise InputError("forward() needs input_ids, and got none")
+        if decoder_input_ids is None:
+            config = self.config
+            decoder_input_ids = shift_tokens_right(input_ids, config.pad_token_id, config.decoder_start_token_id)
+        return self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
+
+
+class BartForSequenceClassification(_HeadedBart):
+    """BART that classifies texts, or pairs of texts, by the decoder's state at the last `</s>`.
+
+    `config.labels` are the classes. `config.problem_type` is one of PROBLEMS; by default it follows from the labels:
+    regression if there is one label, one class for each text if labels are integers, else any number of classes.
+    """
+
+    head = ("classification_head",)
+    output_weight: ClassVar[str | None] = "classification_head.out_proj.weight"
+
+    def __init__(self, config: BartConfig) -> None:
+        super().__init__(config)
+        self.classification_head = BartClassificationHead(config)
+        self.tie_weights()
+        self.init_weights(self)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        encoder_outputs: Tensor | None = None,
+    ) -> ClassifierOutput:
+        """Classify.
+
+        Args:
+            input_ids: (B, S), with a `</s>` in each row; rows may hold different numbers of them, other than in
+                transformers.
+            attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
+            decoder_input_ids: (B, S); by default input_ids moved one place right behind the start token.
+            decoder_attention_mask: (B, S); None means causal only.
+            labels: (B,) classes, (B,) or (B, N) numbers of a regression, or (B, N) of 0.0 and 1.0.
+            encoder_outputs: (B, S, D), in place of the encoder's.
+
+        Raises:
+            InputError: input_ids are missing or no tensor; on the CPU, a row without `</s>`.
+        """
+        hidden, encoder_states = self._states(
+            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
+        )
+        ends = input_ids == self.config.eos_token_id
+        if ends.device.type == "cpu" and not ends.any(dim=1).all():  # on a GPU it would wait for the device
+            row = int((~ends.any(dim=1)).nonzero()[0])
+            raise InputError(f"input_ids[{row}] has no </s> ({self.config.eos_token_id}), whose state is classified")
+        last = (ends * torch.arange(input_ids.shape[1], device=ends.device)).amax(dim=1)
+        logits = self.classification_head(hidden[torch.arange(len(hidden), device=ends.device), last])
+        loss = None if labels is None else self.loss(logits, labels)
+        return ClassifierOutput(logits, encoder_states, loss)
+
+    def loss(self, logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+        """The loss of logits (B, N), which is that of the config's problem type."""
+        problem = getattr(self.config, "problem_type", None)
+        if problem is None:
+            problem = MULTI_LABEL if labels.is_floating_point() else SINGLE_LABEL
+            problem = REGRESSION if logits.shape[1] == 1 else problem
+        if problem == REGRESSION:
+            return F.mse_loss(logits.view(labels.shape), labels, reduction=reduction)
+        if problem == SINGLE_LABEL:
+            return F.cross_entropy(logits, labels, reduction=reduction)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction=reduction)
+
+
+class BartForTokenClassification(_HeadedBart):
+    """BART that gives each token a label, by the decoder's state at its place (Lewis et al., 2020, section 3.2), or by the
+    encoder's if `config.token_states` is "encoder".
+
+    transformers has no such class.
+    """
+
+    head = ("classifier",)
+    output_weight: ClassVar[str | None] = "classifier.weight"
+
+    def __init__(self, config: BartConfig) -> None:
+        super().__init__(config)
+        self.stack = getattr(config, "token_states", STACKS[0])
+        if self.stack not in STACKS:
+            raise InputError(f"config field 'token_states' is {self.stack!r}; allowed: {', '.join(STACKS)}")
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.d_model, len(config.labels))
+        self.tie_weights()
+        self.init_weights(self)
+        if self.stack == "encoder":  # the decoder's gradients would not come, for which several processes wait
+            self.model.decoder.requires_grad_(False)
+            self.model.shared.requires_grad_(True)
+
+    def forward(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    ) -> ClassifierOutput:
+        """Label tokens.
+
+        Args:
+            input_ids: (B, S).
+            attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
+            labels: (B, S), -100 where a token has none; the loss is their mean cross entropy.
+        """
+        if self.stack == "encoder":
+            check_tensors(input_ids=input_ids)
+            hidden = encoder_states = self.model.encoder(input_ids, attention_mask)
+        else:
+            hidden, encoder_states = self._states(input_ids, attention_mask)
+        logits = self.classifier(self.dropout(hidden))
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
+        return ClassifierOutput(logits, encoder_states, loss)
+
+
+class BartForQuestionAnswering(_HeadedBart):
+    """BART that finds the answer to a question as a span of a text, by the decoder's states."""
+
+    head = ("qa_outputs",)
+    output_weight: ClassVar[str | None] = "qa_outputs.weight"
+
+    def __init__(self, config: BartConfig) -> None:
+        config.labels = ["start", "end"]
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.d_model, 2)
+        self.tie_weights()
+        self.init_weights(self)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        encoder_outputs: Tensor | None = None,
+    ) -> QuestionAnsweringOutput:
+        """Find answers.
+
+        Args:
+            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs: as for
+                `BartForSequenceClassification`.
+            start_positions, end_positions: (B,) the answer's first and last token. The loss is the mean of their cross
+                entropies; positions behind the text have no part in it.
+        """
+        hidden, encoder_states = self._states(
+            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
+        )
+        start, end = self.qa_outputs(hidden).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = (self.loss(start, start_positions) + self.loss(end, end_positions)) / 2
+        return QuestionAnsweringOutput(start, end, encoder_states, loss)
+
+    def loss(self, logits: Tensor, positions: Tensor, **options: Any) -> Tensor:
+        """The cross entropy of logits (B, S) and positions (B,)."""
+        behind = logits.shape[1]
+        return F.cross_entropy(logits, positions.clamp(0, behind), ignore_index=behind, **options)
