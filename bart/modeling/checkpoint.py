@@ -249,13 +249,13 @@ def _canonical_names(
 
     others: list[str] = []
     renamed: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        if _COUNTERS.search(name):
+    for stored, tensor in state.items():
+        if _COUNTERS.search(stored):
             continue
-        name = _FAIRSEQ_HEAD.sub("classification_head.", name.removeprefix(prefix))
+        name = _FAIRSEQ_HEAD.sub("classification_head.", stored.removeprefix(prefix))
         owner = name.split(".")[0]
         if owner in (*_OF_GENERATION, *_CLASSIFIERS) and owner not in head and name not in _COPIES:
-            others += [name] * (owner in _CLASSIFIERS)
+            others += [stored] * (owner in _CLASSIFIERS)
             continue
         if name.startswith(("encoder.", "decoder.", "shared.")):
             name = f"model.{name}"

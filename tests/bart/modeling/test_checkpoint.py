@@ -20,6 +20,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import GenerationConfig
 from bart.modeling.checkpoint import stored_configs
+from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
 EMBEDDINGS = "model.shared.weight"
@@ -200,6 +201,16 @@ def test_a_classification_head_is_left_out_with_a_warning(
     torch.save({"model": state}, tmp_path / "model.pt")
     BartForConditionalGeneration.from_pretrained(tmp_path, config=model.config)
     assert "classification_heads.mnli.dense.weight" in caplog.text
+
+
+def test_a_head_of_fairseq(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    head = {"dense.weight": (8, 8), "dense.bias": (8,), "out_proj.weight": (2, 8), "out_proj.bias": (2,)}
+    stored = {f"classification_heads.rte.{name}": torch.randn(shape) for name, shape in head.items()}
+    torch.save({"model": fairseq_weights(model) | stored}, tmp_path / "model.pt")
+    loaded = BartForSequenceClassification.from_pretrained(tmp_path, model.config, new_head=False)
+    for name, weight in stored.items():
+        assert torch.equal(loaded.get_parameter(name.replace("heads.rte", "head")), weight)
+
 
 
 def test_half_weights_are_widened(tmp_path: Path, model: BartForConditionalGeneration) -> None:
