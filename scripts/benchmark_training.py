@@ -157,7 +157,7 @@ def prepare(args: Arguments, folder: Path) -> dict[str, float]:
 
 def write_articles(folder: Path, split: str, count: int) -> None:
     """Write a split of `count` pairs, whose texts are spans of the sample corpus with the lengths of WORDS."""
-    told = " ".join(article for article, _ in sample_stories("train", 20_000)).split()
+    told = " ".join(story.article for story in sample_stories("train", 20_000)).split()
     rng = np.random.default_rng(0)
     folder.mkdir(exist_ok=True)
     for side, (mean, spread) in WORDS.items():

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,11 +18,12 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.modeling.checkpoint import read_file, stored_configs
-from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.modeling.modeling_bart import BartForConditionalGeneration, PretrainedBart
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option
 
 logger = logging.getLogger(__name__)
+Model = TypeVar("Model", bound=PretrainedBart)
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 DEFAULT_CONFIG = "configs/config.json"
 DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
@@ -97,6 +98,8 @@ class ModelOptions:
     decoder_layerdrop: float | None = option(
         None, least=0, most=0.99, help="chance to skip a decoder layer; by default the config's"
     )
+
+    new_head = False  # an option of those tasks whose head begins anew
 
     def __post_init__(self) -> None:
         if self.is_scratch and self.config_path is None:
@@ -174,14 +177,21 @@ class ModelOptions:
         return config
 
 
-def initial_model(options: ModelOptions) -> tuple[BartForConditionalGeneration, BartTokenizer]:
+def initial_model(
+    options: ModelOptions,
+    model_class: type[Model] = BartForConditionalGeneration,
+    labels: Sequence[str] | None = None,
+) -> tuple[Model, BartTokenizer]:
     """Initial weights and their vocabulary for a training run.
 
     The config gives the architecture and the decoding defaults. Its vocabulary size is replaced by that of the weights,
     or from scratch by that of the tokenizer.
 
+    Args:
+        labels: of a head; by default those of the weights. A head of the same labels keeps their order.
+
     Raises:
-        InputError: no tokenizer can be found, or vocabulary, weights and config do not fit together.
+        InputError: no tokenizer can be found, or vocabulary, weights, labels and config do not fit together.
     """
     config, name = options.config(), options.model_name_or_path
     logger.info("architecture and decoding options: %s", options.config_path or f"those of {name}")
@@ -192,19 +202,28 @@ def initial_model(options: ModelOptions) -> tuple[BartForConditionalGeneration, 
             )
         tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
         config.vocab_size = len(tokenizer)
+        if labels is not None:
+            config.labels = labels
         config.validate()
-        model = BartForConditionalGeneration(config)
+        model = model_class(config)
     else:
         stored, generation = stored_configs(name)
         if stored is not None:
             config.vocab_size = stored.vocab_size
             config.validate()
+        if labels is not None:
+            same = stored is not None and sorted(stored.labels) == sorted(labels)
+            config.labels = stored.labels if same and not options.new_head else labels
         if options.new_vocabulary:
             tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
         else:
             tokenizer = own_vocabulary(name, options.tokenizer, ", or give --new_vocabulary")
-        model = BartForConditionalGeneration.from_pretrained(name, config)
-        if options.config_path is None and generation is not None:
+        try:
+            model = model_class.from_pretrained(name, config, new_head=options.new_head or None)
+        except InputError as error:
+            hint = "; --new_head begins it" if "its head has" in str(error) else ""
+            raise InputError(f"{error}{hint}") from None
+        if options.config_path is None and None not in (generation, model.generation_config):
             model.generation_config = generation
         if options.new_vocabulary:
             model.resize_token_embeddings(len(tokenizer), keep=False)
@@ -216,7 +235,9 @@ def initial_model(options: ModelOptions) -> tuple[BartForConditionalGeneration, 
     return model, tokenizer
 
 
-def resumed_model(options: ModelOptions, checkpoint: Path) -> tuple[BartForConditionalGeneration, BartTokenizer]:
+def resumed_model(
+    options: ModelOptions, checkpoint: Path, model_class: type[Model] = BartForConditionalGeneration
+) -> tuple[Model, BartTokenizer]:
     """The model and vocabulary of a training checkpoint.
 
     Raises:
@@ -230,10 +251,11 @@ def resumed_model(options: ModelOptions, checkpoint: Path) -> tuple[BartForCondi
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of this program")
     stored = BartConfig(**content["config"])
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
+    config.labels = stored.labels  # the data did
     check_same_config(stored, config, checkpoint)
     tokenizer = BartTokenizer.from_pretrained(checkpoint)
-    model = BartForConditionalGeneration.from_pretrained(checkpoint, config)
-    if options.config_path is None:
+    model = model_class.from_pretrained(checkpoint, config, new_head=False)
+    if options.config_path is None and model.generation_config is not None:
         model.generation_config = GenerationConfig.from_dict(content["generation_config"])
     fit_vocabulary(model, tokenizer)
     _prepare(model, options)
@@ -290,11 +312,11 @@ def check_same_config(
             raise InputError(f"--resume_from_checkpoint {where}: its {field.name} is {old}, this run's is {new}")
 
 
-def checkpoint_parts(model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> dict[str, Any]:
+def checkpoint_parts(model: PretrainedBart, tokenizer: BartTokenizer) -> dict[str, Any]:
     """What a checkpoint holds besides weights, so that a model and its vocabulary can be made of it alone."""
     return {
         "config": model.config.to_dict(),
-        "generation_config": model.generation_config.to_dict(),
+        "generation_config": None if model.generation_config is None else model.generation_config.to_dict(),
         "tokenizer_json": tokenizer.to_json(),
     }
 
@@ -303,7 +325,8 @@ def load_for_evaluation(
     model_name_or_path: str | os.PathLike[str],
     config_path: str | os.PathLike[str] | None,
     tokenizer_path: str | None = None,
-) -> tuple[BartForConditionalGeneration, BartTokenizer]:
+    model_class: type[Model] = BartForConditionalGeneration,
+) -> tuple[Model, BartTokenizer]:
     """A trained model and its vocabulary.
 
     A checkpoint that carries its architecture keeps it, and one that carries decoding options keeps all of them. The
@@ -315,8 +338,8 @@ def load_for_evaluation(
     tokenizer = own_vocabulary(model_name_or_path, tokenizer_path)
     config = None if config_path is None else BartConfig.from_json(config_path)
     has_config = config is None or stored_configs(model_name_or_path)[0] is not None
-    model = BartForConditionalGeneration.from_pretrained(model_name_or_path, None if has_config else config)
-    if config is not None:
+    model = model_class.from_pretrained(model_name_or_path, None if has_config else config, new_head=False)
+    if config is not None and model.generation_config is not None:
         others = GenerationConfig.from_model_config(config.to_dict())
         if not model.generation_config.choices():
             model.generation_config = others
@@ -349,14 +372,14 @@ def own_vocabulary(
     return tokenizer
 
 
-def for_inference(model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:
-    """The model laid out to generate in one of `utils.machine.PRECISIONS`; tf32 is fp32 with faster products."""
+def for_inference(model: Model, precision: str) -> Model:
+    """The model laid out for prediction in one of `utils.machine.PRECISIONS`; tf32 is fp32 with faster products."""
     if precision == "tf32":
         torch.set_float32_matmul_precision("high")
     return model.for_inference("fp32" if precision == "tf32" else precision)
 
 
-def shrink(model: BartForConditionalGeneration, layers: Sequence[int], stacks: Sequence[str]) -> None:
+def shrink(model: PretrainedBart, layers: Sequence[int], stacks: Sequence[str]) -> None:
     """Remove all layers but those of these numbers from the stacks (Shleifer & Rush, 2020, arXiv:2010.13002)."""
     for name in stacks:
         stack = getattr(model.model, name)
@@ -372,7 +395,7 @@ def set_layers(config: BartConfig, count: int, stacks: Sequence[str]) -> None:
             config.extra.pop("num_hidden_layers", None)  # transformers' other name of encoder_layers
 
 
-def _prepare(model: BartForConditionalGeneration, options: ModelOptions) -> None:
+def _prepare(model: PretrainedBart, options: ModelOptions) -> None:
     """Freeze what is not trained, add adapters, and set how activations are kept."""
     network = model.model
     if options.freeze_embeds:
@@ -395,7 +418,7 @@ def _prepare(model: BartForConditionalGeneration, options: ModelOptions) -> None
     model.set_activation_checkpointing(options.activation_checkpointing)
 
 
-def fit_vocabulary(model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> None:
+def fit_vocabulary(model: PretrainedBart, tokenizer: BartTokenizer) -> None:
     """Check that every id of the tokenizer has its row in the model, and that special ids and lengths agree.
 
     facebook/bart-large-cnn and -xsum were published without a row for `<mask>`, their vocabulary's last id; that row

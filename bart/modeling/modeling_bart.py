@@ -99,11 +99,13 @@ class PretrainedBart(nn.Module):
         head: what the names of the head's weights begin with.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
         generation_config: of a model that generates.
+        is_packed: whether it is a copy for inference.
     """
 
     head: ClassVar[tuple[str, ...]]
     output_weight: ClassVar[str | None] = None
     generation_config: GenerationConfig | None = None
+    is_packed = False
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__()
@@ -144,6 +146,10 @@ class PretrainedBart(nn.Module):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.model.shared
 
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The layer that gives logits over the vocabulary, of a model that has one."""
+        return None
+
     def get_encoder(self) -> BartEncoder:
         """The encoder; unlike that of transformers it returns its states (B, S, D) and nothing around them."""
         return self.model.encoder
@@ -153,12 +159,57 @@ class PretrainedBart(nn.Module):
 
     def num_parameters(self, only_trainable: bool = False) -> int:
         """How many numbers the parameters hold, tied ones counted once."""
+        self._check_whole()
         return sum(one.numel() for one in self.parameters() if one.requires_grad or not only_trainable)
 
     @property
     def layers(self) -> list[nn.Module]:
         """All encoder and decoder layers: the blocks that a network is sharded by."""
         return [*self.model.encoder.layers, *self.model.decoder.layers]
+
+    def for_inference(self, precision: str = "fp32") -> Self:
+        """A copy that only predicts, and faster: projections fused, weights packed for this processor.
+
+        One that generates encodes inputs that repeat once. The copy shares embeddings and norms with this model where
+        their precision is the same.
+
+        Args:
+            precision: fp32; bf16 (fp32 on CPUs that cannot multiply it, with a warning); fp16 (on GPUs); or int8 (on
+                CPUs): inputs and weights of matrix products in 8 bits, or weights in 7 bits on processors that would
+                overflow; attention in bf16 or 8 bits where that is faster; all else in fp32.
+
+        Raises:
+            InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.
+        """
+        self._check_whole()
+        packer = Packer(precision, self.device)
+        with torch.device("meta"):  # a skeleton without memory
+            own = self.inference_class()(copy.deepcopy(self.config))
+        own.pack(self, packer)
+        return own.requires_grad_(False).eval()
+
+    def inference_class(self) -> type[Self]:
+        """The class of a copy for inference."""
+        return type(self)
+
+    def pack(self, model: Self, packer: Packer) -> None:
+        """Make this skeleton the copy for inference of a model."""
+        self.is_packed = True
+        pairs = list(zip(self.modules(), model.modules(), strict=True))
+        others = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
+        for own, original in pairs:
+            in_head = isinstance(own, nn.Linear) and own not in others
+            if isinstance(own, (nn.Embedding, nn.LayerNorm)) or in_head:
+                state = {name: tensor.to(packer.dtype) for name, tensor in original.state_dict().items()}
+                own.load_state_dict(state, assign=True)
+        for own, original in pairs:
+            if isinstance(own, (BartEncoderLayer, BartDecoderLayer)):
+                packer.replace_modules(own, original)
+
+    def _check_whole(self) -> None:
+        """Raise InputError where matrices are packed, and no parameters."""
+        if self.is_packed:
+            raise InputError("the model is a copy for inference, which only predicts; use the model it was made from")
 
     def set_activation_checkpointing(self, enabled: bool) -> None:
         """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
@@ -167,6 +218,7 @@ class PretrainedBart(nn.Module):
 
     def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
         """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std)."""
+        self._check_whole()
         if vocab_size < 1:
             raise InputError(f"vocab_size is {vocab_size}; allowed: at least 1")
         old = self.model.shared
@@ -190,6 +242,7 @@ class PretrainedBart(nn.Module):
 
     def save_pretrained(self, directory: str | os.PathLike[str], tokenizer: BartTokenizer | None = None) -> None:
         """Write a Hub-format directory that `transformers` loads; see `bart.modeling.checkpoint`."""
+        self._check_whole()
         save_pretrained(self, self.config, self.generation_config, directory, tokenizer)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
@@ -218,6 +271,9 @@ class BartForConditionalGeneration(PretrainedBart):
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
+
+    def inference_class(self) -> type[InferenceBart]:
+        return InferenceBart
 
     def forward(
         self,
@@ -330,22 +386,6 @@ class BartForConditionalGeneration(PretrainedBart):
         """Log-probabilities of logits (R, V) in fp32; may overwrite the logits."""
         return logits.log_softmax(dim=1)
 
-    def for_inference(self, precision: str = "fp32") -> BartForConditionalGeneration:
-        """A copy that only generates, and faster: projections fused, weights packed for this processor.
-
-        Inputs that repeat are encoded once. The copy shares embeddings and norms with this model where their precision
-        is the same.
-
-        Args:
-            precision: fp32; bf16 (fp32 on CPUs that cannot multiply it, with a warning); fp16 (on GPUs); or int8 (on
-                CPUs): inputs and weights of matrix products in 8 bits, or weights in 7 bits on processors that would
-                overflow; attention in bf16 or 8 bits where that is faster; all else in fp32.
-
-        Raises:
-            InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.
-        """
-        return InferenceBart(self, precision)
-
     def generate(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any
     ) -> Tensor | GenerationOutput:
@@ -382,32 +422,15 @@ class BartForConditionalGeneration(PretrainedBart):
 
 
 class InferenceBart(BartForConditionalGeneration):
-    """A copy of a model that only generates; see `BartForConditionalGeneration.for_inference`."""
+    """A copy of a model that only generates, packed; see `PretrainedBart.for_inference`."""
 
-    def __init__(self, model: BartForConditionalGeneration, precision: str) -> None:
-        packer = Packer(precision, model.device)
-        with torch.device("meta"):  # a skeleton without memory
-            super().__init__(copy.deepcopy(model.config))
+    def pack(self, model: BartForConditionalGeneration, packer: Packer) -> None:
+        super().pack(model, packer)
         self.generation_config = copy.deepcopy(model.generation_config)
         self.final_logits_bias = model.final_logits_bias.to(packer.dtype)
-        pairs = list(zip(self.modules(), model.modules(), strict=True))
-        for own, original in pairs:
-            if isinstance(own, (nn.Embedding, nn.LayerNorm)):
-                state = {name: tensor.to(packer.dtype) for name, tensor in original.state_dict().items()}
-                own.load_state_dict(state, assign=True)
-        for own, original in pairs:
-            if isinstance(own, (BartEncoderLayer, BartDecoderLayer)):
-                packer.replace_modules(own, original)
         self.lm_head = packer.linear([model.lm_head], bias=model.final_logits_bias[0])
-        self.requires_grad_(False).eval()
         self.kernels = packer.kernels
         self.remembered: tuple[Tensor, Tensor | None, Tensor] | None = None  # the last ids, mask and states
-
-    def _refuse(self, *args: Any, **options: Any) -> Any:
-        raise InputError("the model is a copy for inference, which only generates; use the model it was made from")
-
-    # Its matrices are packed, and no parameters.
-    for_inference = num_parameters = resize_token_embeddings = save_pretrained = push_to_hub = _refuse
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden)  # which adds the bias

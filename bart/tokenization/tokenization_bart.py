@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
@@ -324,6 +324,13 @@ class BartTokenizer:
             size = room  # usually little is missing
         return [[self.bos_token_id, *row[:room], self.eos_token_id] for row in rows]
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """The ids of texts without `<s>` and `</s>`, and the characters (begin, end) of its text that each id stands for.
+
+        A space before a word is none of its characters. Where several ids make up a character, each stands for it.
+        """
+        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts, None, with_offsets=True)]
+
     def _cut(self, text: str, least: int) -> int:
         """The first place from `least` on at which a text may be cut: before a space and a letter, after a word."""
         if least >= len(text) or self._tokens_span_words:
@@ -364,6 +371,11 @@ class BartTokenizer:
             ) from error
 
     def _encode(self, texts: Sequence[str], add_prefix_space: bool | None) -> list[list[int]]:
+        return [encoding.ids for encoding in self._encodings(texts, add_prefix_space)]
+
+    def _encodings(
+        self, texts: Sequence[str], add_prefix_space: bool | None, with_offsets: bool = False
+    ) -> list[Encoding]:
         if not isinstance(texts, Sequence) or isinstance(texts, bytes):
             raise InputError(f"texts must be a string or a list of strings, got {type(texts).__name__}")
         texts = list(texts)
@@ -376,7 +388,8 @@ class BartTokenizer:
         if add_prefix_space not in (None, self.add_prefix_space):
             backend = self._with_other_prefix()
         try:
-            return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+            encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
+            return encode(texts, add_special_tokens=False)
         except TypeError:
             for index, text in enumerate(texts):
                 if found := _SURROGATE.search(text):

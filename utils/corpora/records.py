@@ -68,7 +68,7 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
         with opening(f"--input {' '.join(names)}"):
             tables = [open_files([str(path.absolute())], str(path), fields) for path in paths]
         return [Input(None, table.name, partial(_table_rows, table)) for table in tables]
-    return [Input(None, str(path), partial(_file_rows, _READERS[kind], path, fields)) for path in paths]
+    return [Input(None, str(path), partial(_file_rows, READERS[kind], path, fields)) for path in paths]
 
 
 def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str | None = None) -> list[str]:
@@ -87,8 +87,8 @@ def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str |
     end = None if limit < 0 else limit
     if path.is_dir() or suffix_of(path) not in TABLES:
         return read_lines(path / f"{split}.source" if path.is_dir() else path)[:end]
-    if suffix_of(path) in _READERS:
-        rows = _file_rows(_READERS[suffix_of(path)], path, fields)
+    if suffix_of(path) in READERS:
+        rows = _file_rows(READERS[suffix_of(path)], path, fields)
     else:
         with opening(data_dir):
             rows = _table_rows(open_files([str(path.absolute())], data_dir, fields))
@@ -125,7 +125,7 @@ def _text_inputs(paths: Sequence[Path], fields: Fields) -> list[Input]:
     if len(paths) % 2:
         raise InputError(
             f"--input {' '.join(map(str, paths))}: text files come in pairs, a.source b.target; tables end in "
-            f"{', '.join(_READERS)}, or in these and .gz, or in .parquet"
+            f"{', '.join(READERS)}, or in these and .gz, or in .parquet"
         )
     inputs = []
     for source, target in zip(paths[::2], paths[1::2], strict=True):
@@ -163,7 +163,7 @@ def _csv_values(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     with _opened(path) as file:
         lines = (line + "\n" for line in decoded_lines(file, path, blank=True))
         delimiter = "\t" if suffix_of(path) == ".tsv" else ","
-        reader = csv.DictReader(lines, restval=_ABSENT, delimiter=delimiter, strict=True)
+        reader = csv.DictReader(lines, restval=ABSENT, delimiter=delimiter, strict=True)
         try:
             for row in reader:
                 if None in row:
@@ -177,8 +177,8 @@ def _csv_values(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 # Stands for the values that a CSV row lacks at its end, since None is null.
-_ABSENT = object()
-_READERS = {".jsonl": _json_values, ".json": _json_values, ".csv": _csv_values, ".tsv": _csv_values}
+ABSENT = object()
+READERS = {".jsonl": _json_values, ".json": _json_values, ".csv": _csv_values, ".tsv": _csv_values}
 
 
 def _file_rows(
@@ -188,7 +188,7 @@ def _file_rows(
     columns = None
     for number, values in read(path):
         columns = columns or fields_of(values, *fields, str(path))
-        present = {name: value for name, value in values.items() if value is not _ABSENT}
+        present = {name: value for name, value in values.items() if value is not ABSENT}
         yield Row.of(f"{path}:{number}", present, columns)
 
 

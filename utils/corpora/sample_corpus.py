@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -85,8 +85,27 @@ class _Fields(dict[str, str]):
         return rng.choice(self._names[kind] if kind in self._names else _parts()["words"][kind])
 
 
-def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[tuple[str, str]]:
-    """Articles and summaries of a split. They depend on the split and the seed only."""
+class Story(NamedTuple):
+    """An article.
+
+    Attributes:
+        article, summary: one line each.
+        topic: which kind of event it tells.
+        fields: where facts stand in the article: a field, such as person1, and its first character.
+        values: what the fields are.
+        questions: field -> a question that its value answers.
+    """
+
+    article: str
+    summary: str
+    topic: str
+    fields: list[tuple[str, int]]
+    values: Mapping[str, str]
+    questions: Mapping[str, str]
+
+
+def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[Story]:
+    """The stories of a split. They depend on the split and the seed only."""
     parts = _parts()
     names = _name_pools(random.Random(f"names {seed}"))[split]
     rng = random.Random(f"{split} {seed}")
@@ -101,9 +120,16 @@ def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[tuple[str
         sentences.append(rng.choice((event if rng.random() < 0.7 else parts)["asides"]))
         rng.shuffle(sentences)
         fields = _Fields(rng, names)
-        article = " ".join(sentences).format_map(fields)
+        article, places = "", []
+        for literal, field, _, _ in string.Formatter().parse(" ".join(sentences)):
+            article += literal
+            if field is not None:
+                places.append((field, len(article)))
+                article += fields[field]
         summary = summary.format_map(fields)
-        yield article, f"{summary[0].upper()}{summary[1:]}."
+        yield Story(
+            article, f"{summary[0].upper()}{summary[1:]}.", event["name"], places, fields, event["questions"]
+        )
 
 
 def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: int = 42) -> None:
@@ -121,7 +147,7 @@ def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: in
     with making(folder, facts) as data:
         for split, count in sizes.items():
             for number, story in enumerate(sample_stories(split, count, seed), 1):
-                data.add(split, Row(str(number), *story))
+                data.add(split, Row(str(number), story.article, story.summary))
 
 
 @dataclass(frozen=True)

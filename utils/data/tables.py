@@ -110,7 +110,7 @@ def open_split(place: str, split: str, source_field: str | None = None, target_f
     fields = source_field, target_field
     with opening(f"the {split} split of {place}"):
         if not place.startswith(HUB):
-            return open_files(_find(place, split), place, fields)
+            return open_files(find_files_of(place, split), place, fields)
         splits, found = load_from_hub(place.removeprefix(HUB), streaming=True)
         if split in splits:
             return open_dataset(splits[split], f"{HUB}{found}", fields)
@@ -189,11 +189,16 @@ def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tup
     return found
 
 
-def _find(place: str, split: str) -> list[str]:
+def find_files_of(place: str, split: str) -> list[str]:
+    """The Parquet files of a split, by absolute paths or URLs.
+
+    Raises:
+        InputError: there are none, or none can be reached.
+    """
     from datasets.data_files import DataFilesList
 
     tried = []
-    for known in SPLIT_NAMES[split]:
+    for known in SPLIT_NAMES.get(split, (split,)):
         pattern = place.replace(SPLIT, known)
         tried.append(pattern if "://" in pattern else str(Path(pattern).expanduser()))
         with suppress(FileNotFoundError):

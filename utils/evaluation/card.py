@@ -15,7 +15,7 @@ from utils.evaluation.report.runs import label_of, read_run, scores_of
 from utils.evaluation.report.tables import score_table
 from utils.files import write_whole
 from utils.loading import SCRATCH
-from utils.tasks import TASKS
+from utils.tasks import PIPELINES
 
 logger = logging.getLogger(__name__)
 OURS = "<!-- Training and scoring write this file anew until you delete this line. -->"
@@ -53,7 +53,7 @@ def card_of(folder: Path, export: Path) -> ModelCard:
     data, data_id = _named(data_dir, data_dir.startswith(HUB))
     shards = Path(data_dir) / "manifest.json"
     run.scores = {s: v for s, v in run.scores.items() if (folder / f"{s}_scores.json").stat().st_mtime_ns >= exported}
-    pipeline = task if task in TASKS else "text2text-generation"  # the Hub's names
+    pipeline = PIPELINES.get(task, "text2text-generation")
     metadata = ModelCardData(license="unknown", library_name="transformers", pipeline_tag=pipeline, tags=["bart"])
     metadata.base_model, metadata.datasets = base_id, data_id
     if run.scores:

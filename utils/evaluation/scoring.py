@@ -133,11 +133,14 @@ def score_split(
             task.row(raw, examples, number, prediction) | {name: float(of[number]) for name, of in each.items()}
             for number, prediction in enumerate(predictions)
         ]
-        if empty := sum(not row["summary"] for row in rows):
-            logger.warning("%d of %d summaries are empty", empty, len(rows))
+        said = [row[task.prediction_name] for row in rows]
+        if empty := said.count(""):
+            logger.warning("%d of %d predictions are empty", empty, len(rows))
         report = speed_report([part for _, part in shares], batching, model.device, len(earlier))
         remove(Path(save_dir), *scored(*(others.keys() - {split})))
-        write_results(Path(save_dir), split, rows, scores, report)
+        write_results(Path(save_dir), split, rows, said, scores, report)
+        for name, text in task.files(raw, predictions).items():
+            write_whole(Path(save_dir) / name, text)
         journal.remove()
     return scores, report
 
@@ -160,14 +163,20 @@ def other_runs(folder: Path, split: str, told: Mapping[str, Any]) -> dict[str, s
 
 
 def write_results(
-    folder: Path, split: str, rows: Sequence[Mapping[str, Any]], scores: Mapping[str, Any], speed: Mapping[str, Any]
+    folder: Path,
+    split: str,
+    rows: Sequence[Mapping[str, Any]],
+    said: Sequence[str],
+    scores: Mapping[str, Any],
+    speed: Mapping[str, Any],
 ) -> None:
     """Write `<split>_generations.txt`, `<split>_articles.jsonl`, `<split>_speed.json`, and last `<split>_scores.json`.
 
     Args:
-        rows: index, source, reference if there is one, summary and more of each article, in the order of the input.
+        rows: index, source, reference if there is one, prediction and more of each example, in the order of the input.
+        said: the predictions, one line each.
     """
-    write_whole(folder / f"{split}_generations.txt", "".join(f"{row['summary']}\n" for row in rows))
+    write_whole(folder / f"{split}_generations.txt", "".join(f"{text}\n" for text in said))
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_whole(folder / f"{split}_articles.jsonl", lines)
     write_json(folder / f"{split}_speed.json", speed)
@@ -181,7 +190,7 @@ def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
     if speed["timed_articles"]:
         rates = ("articles_per_second", "generated_tokens_per_second")
         rows += [
-            ("speed", ", ".join(figure(name, speed[name]) for name in rates)),
+            ("speed", ", ".join(figure(name, speed[name]) for name in rates if speed[name])),
             ("latency", ", ".join(f"{name} {speed['latency_ms'][name]:,.0f} ms" for name in ("p50", "p95", "p99"))),
             ("batch", f"{speed['batch_size']}, {speed['batching']}"),
             ("peak memory", figure("peak_memory_gb", speed["peak_memory_gb"])),

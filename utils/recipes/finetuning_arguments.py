@@ -31,7 +31,7 @@ class FinetuneArguments(TrainingArguments):
         super().__post_init__()
         if getattr(self.task_options, "lora_rank", None) is not None and not self.run.do_train:
             raise InputError(f"--lora_rank is {self.task_options.lora_rank}; it needs --do_train, which is not given")
-        if is_streamed(self.data.data_dir) and self.run.do_train:
+        if is_streamed(self.data.data_dir) and self.run.do_train and self.task_class.streams:
             self._check_stream()
 
     @property

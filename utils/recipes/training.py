@@ -76,7 +76,7 @@ def run(args: TrainingArguments) -> None:
     if args.run.do_train and is_first():
         check_free(output_dir, args.run.resumed, args.run.overwrite_output_dir)
     task = args.make_task()
-    args = replace(args, task_options=task.options)  # with the defaults that depend on the model
+    args = replace(args, task_options=task.options, data=task.data)  # with defaults that depend on model and task
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
     test = task.read("test", for_scoring=True) if args.run.do_predict else None

@@ -14,7 +14,15 @@ from bart.errors import InputError
 if TYPE_CHECKING:
     from utils.tasks.task import Task
 
-TASKS = ("summarization", "translation")
+# Each task with what the Hub calls its like.
+PIPELINES = {
+    "summarization": "summarization",
+    "translation": "translation",
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "question_answering": "question-answering",
+}
+TASKS = tuple(PIPELINES)
 
 
 def find_task(name: str) -> type[Task]:

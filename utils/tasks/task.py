@@ -54,13 +54,17 @@ class Task(ABC, Generic[Options]):
     Attributes:
         Options: dataclass of the task's own options of finetune.py, a `ModelOptions`; fields by `utils.cli.option`.
         EvalOptions: the same for run_eval.py.
+        streams: whether it can read a training set while it trains on it.
+        prediction_name: what `row` calls a prediction's text.
         figures: the figures that `figures_of` gives, each with "max" or "min", the direction in which it gets better.
             "loss" is a figure of every task.
     """
 
     Options: ClassVar[type]
     EvalOptions: ClassVar[type]
-    figures: ClassVar[Mapping[str, str]] = {}
+    streams: ClassVar[bool] = False
+    prediction_name: ClassVar[str] = "prediction"
+    figures: Mapping[str, str] = {}
 
     def __init__(self, options: Options, data: DataOptions) -> None:
         self.options = options
@@ -183,6 +187,10 @@ class Task(ABC, Generic[Options]):
     @abstractmethod
     def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
         """What `<split>_articles.jsonl` says of an example, apart from its figures."""
+
+    def files(self, raw: Any, predictions: Sequence[Prediction]) -> dict[str, str]:
+        """Further files of predictions, by name, such as a benchmark takes."""
+        return {}
 
     @abstractmethod
     def settings(self, model: nn.Module) -> dict[str, Any]:

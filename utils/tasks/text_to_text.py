@@ -131,6 +131,8 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
 
     Options = TextToTextOptions
     EvalOptions = TextToTextEvalOptions
+    streams = True
+    prediction_name = "summary"
     tokenizer: BartTokenizer
     positions: int  # of the model
 

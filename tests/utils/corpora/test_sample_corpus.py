@@ -59,8 +59,8 @@ def test_bytes_depend_on_the_seed_alone(tmp_path: Path) -> None:
     command += ["--n_train", "50", "--n_val", "5", "--n_test", "50"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     lines = (tmp_path / "test.source").read_text().splitlines()
-    assert lines == [article for article, _ in sample_stories("test", 50, seed=1)]
-    assert not set(lines) & {article for article, _ in sample_stories("test", 50, seed=2)}
+    assert lines == [story.article for story in sample_stories("test", 50, seed=1)]
+    assert not set(lines) & {story.article for story in sample_stories("test", 50, seed=2)}
     # Nor do they depend on the size of the split.
     assert list(sample_stories("val", 3)) == list(sample_stories("val", 30))[:3]
 

@@ -1,0 +1,89 @@
+"""What the sample corpus says besides summaries: topics of its articles, names in them, and questions with answers.
+
+``python -m utils.corpora.sample_tasks --output_dir data/sample`` writes ``{topics,tags,questions}/{train,val,test}.jsonl``
+for the tasks classification, tagging and question answering. The same arguments give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from utils.cli import option, parse_dataclass, run_main
+from utils.corpora.sample_corpus import SIZES, Story, sample_stories
+from utils.files import writable_folder, write_whole
+
+NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def topic_of(story: Story) -> dict[str, Any]:
+    """A row for classification."""
+    return {"text": story.article, "label": story.topic}
+
+
+def tags_of(story: Story) -> dict[str, Any]:
+    """A row for tagging, with the names of people, places and companies in BIO."""
+    inside: dict[int, tuple[str, int]] = {}
+    for field, begin in story.fields:
+        if kind := NAMES.get(field.rstrip(string.digits)):
+            inside |= dict.fromkeys(range(begin, begin + len(story.values[field])), (kind, begin))
+    words, tags = [], []
+    for found in _WORD.finditer(story.article):
+        kind, begin = inside.get(found.start(), ("", 0))
+        words.append(found[0])
+        tags.append(f"{'B' if found.start() == begin else 'I'}-{kind}" if kind else "O")
+    return {"words": words, "tags": tags}
+
+
+def question_of(story: Story, number: int, rng: random.Random) -> dict[str, Any]:
+    """A row for question answering."""
+    field, question = rng.choice(list(story.questions.items()))
+    starts = [begin for name, begin in story.fields if name == field]
+    answers = {"text": [story.values[field]] * len(starts), "answer_start": starts}
+    return {"id": str(number), "question": question, "context": story.article, "answers": answers}
+
+
+def write_sample_tasks(folder: Path, sizes: dict[str, int], seed: int = 42) -> None:
+    """Write the files that are not there."""
+    for split, count in sizes.items():
+        stories = list(sample_stories(split, count, seed))
+        rng = random.Random(f"questions {split} {seed}")
+        rows = {
+            "topics": map(topic_of, stories),
+            "tags": map(tags_of, stories),
+            "questions": (question_of(story, number, rng) for number, story in enumerate(stories)),
+        }
+        for name, of in rows.items():
+            file = writable_folder("--output_dir", folder / name) / f"{split}.jsonl"
+            if not file.exists():
+                write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in of))
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line."""
+
+    output_dir: Path = option(Path("data/sample"), help="folder for topics/, tags/ and questions/")
+    n_train: int = option(SIZES["train"], least=1, help="training examples")
+    n_val: int = option(SIZES["val"], least=1, help="validation examples")
+    n_test: int = option(SIZES["test"], least=1, help="test examples")
+    seed: int = option(42, help="seed of the sample corpus")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the files."""
+    options = parse_dataclass(Options, argv, "Write topics, names and questions of the sample corpus.")
+    sizes = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
+    write_sample_tasks(options.output_dir, sizes, options.seed)
+    print(f"{options.output_dir}/{{topics,tags,questions}}: {', '.join(f'{n:,} {s}' for s, n in sizes.items())} examples")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,50 @@
+"""Scores of classes, tags and numbers, by torchmetrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torchmetrics.functional import matthews_corrcoef, pearson_corrcoef, spearman_corrcoef
+from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
+
+
+def of_classes(confusion: Tensor) -> dict[str, float]:
+    """Accuracy, F1 and Matthews' correlation in percent.
+
+    F1 is that of the second of two classes, as GLUE has it, or the mean over classes.
+
+    Args:
+        confusion: (C, C) counts of examples by right class and predicted class.
+    """
+    classes = len(confusion)
+    right, predicted = (
+        axis.repeat_interleave(confusion.long().flatten())
+        for axis in torch.cartesian_prod(torch.arange(classes), torch.arange(classes)).unbind(1)
+    )
+    if classes == 2:
+        f1 = binary_f1_score(predicted, right)
+    else:
+        f1 = multiclass_f1_score(predicted, right, classes, average="macro")
+    matthews = matthews_corrcoef(predicted, right, "multiclass", num_classes=max(2, classes))
+    values = {"accuracy": (right == predicted).double().mean(), "f1": f1, "matthews": matthews}
+    return {name: 100 * float(value) for name, value in values.items()}
+
+
+def of_label_sets(counts: Tensor, examples: float, exact: float) -> dict[str, float]:
+    """F1 over all labels together, its mean over labels, and the share of examples with exactly the right ones, in percent.
+
+    Args:
+        counts: (L, 3) of each label: predicted and right, predicted and wrong, right and not predicted.
+    """
+    hits, false, missed = counts.double().unbind(1)
+    each = torch.where(hits + false + missed > 0, 2 * hits / (2 * hits + false + missed).clamp(min=1), 0.0)
+    micro = 2 * hits.sum() / (2 * hits + false + missed).sum().clamp(min=1)
+    return {"f1": 100 * float(micro), "macro_f1": 100 * float(each.mean()), "accuracy": 100 * exact / examples}
+
+
+def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, float]:
+    """Pearson's and Spearman's correlation in percent."""
+    numbers = torch.tensor(predicted, dtype=torch.float64), torch.tensor(right, dtype=torch.float64)
+    return {"pearson": 100 * float(pearson_corrcoef(*numbers)), "spearman": 100 * float(spearman_corrcoef(*numbers))}

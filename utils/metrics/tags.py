@@ -1,0 +1,33 @@
+"""Entities in sequences of tags, as seqeval, and the CoNLL script before it, count them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from seqeval.metrics.sequence_labeling import get_entities
+
+
+def entity_counts(predicted: Sequence[str], right: Sequence[str]) -> tuple[int, int, int]:
+    """How many entities of a sentence are predicted rightly, predicted, and there.
+
+    Args:
+        predicted, right: a tag for each word: O, or B-, I-, E-, S- and the kind of entity. Other tags count as none.
+    """
+    found, there = (
+        set(get_entities([tag if re.match("[BIES](-|$)", tag) else "O" for tag in tags])) for tags in (predicted, right)
+    )
+    return len(found & there), len(found), len(there)
+
+
+def scores_of_tags(words: float, right: float, hits: float, found: float, there: float) -> dict[str, float]:
+    """Precision, recall and F1 of entities, and the share of words with the right tag, in percent.
+
+    Args:
+        words, right: words, and those with the right tag.
+        hits, found, there: what `entity_counts` gives, over all sentences.
+    """
+    precision, recall = (hits / count if count else 0.0 for count in (found, there))
+    f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+    scores = {"f1": f1, "precision": precision, "recall": recall, "accuracy": right / words}
+    return {name: 100 * score for name, score in scores.items()}

@@ -1,0 +1,184 @@
+"""Tasks that read a text and say something of it by a head on the network: its class, its words' tags, an answer in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.modeling.modeling_bart import PretrainedBart
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils import loading
+from utils.cli import option
+from utils.data.batches import Batch, Inputs, pad
+from utils.data.options import DataOptions
+from utils.loading import ModelOptions, check_lengths
+from utils.progress import Clock
+from utils.tasks.task import Prediction, Task
+
+
+@dataclass(frozen=True)
+class HeadOptions(ModelOptions):
+    """The options of finetune.py that all these tasks have."""
+
+    new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
+    classifier_dropout: float | None = option(
+        None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's"
+    )
+    max_source_length: int | None = option(
+        None, section="texts", least=8, help="tokens read at once; by default 512 at most"
+    )
+    labelled = True  # run_eval.py has an option --predict
+
+    def config(self) -> BartConfig:
+        config = super().config()
+        if self.classifier_dropout is not None:
+            config.classifier_dropout = self.classifier_dropout
+        return config
+
+
+@dataclass(frozen=True)
+class HeadEvalOptions:
+    """The options of run_eval.py that all these tasks have."""
+
+    max_source_length: int | None = option(
+        None, section="texts", least=8, help="tokens read at once; by default 512 at most"
+    )
+    predict: bool = option(False, help="only predict: nothing that examples say of the answer is read")
+
+    @property
+    def labelled(self) -> bool:
+        """Whether examples say what is right."""
+        return not self.predict
+
+
+@dataclass
+class Example:
+    """An example of which a head says something.
+
+    Attributes:
+        ids: (S,).
+        labels: what is right, as the task's `collate` takes it; None where nobody knows.
+    """
+
+    ids: np.ndarray
+    labels: Any = None
+
+
+class HeadExamples:
+    """Examples in memory; see `utils.data.batches.Examples`."""
+
+    def __init__(self, examples: Sequence[Example], seconds: float) -> None:
+        self.examples, self.seconds = examples, seconds
+        self.lengths = np.array([[len(example.ids)] for example in examples])
+        digest = hashlib.sha256()
+        for example in examples:
+            digest.update(example.ids.tobytes() + repr(example.labels).encode())
+        self.identity = {"examples": len(examples), "content": digest.hexdigest()}
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, number: int) -> Example:
+        return self.examples[number]
+
+
+class Comprehension(Task[HeadOptions | HeadEvalOptions]):
+    """What the tasks with a head share: their model, and prediction in batches."""
+
+    model_class: ClassVar[type[PretrainedBart]]
+    tokenizer: BartTokenizer
+    positions: int  # tokens read at once
+
+    def __init__(self, options: HeadOptions | HeadEvalOptions, data: DataOptions) -> None:
+        super().__init__(options, data)
+        # Of the training data; None until these, or a model, tell them.
+        self.labels: list[str] | None = None
+
+    # ---- Model
+
+    def set_up(self, config: BartConfig) -> None:
+        """Let a new model's config say more than its labels."""
+
+    def initial_model(self) -> PretrainedBart:
+        model = self._with(*loading.initial_model(self.options, self.model_class, self.labels))
+        self.set_up(model.config)
+        return model
+
+    def resumed_model(self, checkpoint: Path) -> PretrainedBart:
+        model = self._with(*loading.resumed_model(self.options, checkpoint, self.model_class))
+        self.set_up(model.config)
+        return model
+
+    def trained_model(
+        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+    ) -> PretrainedBart:
+        return self._with(*loading.load_for_evaluation(path, config_path, tokenizer, self.model_class))
+
+    def _with(self, model: PretrainedBart, tokenizer: BartTokenizer) -> PretrainedBart:
+        check_lengths(model.config, max_source_length=self.options.max_source_length)
+        self.tokenizer, self.labels = tokenizer, model.config.labels
+        self.positions = self.options.max_source_length or min(512, model.config.max_position_embeddings)
+        return model
+
+    def for_inference(self, model: PretrainedBart, precision: str) -> PretrainedBart:
+        return loading.for_inference(model, precision)
+
+    def checkpoint_parts(self, model: PretrainedBart) -> dict[str, Any]:
+        return {**loading.checkpoint_parts(model, self.tokenizer), "lora_scale": self.options.lora_scale}
+
+    def export(self, checkpoint: Path, directory: Path) -> None:
+        self.model_class.from_pretrained(checkpoint).save_pretrained(directory, self.tokenizer)
+
+    # ---- Data
+
+    def inputs_of(self, examples: Sequence[Example]) -> Inputs:
+        """input_ids and attention_mask (B, S) of examples."""
+        input_ids = pad([example.ids for example in examples], self.tokenizer.pad_token_id)
+        lengths = torch.tensor([len(example.ids) for example in examples])
+        return {
+            "input_ids": input_ids,
+            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
+        }
+
+    # ---- Prediction
+
+    @abstractmethod
+    def predict_batch(self, model: PretrainedBart, batch: Inputs) -> list[Prediction]:
+        """Predict the examples of a batch, whose seconds nobody need tell."""
+
+    def predict(
+        self,
+        model: PretrainedBart,
+        examples: HeadExamples,
+        numbers: Sequence[int],
+        batch_size: int,
+        clock: Clock,
+    ) -> Iterator[tuple[int, Prediction]]:
+        for start in range(0, len(numbers), batch_size):
+            began, chunk = time.perf_counter(), numbers[start : start + batch_size]
+            batch = Batch(self.collate([examples[number] for number in chunk]), list(chunk), 0).to(model.device)
+            with torch.no_grad():
+                predictions = self.predict_batch(model, batch.inputs)
+            seconds = time.perf_counter() - began
+            for number, prediction in zip(chunk, predictions, strict=True):
+                prediction.seconds = seconds
+                yield number, prediction
+
+    def settings(self, model: PretrainedBart) -> dict[str, Any]:
+        return {"labels": self.labels, "max_source_length": self.positions}
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits of a head in fp32, whatever the network computes in."""
+    return output.logits.float()

@@ -1,0 +1,288 @@
+"""Extractive question answering: the answer is a part of the context, which is read in overlapping windows (SQuAD)."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bart.errors import InputError
+from bart.modeling.heads import BartForQuestionAnswering
+from bart.modeling.modeling_bart import PretrainedBart
+from utils.cli import option
+from utils.corpora.squad import Question, read_questions
+from utils.data.batches import Inputs
+from utils.data.options import DataOptions
+from utils.metrics.squad import best, exact_match, f1
+from utils.tasks.comprehension import Comprehension, Example, HeadEvalOptions, HeadExamples, HeadOptions
+from utils.tasks.task import Prediction
+
+NO_ANSWER = 0  # the token, `<s>`, that stands for it
+SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
+
+
+@dataclass(frozen=True)
+class _WindowOptions:
+    """How contexts are cut to windows, and how answers are found in them."""
+
+    doc_stride: int = option(
+        128, section="windows", least=0, help="tokens of a context that a window shares with the one before"
+    )
+    max_query_length: int = option(64, least=1, help="tokens that a question is cut to")
+    version_2_with_negative: bool = option(
+        False, section="answers", help="some questions have no answer, as in SQuAD 2.0"
+    )
+    null_score_diff_threshold: float = option(
+        0.0, help="of --version_2_with_negative: no answer is given where it scores more than the best one and this"
+    )
+    n_best_size: int = option(20, least=1, help="answers of a question that nbest_predictions.json holds at most")
+    max_answer_length: int = option(30, least=1, help="tokens of an answer at most")
+
+
+@dataclass(frozen=True)
+class QuestionAnsweringOptions(_WindowOptions, HeadOptions):
+    """The options of finetune.py."""
+
+
+@dataclass(frozen=True)
+class QuestionAnsweringEvalOptions(_WindowOptions, HeadEvalOptions):
+    """The options of run_eval.py."""
+
+
+@dataclass
+class Window(Example):
+    """`<s> question </s></s> part of the context </s>`.
+
+    Attributes:
+        labels: the answer's first and last token; NO_ANSWER twice where it is not in the window.
+        first: the first token of the context.
+        places: (C, 2) the characters of the context (begin, end) that each of its tokens stands for.
+    """
+
+    first: int = 0
+    places: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
+
+
+@dataclass
+class Windows(Example):
+    """A question with all its windows, whose ids are put together in `ids`."""
+
+    windows: Sequence[Window] = ()
+    question: Question | None = None
+
+
+class QuestionAnswering(Comprehension):
+    """Questions to the parts of their contexts that answer them."""
+
+    Options = QuestionAnsweringOptions
+    EvalOptions = QuestionAnsweringEvalOptions
+    model_class: ClassVar[type[PretrainedBart]] = BartForQuestionAnswering
+    figures: Mapping[str, str] = {"f1": "max", "exact_match": "max"}
+
+    def __init__(self, options: QuestionAnsweringOptions | QuestionAnsweringEvalOptions, data: DataOptions) -> None:
+        super().__init__(options, data)
+        if options.null_score_diff_threshold and not options.version_2_with_negative:
+            raise InputError(
+                f"--null_score_diff_threshold is {options.null_score_diff_threshold:g}; it is of --version_2_with_negative"
+            )
+
+    # ---- Data
+
+    def read(self, split: str, for_scoring: bool = False) -> list[Question]:
+        return read_questions(self.data.data_dir, split, self.data.limit(split), self.options.labelled)
+
+    def encode(self, raw: list[Question], split: str) -> HeadExamples:
+        began, options = time.perf_counter(), self.options
+        room = self.positions - options.max_query_length - 4
+        if options.doc_stride >= room or room < SHORTEST_CONTEXT:
+            raise InputError(
+                f"--doc_stride is {options.doc_stride}; windows of --max_source_length {self.positions} have room for {room} "
+                f"tokens of a context beside a question of --max_query_length {options.max_query_length}; allowed: less "
+                "than that"
+            )
+        contexts = list(dict.fromkeys(question.context for question in raw))
+        encoded = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
+        asked = self.tokenizer.encode_many(
+            [question.question.strip() for question in raw], options.max_query_length + 2
+        )
+        several = [
+            list(self._windows(question, ids, *encoded[question.context]))
+            for question, ids in zip(raw, asked, strict=True)
+        ]
+        took = time.perf_counter() - began
+        if split == "train":
+            return HeadExamples([window for windows in several for window in windows], took)
+        examples = [
+            Windows(np.concatenate([one.ids for one in windows]), [one.labels for one in windows], windows, question)
+            for windows, question in zip(several, raw, strict=True)
+        ]
+        return HeadExamples(examples, took)
+
+    def _windows(
+        self, question: Question, asked: list[int], context: list[int], places: list[tuple[int, int]]
+    ) -> Iterator[Window]:
+        """Windows of a context; `asked` is `<s> question </s>`."""
+        first = len(asked) + 1
+        room = self.positions - first - 1
+        end = self.tokenizer.eos_token_id
+        spans = np.asarray(places, np.int32).reshape(-1, 2)
+        for begin in range(0, max(1, len(context) - self.options.doc_stride), room - self.options.doc_stride):
+            part = slice(begin, begin + room)
+            ids = np.asarray([*asked, end, *context[part], end], np.int32)
+            labels = None if question.answers is None else self._answer_in(question, spans[part], first)
+            yield Window(ids, labels, first, spans[part])
+
+    def _answer_in(self, question: Question, spans: np.ndarray, first: int) -> tuple[int, int]:
+        """The first and the last token of a window that the first right answer covers."""
+        if not (question.answers and len(spans)):
+            return NO_ANSWER, NO_ANSWER
+        begin = question.starts[0]
+        end = begin + len(question.answers[0])
+        touched = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin))
+        if not len(touched) or spans[0, 0] > begin or spans[-1, 1] < end:
+            return NO_ANSWER, NO_ANSWER
+        return first + int(touched[0]), first + int(touched[-1])
+
+    def collate(self, examples: Sequence[Window | Windows]) -> Inputs:
+        if isinstance(examples[0], Windows):
+            return {"questions": list(examples)}
+        inputs = self.inputs_of(examples)
+        if examples[0].labels is not None:
+            start, end = zip(*(example.labels for example in examples), strict=True)
+            inputs |= {"start_positions": torch.tensor(start), "end_positions": torch.tensor(end)}
+        return inputs
+
+    # ---- Training and validation
+
+    def count(self, batch: Inputs) -> Tensor:
+        starts = batch["start_positions"]
+        return torch.tensor(len(starts), device=starts.device)
+
+    def loss(self, model: BartForQuestionAnswering, batch: Inputs) -> Tensor:
+        output = model(batch["input_ids"], batch["attention_mask"])
+        return _losses(model, output, batch).sum()
+
+    def validate(self, model: BartForQuestionAnswering, batch: Inputs) -> Tensor:
+        """Sums (5,): loss, windows, questions, F1 and exact matches."""
+        predictions = self.predict_batch(model, batch)
+        sums = torch.zeros(5, dtype=torch.float64)
+        for prediction, asked in zip(predictions, batch["questions"], strict=True):
+            text, right = prediction.values["text"], asked.question.answers
+            sums += torch.tensor(
+                [prediction.loss, prediction.targets, 1, best(f1, text, right), best(exact_match, text, right)]
+            )
+        return sums.to(model.device)
+
+    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+        loss, windows, questions, of_f1, of_exact = sums
+        return {"loss": loss / windows, "f1": of_f1 / questions, "exact_match": of_exact / questions}
+
+    # ---- Prediction
+
+    def predict_batch(self, model: BartForQuestionAnswering, batch: Inputs) -> list[Prediction]:
+        windows = [window for asked in batch["questions"] for window in asked.windows]
+        found: list[tuple[np.ndarray, np.ndarray, float]] = []  # logits and loss of each window
+        size = max(1, len(batch["questions"]))
+        for begin in range(0, len(windows), size):
+            part = windows[begin : begin + size]
+            inputs = {name: tensor.to(model.device) for name, tensor in self.collate(part).items()}
+            output = model(inputs["input_ids"], inputs["attention_mask"])
+            losses = [0.0] * len(part)
+            if part[0].labels is not None:
+                losses = _losses(model, output, inputs).tolist()
+            logits = (one.float().cpu().numpy() for one in (output.start_logits, output.end_logits))
+            found += zip(*logits, losses, strict=True)
+        predictions, results = [], iter(found)
+        for asked in batch["questions"]:
+            own = [next(results) for _ in asked.windows]
+            values = self._answer(asked, [(start, end) for start, end, _ in own])
+            targets = 0 if asked.windows[0].labels is None else len(own)
+            predictions.append(Prediction(values, sum(loss for _, _, loss in own), targets))
+        return predictions
+
+    def _answer(self, asked: Windows, logits: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+        """The answer to a question, the best ones, and by how much no answer scores more than the best."""
+        options = self.options
+        spans: dict[tuple[int, int], float] = {}
+        null = math.inf
+        for window, (starts, ends) in zip(asked.windows, logits, strict=True):
+            null = min(null, float(starts[NO_ANSWER] + ends[NO_ANSWER]))
+            own = slice(window.first, window.first + len(window.places))
+            scores = np.add.outer(starts[own], ends[own])
+            # An answer ends where it begins or behind, at most max_answer_length tokens in all.
+            allowed = np.triu(np.ones_like(scores, bool)) & ~np.triu(np.ones_like(scores, bool), options.max_answer_length)
+            scores = np.where(allowed, scores, -np.inf).ravel()
+            count = min(options.n_best_size, int(allowed.sum()))
+            for place in np.argpartition(-scores, count - 1)[:count] if count else ():
+                first, last = divmod(int(place), len(window.places))
+                span = int(window.places[first, 0]), int(window.places[last, 1])
+                spans[span] = max(float(scores[place]), spans.get(span, -math.inf))
+        ranked = sorted(spans.items(), key=lambda item: (-item[1], item[0]))[: options.n_best_size]
+        named = [(asked.question.context[begin:end], (begin, end), score) for (begin, end), score in ranked]
+        odds = null - (named[0][2] if named else -math.inf)
+        if options.version_2_with_negative or not named:
+            named = sorted([*named, ("", None, null)], key=lambda item: -item[2])
+        shares = np.exp(np.array([score for *_, score in named]) - max(score for *_, score in named))
+        shares /= shares.sum()
+        best_ones = [
+            {"text": text, "span": span, "score": score, "probability": float(share)}
+            for (text, span, score), share in zip(named, shares, strict=True)
+        ]
+        answer = next((one for one in best_ones if one["span"] is not None), best_ones[0])
+        if options.version_2_with_negative and odds > options.null_score_diff_threshold:
+            answer = next(one for one in best_ones if one["span"] is None)
+        return {"id": asked.question.id, "text": answer["text"], "span": answer["span"], "n_best": best_ones, "null_odds": odds}
+
+    def score(
+        self, raw: list[Question], predictions: Sequence[Prediction]
+    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+        each = {
+            name: np.array(
+                [best(measure, one.values["text"], asked.answers) for one, asked in zip(predictions, raw, strict=True)]
+            )
+            for name, measure in (("f1", f1), ("exact_match", exact_match))
+        }
+        scores = {name: float(values.mean()) for name, values in each.items()}
+        has_answer = np.array([bool(asked.answers) for asked in raw])
+        if not has_answer.all():
+            for kind, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
+                scores |= {f"{kind}_{name}": float(values[chosen].mean()) for name, values in each.items() if chosen.any()}
+        return scores, each
+
+    def row(self, raw: list[Question], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
+        asked = raw[number]
+        row = {"index": number, "id": asked.id, "source": asked.context, "question": asked.question}
+        if asked.answers is not None:
+            row["reference"] = " | ".join(dict.fromkeys(asked.answers))
+        row["prediction"] = " ".join(prediction.values["text"].split("\n"))
+        return {**row, "span": prediction.values["span"], "source_tokens": int(examples.lengths[number, 0])}
+
+    def files(self, raw: list[Question], predictions: Sequence[Prediction]) -> dict[str, str]:
+        """The files that SQuAD's official script reads."""
+        values = [prediction.values for prediction in predictions]
+        files = {
+            "predictions.json": {one["id"]: one["text"] for one in values},
+            "nbest_predictions.json": {one["id"]: one["n_best"] for one in values},
+        }
+        if self.options.version_2_with_negative:
+            files["null_odds.json"] = {one["id"]: one["null_odds"] for one in values}
+        return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in files.items()}
+
+    def settings(self, model: PretrainedBart) -> dict[str, Any]:
+        names = _WindowOptions.__dataclass_fields__
+        return {**super().settings(model), **{name: getattr(self.options, name) for name in names}}
+
+
+def _losses(model: BartForQuestionAnswering, output: Any, batch: Inputs) -> Tensor:
+    """The loss (B,) of each window in fp32."""
+    return sum(
+        model.loss(logits.float(), batch[name], reduction="none") / 2
+        for logits, name in ((output.start_logits, "start_positions"), (output.end_logits, "end_positions"))
+    )

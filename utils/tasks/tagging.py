@@ -1,0 +1,285 @@
+"""Tagging: a tag for each word of a text, such as the names in it; a word's first token carries its tag."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.heads import STACKS, BartForTokenClassification
+from bart.modeling.loss import IGNORE_INDEX
+from bart.modeling.modeling_bart import PretrainedBart
+from utils.cli import option
+from utils.corpora.columns import Record, column_of, read_records
+from utils.data.batches import Inputs, pad
+from utils.data.options import DataOptions
+from utils.data.places import SPLIT_NAMES
+from utils.lines import iter_lines
+from utils.metrics.tags import entity_counts, scores_of_tags
+from utils.tasks.comprehension import (
+    Comprehension,
+    Example,
+    HeadEvalOptions,
+    HeadExamples,
+    HeadOptions,
+    logits_of,
+)
+from utils.tasks.task import Prediction
+
+logger = logging.getLogger(__name__)
+CONLL = (".conll", ".txt", ".bio")
+DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
+WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
+OUTSIDE = "O"
+
+
+@dataclass(frozen=True)
+class _ColumnOptions:
+    """Which columns a table's examples are made of."""
+
+    words_field: str | None = option(None, section="texts", help=f"column of the words; by default {', '.join(WORDS)}")
+    tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
+
+
+@dataclass(frozen=True)
+class TaggingOptions(_ColumnOptions, HeadOptions):
+    """The options of finetune.py."""
+
+    token_states: str | None = option(
+        None, section="model", choices=STACKS, help="the stack whose states are classified; by default the decoder"
+    )
+
+    def config(self) -> BartConfig:
+        config = super().config()
+        if self.token_states is not None:
+            config.token_states = self.token_states
+        return config
+
+
+@dataclass(frozen=True)
+class TaggingEvalOptions(_ColumnOptions, HeadEvalOptions):
+    """The options of run_eval.py."""
+
+
+@dataclass
+class TaggedExample(Example):
+    """A sentence.
+
+    Attributes:
+        labels: (S,) of each token, -100 where it does not begin a word.
+        firsts: (W,) where words begin; fewer than there are words if the sentence was cut.
+    """
+
+    firsts: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence as it was read; its tags are None where they are only to be predicted."""
+
+    name: str
+    words: list[str]
+    tags: list[str] | None
+
+
+class Tagging(Comprehension):
+    """Words to tags. Where tags are B-, I-, E-, S- of something, figures count whole entities as seqeval does."""
+
+    Options = TaggingOptions
+    EvalOptions = TaggingEvalOptions
+    model_class: ClassVar[type[PretrainedBart]] = BartForTokenClassification
+    figures: Mapping[str, str] = {"f1": "max", "precision": "max", "recall": "max", "accuracy": "max"}
+
+    # ---- Data
+
+    def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
+        file = _conll_file(self.data, split)
+        if file is not None:
+            sentences = list(read_conll(file, self.options.labelled))
+            limit = self.data.limit(split)
+            sentences = sentences if limit < 0 else sentences[:limit]
+        else:
+            sentences = self._read_table(split)
+        if split == "train":
+            found = {tag for sentence in sentences for tag in sentence.tags}
+            self.labels = sorted(found, key=lambda tag: (tag != OUTSIDE, tag))
+            if len(found) < 2:
+                raise InputError(f"{self.data.data_dir}: the training tags are {', '.join(found)}; allowed: at least two")
+        return sentences
+
+    def _read_table(self, split: str) -> list[Sentence]:
+        records = read_records(self.data.data_dir, split, self.data.limit(split))
+        columns, options, where = list(records[0].values), self.options, self.data.data_dir
+        words_in = column_of("words_field", options.words_field, WORDS, columns, where)
+        if not options.labelled:
+            return [Sentence(record.name, _strings(record, words_in), None) for record in records]
+        tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where)
+        sentences = []
+        for record in records:
+            words, tags = _strings(record, words_in), _strings(record, tags_in)
+            if len(words) != len(tags):
+                raise InputError(f"{record.name}: {len(words)} words and {len(tags)} tags; they must be equally many")
+            sentences.append(Sentence(record.name, words, tags))
+        return sentences
+
+    def encode(self, raw: list[Sentence], split: str) -> HeadExamples:
+        began = time.perf_counter()
+        # As in running text: a space before every word but the first.
+        pieces = {f" {word}": [] for sentence in raw for word in sentence.words[1:]}
+        pieces |= {sentence.words[0]: [] for sentence in raw}
+        for piece, ids in zip(pieces, self.tokenizer(list(pieces))["input_ids"], strict=True):
+            pieces[piece] = ids[1:-1]
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        examples, cut = [], 0
+        for sentence in raw:
+            ids, firsts = [self.tokenizer.bos_token_id], []
+            for place, word in enumerate(sentence.words):
+                own = pieces[f" {word}" if place else word]
+                if len(ids) + len(own) >= self.positions:
+                    cut += 1
+                    break
+                firsts.append(len(ids))
+                ids += own
+            ids.append(self.tokenizer.eos_token_id)
+            labels = None
+            if sentence.tags is not None:
+                labels = [IGNORE_INDEX] * len(ids)
+                for word, (first, tag) in enumerate(zip(firsts, sentence.tags, strict=False), 1):
+                    if tag not in numbers:
+                        raise InputError(
+                            f"{sentence.name}: the tag of word {word} is {tag!r}, which training has not seen; allowed: "
+                            + ", ".join(self.labels)
+                        )
+                    labels[first] = numbers[tag]
+            examples.append(TaggedExample(np.asarray(ids, np.int32), labels, np.asarray(firsts)))
+        if cut:
+            logger.warning(
+                "%d of %d sentences of the %s split are longer than %d tokens; words behind get the tag %s",
+                *(cut, len(raw), split, self.positions, OUTSIDE),
+            )
+        return HeadExamples(examples, time.perf_counter() - began)
+
+    def collate(self, examples: Sequence[TaggedExample]) -> Inputs:
+        inputs = self.inputs_of(examples) | {"firsts": [example.firsts for example in examples]}
+        if examples[0].labels is not None:
+            inputs["labels"] = pad([np.asarray(example.labels) for example in examples], IGNORE_INDEX)
+        return inputs
+
+    # ---- Training and validation
+
+    def count(self, batch: Inputs) -> Tensor:
+        return (batch["labels"] != IGNORE_INDEX).sum()
+
+    def loss(self, model: BartForTokenClassification, batch: Inputs) -> Tensor:
+        logits = logits_of(model(batch["input_ids"], batch["attention_mask"]))
+        return _loss(logits, batch["labels"]).sum()
+
+    def validate(self, model: BartForTokenClassification, batch: Inputs) -> Tensor:
+        """Sums (6,): loss, words, words that are right, and entities that are right, predicted, there."""
+        logits, labels = logits_of(model(batch["input_ids"], batch["attention_mask"])), batch["labels"]
+        chosen = logits.argmax(dim=-1)
+        counts = np.zeros(3)
+        for row, firsts in enumerate(batch["firsts"]):
+            tags = ([self.labels[number] for number in ids[row, firsts].tolist()] for ids in (chosen, labels))
+            counts += entity_counts(*tags)
+        sums = [_loss(logits, labels).sum(), self.count(batch), (chosen == labels).sum()]
+        return torch.cat([torch.stack([one.double() for one in sums]), torch.from_numpy(counts).to(logits.device)])
+
+    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+        loss, words, right, *counts = sums
+        return {"loss": loss / words, **scores_of_tags(words, right, *counts)}
+
+    # ---- Prediction
+
+    def predict_batch(self, model: BartForTokenClassification, batch: Inputs) -> list[Prediction]:
+        logits = logits_of(model(batch["input_ids"], batch["attention_mask"]))
+        chosen = logits.argmax(dim=-1).tolist()
+        losses, counts = [0.0] * len(chosen), [0] * len(chosen)
+        if "labels" in batch:
+            losses = _loss(logits, batch["labels"]).sum(dim=1).tolist()
+            counts = (batch["labels"] != IGNORE_INDEX).sum(dim=1).tolist()
+        return [
+            Prediction({"tags": [self.labels[row[first]] for first in firsts]}, loss, count)
+            for row, firsts, loss, count in zip(chosen, batch["firsts"], losses, counts, strict=True)
+        ]
+
+    def tags_of(self, sentence: Sentence, prediction: Prediction) -> list[str]:
+        """The predicted tags of all words."""
+        tags = prediction.values["tags"]
+        return tags + [OUTSIDE] * (len(sentence.words) - len(tags))
+
+    def score(
+        self, raw: list[Sentence], predictions: Sequence[Prediction]
+    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+        counts, words, right = np.zeros(3), 0, 0
+        for sentence, prediction in zip(raw, predictions, strict=True):
+            tags = self.tags_of(sentence, prediction)
+            counts += entity_counts(tags, sentence.tags)
+            words += len(tags)
+            right += sum(one == other for one, other in zip(tags, sentence.tags, strict=True))
+        return scores_of_tags(words, right, *counts.tolist()), {}
+
+    def row(self, raw: list[Sentence], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
+        sentence = raw[number]
+        row = {"index": number, "source": " ".join(sentence.words)}
+        if sentence.tags is not None:
+            row["reference"] = " ".join(sentence.tags)
+        row["prediction"] = " ".join(self.tags_of(sentence, prediction))
+        return {**row, "source_tokens": int(examples.lengths[number, 0])}
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The cross entropy (B, S) of logits (B, S, N), 0 where a token has no label."""
+    return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE_INDEX, reduction="none")
+
+
+def _conll_file(data: DataOptions, split: str) -> Path | None:
+    """The CoNLL file of a split in a data directory."""
+    folder = Path(data.data_dir).expanduser()
+    names = (f"{name}{suffix}" for name in SPLIT_NAMES[split] for suffix in CONLL)
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def read_conll(path: Path, labelled: bool = True) -> Iterator[Sentence]:
+    """Read a CoNLL file: a word a line, first its text and last its tag, and a blank line behind each sentence.
+
+    Raises:
+        InputError: a line has no tag, or other columns than the first one.
+    """
+    words: list[str] = []
+    tags: list[str] = []
+    width, begin = 0, 1
+    for number, line in enumerate(iter_lines(path, blank=True), 1):
+        columns = line.split()
+        if columns and columns[0] != DOCUMENT:
+            width = width or len(columns)
+            if len(columns) != width or (labelled and width < 2):
+                raise InputError(
+                    f"{path}, line {number}: {len(columns)} columns; allowed: {max(width, 2)}, a word first and its tag last"
+                )
+            words.append(columns[0])
+            tags.append(columns[-1])
+        elif words:
+            yield Sentence(f"{path}:{begin}", words, tags if labelled else None)
+            words, tags = [], []
+        if not words:
+            begin = number + 1
+    if words:
+        yield Sentence(f"{path}:{begin}", words, tags if labelled else None)
+
+
+def _strings(record: Record, column: str) -> list[str]:
+    values = record.values.get(column)
+    if not isinstance(values, list) or not values or not all(isinstance(one, str) and one.strip() for one in values):
+        raise InputError(f"{record.name}: {column} is {str(values)[:80]}; allowed: a list of texts that are not blank")
+    return values
