@@ -27,7 +27,9 @@ def of_classes(confusion: Tensor) -> dict[str, float]:
         f1 = binary_f1_score(predicted, right)
     else:
         f1 = multiclass_f1_score(predicted, right, classes, average="macro")
-    matthews = matthews_corrcoef(predicted, right, "multiclass", num_classes=max(2, classes))
+    matthews = 0.0
+    if min(len(right.unique()), len(predicted.unique())) > 1:  # torchmetrics gives other values than 0 otherwise
+        matthews = matthews_corrcoef(predicted, right, "multiclass", num_classes=classes)
     values = {"accuracy": (right == predicted).double().mean(), "f1": f1, "matthews": matthews}
     return {name: 100 * float(value) for name, value in values.items()}
 

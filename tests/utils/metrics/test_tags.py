@@ -1,0 +1,36 @@
+"""Entities against seqeval."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import pytest
+from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
+
+from utils.metrics.tags import entity_counts, scores_of_tags
+
+BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+BIOES = [*BIO, "E-PER", "S-PER", "E-LOC", "S-LOC"]
+
+
+@pytest.mark.parametrize("tags", [BIO, BIOES, ["O", "B", "I"]], ids=["BIO", "BIOES", "no kinds"])
+def test_seqeval_agrees(tags: list[str]) -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        lengths = [rng.randint(1, 12) for _ in range(rng.randint(1, 6))]
+        right = [rng.choices(tags, k=length) for length in lengths]
+        predicted = [[tag if rng.random() < 0.7 else rng.choice(tags) for tag in row] for row in right]
+        counts = [sum(each) for each in zip(*map(entity_counts, predicted, right), strict=True)]
+        words = sum(lengths)
+        hits = sum(one == other for rows in zip(predicted, right, strict=True) for one, other in zip(*rows, strict=True))
+        found = scores_of_tags(words, hits, *counts)
+        with warnings.catch_warnings(action="ignore"):  # of the division by no entities
+            measures = {"f1": f1_score, "precision": precision_score, "recall": recall_score, "accuracy": accuracy_score}
+            expected = {name: 100 * measure(right, predicted) for name, measure in measures.items()}
+        assert found == pytest.approx(expected)
+
+
+def test_tags_that_are_no_entities() -> None:
+    assert entity_counts(["NOUN", "VERB"], ["NOUN", "NOUN"]) == (0, 0, 0)
+    assert scores_of_tags(2, 1, 0, 0, 0) == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 50}

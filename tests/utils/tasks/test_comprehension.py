@@ -1,0 +1,243 @@
+"""The tasks with a head, from files to scores: training, resumption, ranks, precision, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import finetune
+import run_eval
+from bart.errors import InputError
+from bart.modeling.heads import BartForSequenceClassification
+from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import CONFIG, checkpoint_of, rows, same, weights
+from tests.utils.training.test_callbacks import add_callback
+from tests.utils.training.test_interruption import Interrupt
+from utils.corpora.sample_tasks import write_sample_tasks
+
+TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}
+Run = Callable[..., Path]
+
+pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Topics, tags and questions of a few stories, a vocabulary and a config."""
+    folder = tmp_path_factory.mktemp("corpus")
+    write_sample_tasks(folder, {"train": 40, "val": 6, "test": 8})
+    texts = [json.loads(line)["text"] for line in (folder / "topics" / "train.jsonl").open()]
+    tokenizer = BartTokenizer.train(texts, vocab_size=400)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 128}
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **sizes}))
+    return folder
+
+
+@pytest.fixture
+def train(corpus: Path, tmp_path: Path) -> Run:
+    """Trains a task for 8 steps, and gives the run's directory."""
+
+    def run(name: str, task: str, *options: object) -> Path:
+        named = {
+            **{"--task": task, "--data_dir": corpus / TASKS[task], "--config_path": corpus / "config.json"},
+            **{"--model_name_or_path": "scratch", "--tokenizer": corpus / "tokenizer", "--num_workers": 0},
+            **{"--gpus": 0, "--train_batch_size": 5, "--max_steps": 8, "--learning_rate": 1e-2},
+            **{"--max_source_length": 96, "--log_every_n_steps": 1, "--val_check_interval": 20},
+            **{"--output_dir": tmp_path / name},
+        }
+        words = [str(word) for pair in named.items() for word in pair]
+        finetune.main(["--do_train", *words, *map(str, options)])
+        return tmp_path / name
+
+    return run
+
+
+def scores_of(folder: Path, split: str = "test") -> dict[str, Any]:
+    return json.loads((folder / f"{split}_scores.json").read_text())
+
+
+def articles_of(folder: Path, split: str = "test") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{split}_articles.jsonl").open()]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_goes_on_where_it_was_ended_and_is_scored(
+    task: str, train: Run, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted run ends as the uninterrupted one, bit for bit; run_eval.py gives its scores again."""
+    options = () if task != "question_answering" else ("--doc_stride", 16, "--max_query_length", 20)
+    whole = train("whole", task, *options)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        add_callback(patch, Interrupt("asked", 5, in_validation=False))
+        train("parts", task, *options)
+    parts = train("parts", task, *options, "--resume_from_checkpoint", "last", "--do_predict")
+    assert same(weights(parts), weights(whole))
+    assert [row["train_loss"] for row in rows(parts)] == [row["train_loss"] for row in rows(whole)]
+    run_eval.main(
+        [
+            *(str(parts / "export"), str(corpus / "config.json"), str(corpus / TASKS[task]), str(tmp_path / "again")),
+            *("--task", task, "--max_source_length", "96", "--bs", "3", *map(str, options)),
+        ]
+    )
+    scores, again = scores_of(parts), scores_of(tmp_path / "again")
+    for name, value in scores.items():
+        assert name == "model" or again[name] == (pytest.approx(value) if isinstance(value, float) else value)
+    articles = articles_of(parts)
+    assert len(articles) == scores["examples"] == 8
+    said = (parts / "test_generations.txt").read_text().splitlines()
+    assert said == [article["prediction"] for article in articles]
+    assert all(article["prediction"] in article["source"] for article in articles) or task != "question_answering"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_more_options(task: str, train: Run) -> None:
+    """bf16, adapters, early stopping and fewer layers."""
+    options = () if task != "question_answering" else ("--doc_stride", 16, "--max_query_length", 20)
+    base = train("base", task, *options, "--bf16")
+    start = ("--model_name_or_path", base, "--tokenizer", base / "export", "--config_path", base / "export/config.json")
+    adapted = train("adapted", task, *options, *start, "--lora_rank", 2)
+    trained = {name for name in weights(adapted) if ".lora_A." in name}
+    assert trained
+    head = next(name for name in weights(adapted) if name.startswith(("model.class", "model.qa_outputs")))
+    assert not same(weights(adapted)[head], weights(base)[head])  # adapters do not freeze the head
+    stopped = train("stopped", task, *options, *start, "--early_stopping_patience", 0, "--max_steps", 40)
+    assert json.loads((stopped / "train_summary.json").read_text())["steps"] < 40
+    smaller = train("smaller", task, *options, *start, "--distill", "sft", "--layers", "0", "--do_encoder")
+    assert checkpoint_of(smaller)["config"]["encoder_layers"] == 1
+
+
+def test_other_labels_need_a_new_head(train: Run, corpus: Path) -> None:
+    base = train("base", "classification")
+    rest = corpus / "two"
+    rest.mkdir()
+    for split in ("train", "val", "test"):
+        (rest / f"{split}.csv").write_text("text,label\n" + "a text,yes\nanother,no\n" * 5)
+    start = ("--model_name_or_path", base, "--tokenizer", base / "export", "--config_path", base / "export/config.json")
+    with pytest.raises(InputError, match=r"labels, and 2 are asked for \(no, yes\).*; --new_head begins it"):
+        train("two", "classification", *start, "--data_dir", rest)
+    two = train("two", "classification", *start, "--data_dir", rest, "--new_head")
+    assert BartForSequenceClassification.from_pretrained(two).config.labels == ["no", "yes"]
+
+
+def test_predictions_without_labels(train: Run, corpus: Path, tmp_path: Path) -> None:
+    """GLUE's files."""
+    folder = corpus / "rte"
+    folder.mkdir()
+    for split, labels in (("train", ("entailment", "not_entailment")), ("validation", ("entailment",) * 2)):
+        rows = [{"sentence1": "One text.", "sentence2": "Another.", "label": label} for label in labels * 5]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "test.jsonl").write_text('{"sentence1": "One text.", "sentence2": "Another."}\n' * 3)
+    run = train("rte", "classification", "--data_dir", folder, "--task_name", "rte")
+    given = [str(run), str(corpus / "config.json"), str(folder), str(tmp_path / "predicted"), "--task", "classification"]
+    run_eval.main([*given, "--task_name", "rte", "--predict"])
+    lines = (tmp_path / "predicted" / "RTE.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert [line.split("\t")[0] for line in lines[1:]] == ["0", "1", "2"]
+    assert {line.split("\t")[1] for line in lines[1:]} <= {"entailment", "not_entailment"}
+    assert "accuracy" not in scores_of(tmp_path / "predicted")
+
+
+@pytest.mark.parametrize(
+    ("label", "figures"),
+    [
+        (lambda number: number % 3 + 0.5, {"pearson", "spearman"}),
+        (lambda number: ["red", "blue"][: number % 3], {"f1", "macro_f1", "accuracy"}),
+        (lambda number: number % 2, {"accuracy", "f1", "matthews"}),
+    ],
+    ids=["regression", "several labels", "numbered classes"],
+)
+def test_kinds_of_labels(
+    label: Callable[[int], Any], figures: set[str], train: Run, corpus: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split in ("train", "val", "test"):
+        lines = [json.dumps({"text": f"text {number}", "label": label(number)}) for number in range(12)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    run = train("run", "classification", "--data_dir", folder, "--do_predict")
+    assert figures <= scores_of(run).keys()
+    assert torch.isfinite(torch.tensor([scores_of(run)[name] for name in figures])).all()
+    [validated, *_] = rows(run, "val_loss")
+    assert {f"val_{name}" for name in figures - {"spearman"}} <= validated.keys()
+
+
+def write(folder: Path, **files: str) -> Path:
+    """A data directory with these files, whose names have "__" for "."; those of validation and training are equal."""
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        for split in ("train", "val") if name.startswith("both") else ("",):
+            (folder / name.replace("both", split).replace("__", ".")).write_text(content)
+    return folder
+
+
+TEXTS = '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n'
+WORDS = '{"words": ["a", "b"], "tags": ["O", "B-X"]}\n'
+ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text": ["answer"], "answer_start": [3]}}\n'
+
+
+@pytest.mark.parametrize(
+    ("task", "files", "options", "message"),
+    [
+        ("classification", {"train__jsonl": TEXTS}, (), r"no val split in it; a data directory holds \{train,val,test\}"),
+        (
+            *("classification", {"train__jsonl": TEXTS, "val__jsonl": TEXTS.replace("y", "z")}, ()),
+            r"val.jsonl:2: the label is 'z', which training has not seen; allowed: x, y",
+        ),
+        ("classification", {"both__csv": "text,kind\na,b\n"}, (), "no column label or labels or class, and no --label_field"),
+        (
+            *("classification", {"both__jsonl": TEXTS}, ("--text_field", "txt")),
+            r"--text_field is 'txt'; allowed: label, text \(did you mean 'text'\?\)",
+        ),
+        ("classification", {"both__jsonl": TEXTS.replace('"a"', '" "')}, (), "train.jsonl:1: text is ' '; allowed: a text"),
+        ("classification", {"both__jsonl": TEXTS.replace("y", "x")}, (), "the training labels are x; allowed: at least two"),
+        (
+            *("classification", {"both__jsonl": TEXTS}, ("--problem_type", "regression")),
+            "train.jsonl:1: the label is 'x'; allowed: a number",
+        ),
+        ("classification", {"both__jsonl": TEXTS}, ("--mismatched",), "--mismatched is of --task_name mnli"),
+        ("classification", {"both__jsonl": TEXTS}, ("--max_source_length", 200), "the model has 128 positions"),
+        (
+            *("tagging", {"both__jsonl": WORDS.replace('"O", ', "")}, ()),
+            "train.jsonl:1: 2 words and 1 tags; they must be equally many",
+        ),
+        (
+            *("tagging", {"train__conll": "a O\nb B-X\n", "val__conll": "a O\nb B-Y\n"}, ()),
+            "val.conll:1: the tag of word 2 is 'B-Y', which training has not seen; allowed: O, B-X",
+        ),
+        ("tagging", {"both__conll": "a O\nb\n"}, (), "train.conll, line 2: 1 columns; allowed: 2, a word first"),
+        ("tagging", {"both__jsonl": WORDS.replace('"b"', '""')}, (), r"words is \['a', ''\]; allowed: a list of texts"),
+        (
+            *("question_answering", {"both__jsonl": ASKED.replace("[3]", "[2]")}, ()),
+            "train.jsonl:1: the answer 'answer' is not at answer_start 2, where ' answe' is",
+        ),
+        (
+            *("question_answering", {"both__jsonl": ASKED}, ("--max_source_length", 100, "--doc_stride", 32)),
+            "--doc_stride is 32; windows of --max_source_length 100 have room for 32 tokens of a context beside",
+        ),
+        ("question_answering", {"both__json": '{"data": [{}]}'}, (), "train.json: not SQuAD's JSON .KeyError"),
+        ("question_answering", {"both__jsonl": ASKED * 2}, (), "its id '1' is that of"),
+        ("question_answering", {"both__jsonl": ASKED}, ("--null_score_diff_threshold", 1), "of --version_2_with_negative"),
+    ],
+)
+def test_what_is_refused(
+    task: str, files: dict[str, str], options: tuple[object, ...], message: str, train: Run, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "data", **files)
+    with pytest.raises(InputError, match=message):
+        train("run", task, "--data_dir", folder, *options)
+
+
+def test_a_task_that_does_not_fit_the_model(train: Run, corpus: Path, tmp_path: Path) -> None:
+    base = train("base", "classification")
+    for task, head in (("tagging", "classifier.weight"), ("summarization", "")):
+        given = [str(base), str(corpus / "config.json"), str(corpus / TASKS.get(task, "topics")), str(tmp_path / task)]
+        if task == "summarization":
+            write(corpus / "topics", test__source="a\n", test__target="b\n")
+        with pytest.raises(InputError, match=f"no weights of a Bart.*{head}.* its head is classification_head"):
+            run_eval.main([*given, "--task", task])
