@@ -184,10 +184,11 @@ class Classification(Comprehension):
 
     def encode(self, raw: Labelled, split: str) -> HeadExamples:
         began = time.perf_counter()
-        rows = self.tokenizer.encode_many(raw.texts, self.positions)
-        if raw.pairs is not None:
-            seconds = self.tokenizer.encode_many(raw.pairs, self.positions)
-            rows = [joined(one, other, self.positions) for one, other in zip(rows, seconds, strict=True)]
+        if raw.pairs is None:
+            rows = self.tokenizer.encode_many(raw.texts, self.positions)
+        else:  # whole ones, since the longer text is cut first
+            pairs = zip(*(self.tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs)), strict=True)
+            rows = [joined(one, other, self.positions) for one, other in pairs]
         took = time.perf_counter() - began
         labels = [None] * len(raw) if raw.labels is None else map(self._target, raw.names, raw.labels)
         examples = [Example(np.asarray(row, np.int32), label) for row, label in zip(rows, labels, strict=True)]

@@ -1,0 +1,59 @@
+"""Copies for inference of models with a head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
+from bart.modeling.modeling_bart import PretrainedBart
+from bart.modeling.packed import greatest_weight_code
+from tests.bart.rounding import BF16, exact, quantisation, rounding
+
+HEADS = (BartForSequenceClassification, BartForTokenClassification, BartForQuestionAnswering)
+SIZES = {"vocab_size": 97, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 80}
+SIZES |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96}
+
+
+@pytest.fixture(params=HEADS, ids=lambda kind: kind.__name__)
+def model(request: pytest.FixtureRequest) -> PretrainedBart:
+    torch.manual_seed(0)
+    return request.param(BartConfig(**SIZES, init_std=0.1)).eval()
+
+
+def logits(model: nn.Module) -> Tensor:
+    """Of two texts, one of them padded."""
+    ids = torch.randint(4, 97, (2, 50), generator=torch.Generator().manual_seed(1))
+    ids[0, 49] = ids[1, 29] = 2
+    ids[1, 30:] = 1
+    output = model(ids, (ids != 1).long())
+    found = output.logits if hasattr(output, "logits") else torch.stack([output.start_logits, output.end_logits], -1)
+    return found[:, :30].double() if found.dim() == 3 else found.double()
+
+
+def test_fp32(model: PretrainedBart) -> None:
+    fast = model.for_inference()
+    assert type(fast) is type(model)
+    assert (logits(fast) - exact(model, logits)).abs().max() <= rounding(model, logits)
+    assert fast.model.shared.weight.data_ptr() == model.model.shared.weight.data_ptr()
+
+
+def test_bf16(model: PretrainedBart) -> None:
+    assert (logits(model.for_inference("bf16")) - exact(model, logits)).abs().max() <= rounding(model, logits, BF16)
+
+
+def test_int8(model: PretrainedBart) -> None:
+    bound = 2 * quantisation(model, logits, greatest_weight_code())
+    assert (logits(model.for_inference("int8")) - exact(model, logits)).abs().mean() <= bound
+
+
+def test_what_a_copy_refuses(model: PretrainedBart, tmp_path: Path) -> None:
+    fast = model.for_inference()
+    for call in (fast.for_inference, fast.num_parameters, lambda: fast.save_pretrained(tmp_path)):
+        with pytest.raises(InputError, match="copy for inference"):
+            call()

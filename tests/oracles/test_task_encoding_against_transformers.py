@@ -1,0 +1,99 @@
+"""How tasks encode pairs, words and windows, against transformers' tokenizer over the same files."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import BartTokenizerFast
+
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.corpora.squad import Question
+from utils.data.options import DataOptions
+from utils.tasks.classification import joined
+from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringEvalOptions
+from utils.tasks.tagging import Sentence, Tagging, TaggingEvalOptions
+
+PIECES = ["word", "words", " ", "  ", "naïve", "Ünïcode", "日本語", "🙂", "👩‍👩‍👧", "e\u0301", "\u00a0", "\t", "\n", "3.14", "U.S.", "'s", "İ"]
+PIECES += ["אב", "ﬁ", "\u200b", "a" * 30, "—", "(", ")", "don't"]
+
+
+def text(rng: random.Random, most: int) -> str:
+    return "".join(rng.choices(PIECES, k=rng.randint(1, most))).strip() or "a"
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> tuple[BartTokenizer, Any]:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    ours = BartTokenizer.train(["word words naïve don't 日本語 Ünïcode 3.14 " * 3], vocab_size=330)
+    ours.save_pretrained(folder)
+    return ours, BartTokenizerFast.from_pretrained(folder)
+
+
+def test_pairs(tokenizers: tuple[BartTokenizer, Any]) -> None:
+    ours, theirs = tokenizers
+    rng = random.Random(0)
+    for _ in range(300):
+        one, other, most = text(rng, 12), text(rng, 12), rng.randint(8, 40)
+        expected = theirs(one, other, truncation=True, max_length=most)["input_ids"]
+        assert joined(*ours([one, other])["input_ids"], most) == expected
+
+
+def task_of(kind: type, options: Any, tokenizer: BartTokenizer, positions: int, labels: list[str]) -> Any:
+    task = kind(options, DataOptions())
+    task.tokenizer, task.positions, task.labels = tokenizer, positions, labels
+    return task
+
+
+def test_words(tokenizers: tuple[BartTokenizer, Any]) -> None:
+    """A word's tokens are those it has in running text, where it begins with a space."""
+    ours, theirs = tokenizers
+    rng = random.Random(1)
+    task = task_of(Tagging, TaggingEvalOptions(), ours, 40, ["O", "X"])
+    for _ in range(100):
+        words = ["".join(text(rng, 2).split()) or "a" for _ in range(rng.randint(1, 12))]
+        tags = rng.choices(["O", "X"], k=len(words))
+        [example] = task.encode([Sentence("1", words, tags)], "test").examples
+        whole = theirs(" ".join(words))["input_ids"]
+        firsts = [len(theirs(" ".join(words[:place]))["input_ids"]) - 1 for place in range(len(words))]
+        kept = len(example.firsts)
+        assert example.firsts.tolist() == firsts[:kept]
+        assert example.ids.tolist()[:-1] == whole[: len(example.ids) - 1]
+        assert [example.labels[first] for first in firsts[:kept]] == [["O", "X"].index(tag) for tag in tags[:kept]]
+        assert sum(label != -100 for label in example.labels) == kept
+        assert len(example.ids) <= 40
+
+
+def test_windows_and_answers(tokenizers: tuple[BartTokenizer, Any]) -> None:
+    """Windows are transformers'; an answer's tokens stand for it, and little more, whatever its characters."""
+    ours, theirs = tokenizers
+    rng = random.Random(2)
+    options = QuestionAnsweringEvalOptions(doc_stride=7, max_query_length=10)
+    task = task_of(QuestionAnswering, options, ours, 40, [])
+    found = 0
+    for number in range(200):
+        context, question = text(rng, 60), "word words"
+        begin = rng.randrange(len(context))
+        answer = context[begin : begin + rng.randint(1, 6)]
+        asked = Question(str(number), str(number), question, context, (answer,), (begin,))
+        [example] = task.encode([asked], "test").examples
+        expected = theirs(
+            question, context, truncation="only_second", max_length=40, stride=7, return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )  # fmt: skip
+        assert [window.ids.tolist() for window in example.windows] == expected["input_ids"]
+        for window, offsets in zip(example.windows, expected["offset_mapping"], strict=True):
+            part = slice(window.first, window.first + len(window.places))
+            assert window.places.tolist() == list(map(list, offsets[part]))
+            if window.labels == (0, 0):
+                continue
+            found += 1
+            first, last = (label - window.first for label in window.labels)
+            said = context[window.places[first, 0] : window.places[last, 1]]
+            assert answer.strip() in said
+            # No token of it is beyond the answer.
+            assert window.places[first, 1] > begin
+            assert window.places[last, 0] < begin + len(answer)
+    assert found > 150
