@@ -17,6 +17,7 @@ from torch import nn
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
+from bart.hub import resolve
 from bart.modeling.checkpoint import read_file, stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration, PretrainedBart
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -24,6 +25,7 @@ from utils.cli import option
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=PretrainedBart)
+SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_json"  # in exports, and in checkpoints
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 DEFAULT_CONFIG = "configs/config.json"
 DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
@@ -370,6 +372,33 @@ def own_vocabulary(
             f"{model_name_or_path} ({len(own)} ids); leave off --tokenizer{remedy}"
         )
     return tokenizer
+
+
+def source_vocabulary(path_or_name: str | os.PathLike[str]) -> BartTokenizer:
+    """The vocabulary of sources: one for itself, or that which lies with a model that has one for them.
+
+    Raises:
+        InputError: there is none.
+    """
+    path = Path(path_or_name)
+    if path.is_file() and path.suffix == ".ckpt":
+        text = read_file(path).get(SOURCE_TOKENIZER_JSON)
+        if not isinstance(text, str):
+            raise InputError(f"{path}: no vocabulary of the sources in it")
+        return BartTokenizer.from_json(text, source=str(path))
+    folder = resolve(path_or_name, [f"{SOURCE_TOKENIZER}/*", "*.json", "*.txt"])
+    own = folder / SOURCE_TOKENIZER
+    return BartTokenizer.from_pretrained(own if own.is_dir() else folder)
+
+
+def check_source_vocabulary(config: BartConfig, tokenizer: BartTokenizer) -> None:
+    """Raise InputError where a vocabulary of sources does not fit the model that is to read them."""
+    if (len(tokenizer), tokenizer.pad_token_id) != (config.source_vocab_size, config.pad_token_id):
+        raise InputError(
+            f"the vocabulary of the sources does not fit the model: it has {len(tokenizer)} ids and pads with "
+            f"{tokenizer.pad_token_id}; the model's source_vocab_size is {config.source_vocab_size}, its pad_token_id "
+            f"{config.pad_token_id}"
+        )
 
 
 def for_inference(model: Model, precision: str) -> Model:

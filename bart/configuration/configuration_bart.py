@@ -17,7 +17,7 @@ from bart.files import read_json, write_json
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
 
 # Fields of published configs that are like known ones, but no misspellings of them.
-_ALIKE = ("sep_token_id", "static_position_embeddings", "classif_dropout")
+_ALIKE = ("source_encoder_layers", "source_vocab_size", "sep_token_id", "static_position_embeddings", "classif_dropout")
 # Values of fields that mean a network that modeling_bart.py does not implement.
 _UNSUPPORTED = {
     "static_position_embeddings": True,
@@ -107,6 +107,16 @@ class BartConfig:
         self.extra["id2label"] = {str(number): name for number, name in enumerate(names)}
         self.extra["label2id"] = {name: number for number, name in enumerate(names)}
 
+    @property
+    def source_encoder_layers(self) -> int:
+        """Layers of an encoder that reads sources of another vocabulary in place of the encoder's token embeddings."""
+        return self.extra.get("source_encoder_layers") or 0
+
+    @property
+    def source_vocab_size(self) -> int:
+        """Ids that sources may have."""
+        return self.extra.get("source_vocab_size") or self.vocab_size
+
     def validate(self) -> None:
         """Raise InputError naming the first field whose value no BART can have."""
 
@@ -132,6 +142,8 @@ class BartConfig:
             check(self.d_model % getattr(self, name) == 0, name, f"a divisor of d_model ({self.d_model})")
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             check(getattr(self, name) < self.vocab_size, name, f"below vocab_size ({self.vocab_size})")
+        for name, least in (("source_encoder_layers", 0), ("source_vocab_size", 1)):
+            check(type(getattr(self, name)) is int and getattr(self, name) >= least, name, f"an integer of at least {least}")
         for name, value in _UNSUPPORTED.items():
             if self.extra.get(name) is value:
                 raise InputError(f"config field {name!r} is {value!r}; this BART supports only {not value!r}")

@@ -312,7 +312,7 @@ def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
         ids = None
     if ids is None or ids.dim() != 1 or (len(ids) and ids.is_floating_point()):
         raise InputError(f"source {number} is {_told(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
-    most, last = model.config.max_position_embeddings, model.config.vocab_size - 1
+    most, last = model.config.max_position_embeddings, model.config.source_vocab_size - 1
     if not 0 < len(source) <= most:
         raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
     if not (min(source) >= 0 and max(source) <= last):
@@ -374,8 +374,8 @@ def _checked_mask(
         raise InputError(f"attention_mask is {tuple(attention_mask.shape)}; allowed: {shape}, as the source")
     if input_ids is not None:
         least, most = (int(bound) for bound in input_ids.aminmax())
-        if least < 0 or most >= model.config.vocab_size:
-            raise InputError(f"input_ids hold {least} to {most}; allowed: 0 to {model.config.vocab_size - 1}")
+        if least < 0 or most >= model.config.source_vocab_size:
+            raise InputError(f"input_ids hold {least} to {most}; allowed: 0 to {model.config.source_vocab_size - 1}")
     pad = config.fill_token_id
     if attention_mask is None and input_ids is not None and pad is not None and pad not in config.eos_token_ids:
         attention_mask = input_ids != pad

@@ -19,6 +19,7 @@ class Sizes(Protocol):
     """The fields of a model's configuration that decoding reads."""
 
     vocab_size: int
+    source_vocab_size: int
     max_position_embeddings: int
 
 

@@ -42,7 +42,7 @@ class Pretrained(Protocol):
 
     def __init__(self, config: BartConfig) -> None: ...
 
-    def new_head(self) -> dict[str, Tensor]: ...
+    def new_weights(self, parts: tuple[str, ...]) -> dict[str, Tensor]: ...
 
     def eval(self) -> Any: ...
 
@@ -75,6 +75,7 @@ _COPIES = (  # names under which files hold the same embeddings again
 )
 _ANCHOR = re.compile(r"(?:^|(?<=\.))(shared|encoder\.embed_(tokens|positions))\.weight$")  # follows a network's prefix
 _COUNTERS = re.compile(r"(^|\.)((en|de)coder\.version|_float_tensor)$")  # bookkeeping of fairseq, not weights
+_SOURCE_ENCODER = "model.encoder.embed_tokens"  # where it is a module of its own
 # Names that heads' weights begin with.
 _OF_GENERATION = ("final_logits_bias", "lm_head")
 _CLASSIFIERS = ("classification_head", "qa_outputs", "classifier")
@@ -133,8 +134,11 @@ def load_pretrained(
     with torch.device("meta"):
         model = model_class(config)
     if begins:
-        state |= model.new_head()
+        state |= model.new_weights(model.head)
         logger.warning("%s: a new head begins with random weights: %s", path, ", ".join(model.head))
+    if config.source_encoder_layers and not any(name.startswith(f"{_SOURCE_ENCODER}.") for name in state):
+        state |= model.new_weights((_SOURCE_ENCODER,))
+        logger.warning("%s: a new encoder of sources begins with random weights", path)
     _fill(model, state, path)
     if generation is not None and model.generation_config is not None:
         model.generation_config = generation

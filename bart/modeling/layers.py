@@ -8,6 +8,7 @@ Shapes: B batch, S source length, T target length, L keys, K beams, D model widt
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -256,6 +257,23 @@ class BartEncoder(_Stack):
         for layer in self.layers:
             hidden = self._run(layer, hidden, mask)
         return self.layer_norm(hidden)
+
+
+class SourceEncoder(BartEncoder):
+    """An encoder with a vocabulary of its own, whose states stand for the token embeddings of BART's encoder.
+
+    So BART, pretrained on one language, translates from another (Lewis et al., 2020, section 3.4).
+    """
+
+    def __init__(self, config: BartConfig) -> None:
+        config = copy.copy(config)
+        config.encoder_layers = config.source_encoder_layers
+        self.pad_token_id = config.pad_token_id
+        super().__init__(config, nn.Embedding(config.source_vocab_size, config.d_model, padding_idx=config.pad_token_id))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """(B, S) -> (B, S, D)."""
+        return super().forward(input_ids, (input_ids != self.pad_token_id).long())
 
 
 class BartDecoder(_Stack):

@@ -25,7 +25,7 @@ from bart.generation.cache import DecoderCache
 from bart.generation.generate import check_tensors
 from bart.hub import push
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
-from bart.modeling.layers import BartDecoder, BartDecoderLayer, BartEncoder, BartEncoderLayer
+from bart.modeling.layers import BartDecoder, BartDecoderLayer, BartEncoder, BartEncoderLayer, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
 from bart.modeling.packed import Packer
 
@@ -123,16 +123,19 @@ class PretrainedBart(nn.Module):
                 if isinstance(part, nn.Embedding) and part.padding_idx is not None:
                     with torch.no_grad():
                         part.weight[part.padding_idx].zero_()
+            elif isinstance(part, nn.LayerNorm) and not part.weight.is_meta:
+                part.reset_parameters()
 
-    def new_head(self) -> dict[str, Tensor]:
-        """Random weights of a head, by name; the head's own are replaced by them."""
-        for name in self.head:
+    def new_weights(self, parts: tuple[str, ...]) -> dict[str, Tensor]:
+        """Random weights of some modules, by name; the modules are on the CPU from now on."""
+        for name in parts:
             self.init_weights(self.get_submodule(name).to_empty(device="cpu"))
-        return {name: weight for name, weight in self.state_dict().items() if name.startswith(self.head)}
+        return {name: weight for name, weight in self.state_dict().items() if name.startswith(parts)}
 
     def tie_weights(self) -> None:
-        """Let encoder and decoder use the table of `model.shared`."""
-        self.model.encoder.embed_tokens = self.model.shared
+        """Let the decoder, and the encoder if it has no other source, use the table of `model.shared`."""
+        if not isinstance(self.model.encoder.embed_tokens, SourceEncoder):
+            self.model.encoder.embed_tokens = self.model.shared
         self.model.decoder.embed_tokens = self.model.shared
 
     @property
@@ -165,7 +168,9 @@ class PretrainedBart(nn.Module):
     @property
     def layers(self) -> list[nn.Module]:
         """All encoder and decoder layers: the blocks that a network is sharded by."""
-        return [*self.model.encoder.layers, *self.model.decoder.layers]
+        read = self.model.encoder.embed_tokens
+        own = read.layers if isinstance(read, SourceEncoder) else ()
+        return [*own, *self.model.encoder.layers, *self.model.decoder.layers]
 
     def for_inference(self, precision: str = "fp32") -> Self:
         """A copy that only predicts, and faster: projections fused, weights packed for this processor.
@@ -213,8 +218,10 @@ class PretrainedBart(nn.Module):
 
     def set_activation_checkpointing(self, enabled: bool) -> None:
         """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
-        self.model.encoder.activation_checkpointing = enabled
-        self.model.decoder.activation_checkpointing = enabled
+        stacks = (self.model.encoder, self.model.decoder, self.model.encoder.embed_tokens)
+        for stack in stacks:
+            if hasattr(stack, "layers"):
+                stack.activation_checkpointing = enabled
 
     def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
         """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std)."""
@@ -258,6 +265,8 @@ class BartForConditionalGeneration(PretrainedBart):
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
         self.generation_config = GenerationConfig.from_model_config(config.to_dict())
+        if config.source_encoder_layers:
+            self.model.encoder.embed_tokens = SourceEncoder(config)
         self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
         # The head's own weight is as large as the embeddings: on the meta device it takes no memory.
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False, device="meta")
@@ -265,7 +274,7 @@ class BartForConditionalGeneration(PretrainedBart):
         self.init_weights(self.model)
 
     def tie_weights(self) -> None:
-        """Let encoder, decoder and head use the table of `model.shared`."""
+        """Let the head use the table of `model.shared` too."""
         super().tie_weights()
         self.lm_head.weight = self.model.shared.weight
 

@@ -60,14 +60,15 @@ class TokenPairs:
         cls,
         sources: Sequence[str],
         targets: Sequence[str] | None,
-        tokenizer: BartTokenizer,
+        tokenizers: tuple[BartTokenizer, BartTokenizer],
         source_length: int,
         target_length: int,
     ) -> TokenPairs:
         """Tokenise texts, cut to these numbers of tokens."""
+        source, target = tokenizers
         return cls(
-            TokenizedTexts.from_texts(sources, tokenizer, source_length),
-            None if targets is None else TokenizedTexts.from_texts(targets, tokenizer, target_length),
+            TokenizedTexts.from_texts(sources, source, source_length),
+            None if targets is None else TokenizedTexts.from_texts(targets, target, target_length),
             targets,
         )
 
@@ -93,8 +94,10 @@ class TokenPairs:
 class StreamedPairs:
     """Pairs of texts that are read while training goes on; see `utils.data.streaming.StreamedExamples`."""
 
-    def __init__(self, table: Table, tokenizer: BartTokenizer, source_length: int, target_length: int) -> None:
-        self.table, self.tokenizer = table, tokenizer
+    def __init__(
+        self, table: Table, tokenizers: tuple[BartTokenizer, BartTokenizer], source_length: int, target_length: int
+    ) -> None:
+        self.table, self.tokenizers = table, tokenizers
         self.longest = source_length, target_length
         self.name = table.name
         self.bins = [range(table.dataset.num_shards)]
@@ -111,8 +114,8 @@ class StreamedPairs:
 
     def encode(self, records: Sequence[tuple[str, str]], epoch: int) -> tuple[list[Pair], int]:
         sources, targets = (
-            self.tokenizer.encode_many(texts, most)
-            for texts, most in zip(zip(*records, strict=True), self.longest, strict=True)
+            tokenizer.encode_many(texts, most)
+            for tokenizer, texts, most in zip(self.tokenizers, zip(*records, strict=True), self.longest, strict=True)
         )
         pairs = [
             Pair(np.asarray(source, dtype=np.int32), np.asarray(target, dtype=np.int32))

@@ -1,18 +1,21 @@
-"""BLEU (Papineni et al., 2002) by sacrebleu (Post, 2018)."""
+"""BLEU (Papineni et al., 2002) and chrF (Popovic, 2015) by sacrebleu (Post, 2018)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF
 
 
-def bleu(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
-    """Corpus BLEU with sacrebleu's defaults: one reference each, mteval-v13a's tokens, mixed case.
+def translation_scores(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float | str]:
+    """Corpus BLEU (mteval-v13a's tokens, mixed case) and chrF2 with sacrebleu's defaults and one reference each.
 
     Returns:
-        `bleu`: 0 to 100. `bleu_signature`: sacrebleu's record of all that the figure depends on.
+        `bleu` and `chrf`: 0 to 100. `bleu_signature` and `chrf_signature`: sacrebleu's records of all that the figures
+        depend on.
     """
-    metric = BLEU()
-    score = metric.corpus_score(list(predictions), [list(references)]).score
-    return {"bleu": score, "bleu_signature": str(metric.get_signature())}
+    scores: dict[str, float | str] = {}
+    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+        scores[name] = metric.corpus_score(list(predictions), [list(references)]).score
+        scores[f"{name}_signature"] = str(metric.get_signature())
+    return scores

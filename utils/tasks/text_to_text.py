@@ -134,6 +134,7 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
     streams = True
     prediction_name = "summary"
     tokenizer: BartTokenizer
+    source_tokenizer: BartTokenizer  # the same one, unless the model reads sources in a vocabulary of their own
     positions: int  # of the model
 
     def __init__(self, options: TextToTextOptions | TextToTextEvalOptions, data: DataOptions) -> None:
@@ -171,14 +172,15 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
             self.options.target_length(split) or self.positions,
         )
         if isinstance(raw, Table):
-            return StreamedPairs(raw, self.tokenizer, *lengths)
+            return StreamedPairs(raw, self.tokenizers, *lengths)
         source, target = raw
         if isinstance(source, TextFile):
-            tokens = (file.tokenized(self.tokenizer, longest) for file, longest in zip(raw, lengths, strict=True))
+            sides = zip(raw, self.tokenizers, lengths, strict=True)
+            tokens = (file.tokenized(tokenizer, longest) for file, tokenizer, longest in sides)
             identity = {"source": source.identity, "target": target.identity}
             return TokenPairs(*tokens, target.read() if split == "val" else None, identity)
         sources = [self.options.prefix + text for text in source]
-        return TokenPairs.from_texts(sources, target, self.tokenizer, *lengths)
+        return TokenPairs.from_texts(sources, target, self.tokenizers, *lengths)
 
     def collate(self, examples: Sequence[Any]) -> Inputs:
         return collate_pairs(examples, self.tokenizer.pad_token_id)
@@ -214,8 +216,14 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
         return self._with(model, tokenizer)
 
     def _with(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> BartForConditionalGeneration:
-        self.tokenizer, self.positions = tokenizer, model.config.max_position_embeddings
+        self.tokenizer = self.source_tokenizer = tokenizer
+        self.positions = model.config.max_position_embeddings
         return model
+
+    @property
+    def tokenizers(self) -> tuple[BartTokenizer, BartTokenizer]:
+        """Of sources and of targets."""
+        return self.source_tokenizer, self.tokenizer
 
     def for_inference(self, model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:
         return loading.for_inference(model, precision)

@@ -20,7 +20,7 @@ def tokenizer() -> BartTokenizer:
 
 @pytest.fixture(scope="module")
 def pairs(tokenizer: BartTokenizer) -> TokenPairs:
-    return TokenPairs.from_texts(["the cat sat", "a dog ran on the mat " * 5], ["cat", "a dog ran"], tokenizer, 12, 4)
+    return TokenPairs.from_texts(["the cat sat", "a dog ran on the mat " * 5], ["cat", "a dog ran"], (tokenizer, tokenizer), 12, 4)
 
 
 @given(count=st.integers(1, 50), batch_size=st.integers(1, 9), world_size=st.integers(1, 3))
@@ -46,7 +46,7 @@ def test_examples_are_what_the_tokenizer_gives(pairs: TokenPairs, tokenizer: Bar
 
 def test_pairs_are_known_by_their_content(tokenizer: BartTokenizer) -> None:
     def identity(sources: list[str], targets: list[str]) -> dict[str, object]:
-        return TokenPairs.from_texts(sources, targets, tokenizer, 12, 12).identity
+        return TokenPairs.from_texts(sources, targets, (tokenizer, tokenizer), 12, 12).identity
 
     texts = ["cat", "dog", "mat"]
     assert identity(texts, texts) == identity(list(texts), list(texts))

@@ -50,7 +50,7 @@ def pairs_of(count: int, files: int, empty: int = 0) -> StreamedPairs:
         "highlights": [str(i) for i in numbers] + ["left out"] * empty,
     }
     dataset = datasets.Dataset.from_dict(rows).to_iterable_dataset(num_shards=files)
-    return StreamedPairs(Table(dataset, ("article", "highlights"), "hub:org/name"), tokenizer(), 1024, 142)
+    return StreamedPairs(Table(dataset, ("article", "highlights"), "hub:org/name"), (tokenizer(), tokenizer()), 1024, 142)
 
 
 def stream_of(
@@ -241,7 +241,7 @@ def broken(rows: list[dict[str, str]], error: Exception) -> StreamedPairs:
         raise error
 
     table = Table(datasets.IterableDataset.from_generator(read), ("article", "highlights"), "hub:org/name")
-    return StreamedPairs(table, tokenizer(), 1024, 142)
+    return StreamedPairs(table, (tokenizer(), tokenizer()), 1024, 142)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -150,7 +150,7 @@ def test_half_precision_sums_losses_in_full(train: Train, tmp_path: Path) -> Non
     summary = json.loads((output / "train_summary.json").read_text())
     model = BartForConditionalGeneration.from_pretrained(output / "last.ckpt").to(torch.bfloat16)
     tokenizer = BartTokenizer.from_pretrained(output / "last.ckpt")
-    data = TokenPairs.from_texts(*read_pairs(tmp_path / "data", "val"), tokenizer, 40, 40)
+    data = TokenPairs.from_texts(*read_pairs(tmp_path / "data", "val"), (tokenizer, tokenizer), 40, 40)
     with torch.no_grad():
         batches = [collate_pairs([data[number]], tokenizer.pad_token_id) for number in range(len(data))]
         losses = [smoothed_loss(teacher_forced(model, batch).logits, batch["labels"]).double() for batch in batches]
