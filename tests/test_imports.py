@@ -19,7 +19,7 @@ FLOORS = (
     ("scripts",),
     ("finetune", "run_eval", "run_pretraining"),
     ("utils.serving",),
-    ("utils.recipes",),
+    ("utils.recipes", "utils.predict"),
     ("utils.evaluation", "utils.training"),
     ("utils.tasks",),
     ("utils.corpora",),

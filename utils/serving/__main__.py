@@ -1,4 +1,4 @@
-"""`python -m utils.serving MODEL`: summaries over HTTP."""
+"""`python -m utils.serving MODEL`: summaries, or what a model of another task says, over HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ import uvicorn
 from bart.errors import InputError
 from utils.cli import parse_dataclass, run_main
 from utils.serving.app import Service, create_app
-from utils.serving.arguments import ServeArguments
+from utils.serving.arguments import SUMMARIZATION, ServeArguments
+from utils.serving.endpoint import Endpoint
+from utils.serving.prediction import PredictionService
 
 logger = logging.getLogger("utils.serving")
 # oneDNN keeps compiled kernels, each for some shapes. Requests keep bringing new shapes, and at its own limit of 1024
@@ -48,7 +50,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """Answers until SIGTERM or SIGINT, and then finishes what is in work. No connection is reset."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Endpoint) -> None:
         self.service = service
         config = uvicorn.Config(
             create_app(service),
@@ -82,7 +84,7 @@ class Server(uvicorn.Server):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(ServeArguments, argv, "Serve summaries over HTTP.")
+    args = parse_dataclass(ServeArguments, argv, "Serve summaries, or what a model of another task says, over HTTP.")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when torch first computes
     # The decoding thread sets this too. If only that thread does, memory grows by 60 MB in 19,200 requests; if both do,
@@ -91,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     bound = bound_socket(args.host, args.port)
     logger.info("loading %s ...", args.model)
-    server = Server(Service(*args.load(), args))
+    server = Server(Service(*args.load(), args) if args.task == SUMMARIZATION else PredictionService(args))
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier service's connections may linger
     bound.listen()
     host, port = bound.getsockname()[:2]

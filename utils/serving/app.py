@@ -5,30 +5,30 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import hmac
+import inspect
 import ipaddress
 import re
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import prometheus_client as prometheus
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.serving.arguments import ServeArguments
+from utils.serving.endpoint import Endpoint
 from utils.serving.engine import Busy, DecodingFailed, Engine
-from utils.serving.requests import Failure, Summaries, request_model, told
+from utils.serving.requests import Failure, Summaries, request_model
 from utils.summarize import Rounds
 
 Message = MutableMapping[str, Any]  # of ASGI
@@ -39,9 +39,7 @@ LONG_TEXT = 1 << 16  # characters, of all texts of a request; a megabyte takes s
 DISCARD_SECONDS = 1
 TRIM_SECONDS = 5
 CLOSING_SECONDS = 3  # for the decoding thread to end its step
-CLIENT_LEFT = 499  # nginx's status for a request whose client did not wait for the answer
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
-PATHS = ("/summarize", "/", "/healthz", "/metrics", "/openapi.json")
+PATHS = ("/summarize", "/classify", "/tag", "/answer", "/", "/healthz", "/metrics", "/openapi.json")
 BEARER = HTTPBearer(auto_error=False, description="The key that the service was started with.")
 ENDING = ("the service is shutting down", {"Retry-After": "5"})
 PAGE_POLICY = (
@@ -51,7 +49,7 @@ PAGE_POLICY = (
 ANSWERS = {InputError: (422, None), Busy: (503, {"Retry-After": "1"}), DecodingFailed: (500, None)}
 
 
-class Service:
+class Service(Endpoint):
     """Answers requests with the summaries that `utils.summarize.summarize` gives.
 
     Args:
@@ -62,34 +60,23 @@ class Service:
         InputError: --max_source_length exceeds the model's positions.
     """
 
+    path, title, answer_model = "/summarize", "BART summaries", Summaries
+    doc = """Summarise a text, or several; documents longer than the model are split into windows.
+
+        Every field but the text is optional: null stands for the model's or the service's own.
+        """
+
     def __init__(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer, args: ServeArguments) -> None:
-        self.args = args
         self.tokenizer = tokenizer
         self.positions = model.config.max_position_embeddings
         self.limit = args.max_source_length or self.positions
         if self.limit > self.positions:
             raise InputError(f"--max_source_length is {self.limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
-        self.request_model = request_model(self.defaults, args, args.max_summary_length or self.positions)
-        path = Path(args.model)
-        name = "/".join((path.resolve() if path.exists() else path).parts[-2:])  # of a path not more than identifies it
-        self.about = (
-            f"{name}, {args.precision} on the {'GPU' if args.device == 'cuda' else 'CPU'}; it reads {self.limit:,} "
-            f"tokens at once and has a vocabulary of {model.config.vocab_size:,}."
-        )
-        self.in_work = 0  # requests that were let in and are not answered yet
-        self.ending = False  # from now on no request is let in
+        wanted = request_model(self.defaults, args, args.max_summary_length or self.positions)
+        super().__init__(args, wanted, self.limit, model.config.vocab_size)
         # Only one thread runs Python at a time; threads of their own let short texts pass long ones.
         self.text_threads = [ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("short", "long")]
-        self.registry = prometheus.CollectorRegistry()
-        prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
-        self.answers = prometheus.Counter(
-            "bart_requests", f"Requests by path and status; {CLIENT_LEFT}: the client left", ["path", "status"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.seconds = prometheus.Histogram(
-            "bart_summarize_seconds", "From a request to its summary", buckets=SECONDS, registry=self.registry
-        )
         tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
         self.engine = Engine(
             model, args.batch_size, args.max_queue, args.max_option_sets, args.threads, on_generated=tokens.inc
@@ -100,61 +87,22 @@ class Service:
         ):
             prometheus.Gauge(name, text, registry=self.registry).set_function(count)
 
-    async def answer(self, request: Request) -> Summaries:
-        """Summarise, unless the client leaves or time runs out.
+    @property
+    def executor(self) -> ThreadPoolExecutor:
+        return self.text_threads[0]
 
-        Raises:
-            HTTPException, InputError, Busy, DecodingFailed: the request gets no summary.
-        """
-        wanted = await self._read(request)
-        start = time.perf_counter()
-        work = asyncio.ensure_future(self._summarize(wanted))
-        left = asyncio.ensure_future(_left(request))
-        try:
-            await asyncio.wait({work, left}, timeout=self.args.request_timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                if left.done():
-                    raise HTTPException(CLIENT_LEFT, "the client left")
-                raise HTTPException(504, f"the summary was not done within {self.args.request_timeout:g} seconds")
-            answer = work.result()
-        finally:
-            work.cancel()
-            left.cancel()
-        seconds = time.perf_counter() - start
-        self.seconds.observe(seconds)
-        return Summaries(**answer, seconds=round(seconds, 4))
+    def start(self) -> None:
+        self.engine.thread.start()
 
-    async def _read(self, request: Request) -> BaseModel:
-        """What a request wants, read from its body within limits of time and size."""
-        content_type = request.headers.get("content-type", "")
-        # A web page of another origin cannot send JSON without asking this service first.
-        if content_type.partition(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, f"Content-Type is {content_type[:80]!r}; allowed: application/json")
-        limit, seconds = self.args.max_body_bytes, self.args.read_timeout
-        body = bytearray()
+    async def stop(self) -> None:
+        self.engine.stop()
+        await asyncio.to_thread(self.engine.thread.join, CLOSING_SECONDS)
 
-        async def receive() -> None:
-            message: Message = {"more_body": True}
-            while message.get("more_body"):
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise HTTPException(CLIENT_LEFT, "the client left")
-                body.extend(message.get("body", b""))
-                if len(body) > limit:
-                    raise HTTPException(413, f"the body has more than {limit} bytes; allowed: {limit}")
+    @property
+    def health(self) -> tuple[bool, int, int]:
+        return not self.engine.ended, self.engine.waiting, self.engine.in_work
 
-        try:
-            await asyncio.wait_for(receive(), seconds)
-        except asyncio.TimeoutError:
-            late = f"the body did not arrive within {seconds:g} seconds"
-            raise HTTPException(408, late, {"Connection": "close"}) from None
-        try:
-            return self.request_model.model_validate_json(body)
-        except ValidationError as error:
-            raise HTTPException(*told(error, list(self.request_model.model_fields))) from None
-
-    async def _summarize(self, wanted: BaseModel) -> dict[str, Any]:
-        """The fields of the answer, but for the time."""
+    async def fields(self, wanted: BaseModel) -> dict[str, Any]:
         texts = wanted.texts or [wanted.text]
         others = {"text", "texts", "long_documents", "drop_repeated_sentences"}
         given = wanted.model_dump(exclude=others, exclude_unset=True, exclude_none=True)
@@ -196,12 +144,6 @@ class Service:
                 future.cancel()
 
 
-async def _left(request: Request) -> None:
-    """Return when the client of a request whose body was read closes the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 async def _give_back_memory() -> None:
     """Return free memory to the system from time to time, if the C library can.
 
@@ -237,7 +179,7 @@ class Gate:
     answered, and a request that the server cancels gets an answer that says so.
     """
 
-    def __init__(self, app: App, service: Service) -> None:
+    def __init__(self, app: App, service: Endpoint) -> None:
         self.app = app
         self.service = service
         allowed = map(str.lower, service.args.allowed_hosts)
@@ -290,19 +232,18 @@ class Gate:
         return True
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Endpoint) -> FastAPI:
     """The application of a service."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # Every thread that allocates has an arena of its own, so memory is returned in a thread that is there anyway.
-        asyncio.get_running_loop().set_default_executor(service.text_threads[0])
+        asyncio.get_running_loop().set_default_executor(service.executor)
         trimming = asyncio.ensure_future(_give_back_memory())
-        service.engine.thread.start()
+        service.start()
         yield
-        service.engine.stop()
         trimming.cancel()
-        await asyncio.to_thread(service.engine.thread.join, CLOSING_SECONDS)
+        await service.stop()
 
     key = service.args.key
 
@@ -323,7 +264,7 @@ def create_app(service: Service) -> FastAPI:
         return failure(500, "a fault of the service; its log says more")
 
     app = FastAPI(
-        title="BART summaries",
+        title=service.title,
         description=service.about,
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
@@ -334,25 +275,22 @@ def create_app(service: Service) -> FastAPI:
     schema = service.request_model.model_json_schema()
 
     @app.post(
-        "/summarize",
+        service.path,
         dependencies=guards,
+        description=inspect.cleandoc(service.doc),
         response_model_exclude_none=True,
-        responses={"default": {"model": Failure, "description": "No summary; the error says why."}},
+        responses={"default": {"model": Failure, "description": "No answer; the error says why."}},
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
     )
-    async def summarize(request: Request) -> Summaries:
-        """Summarise a text, or several; documents longer than the model are split into windows.
-
-        Every field but the text is optional: null stands for the model's or the service's own.
-        """
+    async def answer(request: Request) -> service.answer_model:
         return await service.answer(request)
 
     @app.get("/healthz")
     async def healthz() -> Response:
-        """200 while articles are decoded, 500 if nothing is decoded any more."""
-        engine = service.engine
-        content = {"status": "failed" if engine.ended else "ok", "queue": engine.waiting, "batch": engine.in_work}
-        return JSONResponse(content, 500 if engine.ended else 200)
+        """200 while requests are answered, 500 if none is any more."""
+        works, waiting, in_work = service.health
+        content = {"status": "ok" if works else "failed", "queue": waiting, "batch": in_work}
+        return JSONResponse(content, 200 if works else 500)
 
     @app.get("/metrics", dependencies=guards)
     async def metrics() -> Response:
@@ -362,7 +300,7 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/")
     async def index() -> Response:
         """A page to try the service."""
-        page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        page = service.page()
         return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
 
     return app

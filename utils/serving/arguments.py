@@ -12,10 +12,19 @@ from utils.summarize import MODEL, SummarizerArguments
 
 LIMITS, SERVER = "limits", "server"
 API_KEY = "BART_API_KEY"
+SUMMARIZATION = "summarization"
+HEAD_PATHS = {"classification": "/classify", "tagging": "/tag", "question_answering": "/answer"}
 
 
 @dataclass(frozen=True)
 class ServeArguments(SummarizerArguments):
+    task: str = option(
+        SUMMARIZATION,
+        section=MODEL,
+        choices=(SUMMARIZATION, *HEAD_PATHS),
+        help="what the model does: summaries at /summarize, "
+        + ", ".join(f"{name} at {path}" for name, path in HEAD_PATHS.items()),
+    )
     threads: int | None = option(
         None, section=MODEL, least=1, help="threads that compute on the CPU; by default torch's choice"
     )

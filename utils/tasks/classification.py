@@ -32,7 +32,7 @@ from utils.tasks.comprehension import (
     logits_of,
 )
 from utils.tasks.glue import GLUE, HUB_SET, submission
-from utils.tasks.task import Prediction
+from utils.tasks.task import Prediction, text_of
 
 TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "question")
 PAIRS = ("sentence2", "hypothesis", "question2", "text2")
@@ -149,6 +149,14 @@ class Classification(Comprehension):
         if split == "train":
             self._learn(labels)
         return dataclasses.replace(read, labels=labels)
+
+    def given(self, inputs: Sequence[Any]) -> Labelled:
+        names = [f"input {number}" for number in range(len(inputs))]
+        texts = [text_of(one, number, "text") for number, one in enumerate(inputs)]
+        pairs = [text_of(one, number, "pair", False) if isinstance(one, dict) else None for number, one in enumerate(inputs)]
+        if None in pairs and any(pairs):
+            raise InputError(f"input {pairs.index(None)} has no pair, and others have; allowed: all or none")
+        return Labelled(names, texts, None if None in pairs else pairs, None)
 
     def _learn(self, labels: Sequence[Any]) -> None:
         """Find out from the training labels which there are, and of what kind."""

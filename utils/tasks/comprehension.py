@@ -54,6 +54,7 @@ class HeadEvalOptions:
     max_source_length: int | None = option(
         None, section="texts", least=8, help="tokens read at once; by default 512 at most"
     )
+    only_predict = {"predict": True}
     predict: bool = option(False, help="only predict: nothing that examples say of the answer is read")
 
     @property

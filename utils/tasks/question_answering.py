@@ -22,7 +22,7 @@ from utils.data.batches import Inputs
 from utils.data.options import DataOptions
 from utils.metrics.squad import best, exact_match, f1
 from utils.tasks.comprehension import Comprehension, Example, HeadEvalOptions, HeadExamples, HeadOptions
-from utils.tasks.task import Prediction
+from utils.tasks.task import Prediction, text_of
 
 NO_ANSWER = 0  # the token, `<s>`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
@@ -97,6 +97,15 @@ class QuestionAnswering(Comprehension):
 
     def read(self, split: str, for_scoring: bool = False) -> list[Question]:
         return read_questions(self.data.data_dir, split, self.data.limit(split), self.options.labelled)
+
+    def given(self, inputs: Sequence[Any]) -> list[Question]:
+        questions = []
+        for number, one in enumerate(inputs):
+            if not isinstance(one, dict):
+                raise InputError(f"input {number} is {str(one)[:40]!r}; allowed: an object with question and context")
+            texts = (text_of(one, number, name) for name in ("question", "context"))
+            questions.append(Question(f"input {number}", str(one.get("id", number)), *texts))
+        return questions
 
     def encode(self, raw: list[Question], split: str) -> HeadExamples:
         began, options = time.perf_counter(), self.options

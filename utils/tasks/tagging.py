@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from utils.tasks.comprehension import (
     HeadOptions,
     logits_of,
 )
-from utils.tasks.task import Prediction
+from utils.tasks.task import Prediction, text_of
 
 logger = logging.getLogger(__name__)
 CONLL = (".conll", ".txt", ".bio")
@@ -130,6 +131,16 @@ class Tagging(Comprehension):
             if len(words) != len(tags):
                 raise InputError(f"{record.name}: {len(words)} words and {len(tags)} tags; they must be equally many")
             sentences.append(Sentence(record.name, words, tags))
+        return sentences
+
+    def given(self, inputs: Sequence[Any]) -> list[Sentence]:
+        sentences = []
+        for number, one in enumerate(inputs):
+            if isinstance(one, dict) and "words" in one:
+                words = _strings(Record(f"input {number}", one), "words")
+            else:
+                words = split_words(text_of(one, number, "text"))
+            sentences.append(Sentence(f"input {number}", words, None))
         return sentences
 
     def encode(self, raw: list[Sentence], split: str) -> HeadExamples:
@@ -234,7 +245,8 @@ class Tagging(Comprehension):
         row = {"index": number, "source": " ".join(sentence.words)}
         if sentence.tags is not None:
             row["reference"] = " ".join(sentence.tags)
-        row["prediction"] = " ".join(self.tags_of(sentence, prediction))
+        tags = self.tags_of(sentence, prediction)
+        row |= {"prediction": " ".join(tags), "words": sentence.words, "tags": tags}
         return {**row, "source_tokens": int(examples.lengths[number, 0])}
 
 
@@ -276,6 +288,11 @@ def read_conll(path: Path, labelled: bool = True) -> Iterator[Sentence]:
             begin = number + 1
     if words:
         yield Sentence(f"{path}:{begin}", words, tags if labelled else None)
+
+
+def split_words(text: str) -> list[str]:
+    """Words of a text, and marks between them, as CoNLL's sets have them."""
+    return re.findall(r"\w+|[^\w\s]", text)
 
 
 def _strings(record: Record, column: str) -> list[str]:

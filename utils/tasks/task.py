@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from torch import Tensor, nn
 
+from bart.errors import InputError
 from utils.data.batches import Batch, Examples, Inputs
 from utils.data.options import DataOptions
 from utils.data.streaming import StreamedExamples
@@ -90,6 +91,17 @@ class Task(ABC, Generic[Options]):
         Raises:
             InputError: they are not there, or malformed.
         """
+
+    def given(self, inputs: Sequence[Any]) -> Any:
+        """What `read` would give for examples that are only to be predicted, as users and clients type them.
+
+        Args:
+            inputs: texts, or JSON objects.
+
+        Raises:
+            InputError: one is nothing that the task can read; it is counted from 0.
+        """
+        raise InputError(f"{type(self).__name__} cannot predict what is typed; allowed: run_eval.py with a data directory")
 
     @abstractmethod
     def encode(self, raw: Any, split: str) -> Examples | StreamedExamples:
@@ -195,3 +207,18 @@ class Task(ABC, Generic[Options]):
     @abstractmethod
     def settings(self, model: nn.Module) -> dict[str, Any]:
         """All settings that bear on predictions, as JSON; they are stored with the scores."""
+
+
+def text_of(given: Any, number: int, name: str, required: bool = True) -> str | None:
+    """A text among the inputs of `Task.given`: the input itself, or a field of it.
+
+    Raises:
+        InputError: it is no text, or blank; or it is missing where it is required.
+    """
+    value = given.get(name) if isinstance(given, dict) else given
+    if value is None and not required:
+        return None
+    if not isinstance(value, str) or not value.strip():
+        where = f"{name} of input {number}" if isinstance(given, dict) else f"input {number}"
+        raise InputError(f"{where} is {str(value)[:40]!r}; allowed: a text that is not blank")
+    return value

@@ -33,7 +33,7 @@ from utils.generation_options import GenerationOptions, check_generation
 from utils.loading import ModelOptions, check_lengths
 from utils.progress import Clock
 from utils.sentences import without_repeats
-from utils.tasks.task import Prediction, Task
+from utils.tasks.task import Prediction, Task, text_of
 
 logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
@@ -92,6 +92,8 @@ class TextToTextOptions(ModelOptions):
 @dataclass(frozen=True)
 class TextToTextEvalOptions(GenerationOptions):
     """The options of run_eval.py."""
+
+    only_predict = {"references": False}
 
     source_field: str | None = option(
         None,
@@ -165,6 +167,9 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
         if for_scoring or is_streamed(data_dir):
             return read_split(data_dir, split, data.limit(split), *fields)
         return check_pairs(data_dir, split, data.limit(split), data.cache_dir)
+
+    def given(self, inputs: Sequence[Any]) -> Pairs:
+        return [text_of(one, number, "text") for number, one in enumerate(inputs)], None
 
     def encode(self, raw: PairFiles | Pairs | Table, split: str) -> TokenPairs | StreamedPairs:
         lengths = (

@@ -384,7 +384,7 @@ def test_a_body_that_comes_too_slowly(export: Path, decoder: Decoder) -> None:
 def test_a_summary_that_comes_too_late(export: Path, decoder: Decoder) -> None:
     async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         answer = await client.post("/summarize", json={"texts": ["A dog ran."] * 20})
-        assert (answer.status_code, answer.json()["error"]) == (504, "the summary was not done within 0.5 seconds")
+        assert (answer.status_code, answer.json()["error"]) == (504, "the answer was not there within 0.5 seconds")
         await health(client, queue=0, batch=1)  # those that waited were given up
 
     run(test, service(export, batch_size=1, request_timeout=0.5), decoder)

@@ -1,0 +1,60 @@
+"""A task's model that predicts what it is given, without a data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from utils.data.options import DataOptions
+from utils.progress import Clock
+from utils.tasks import find_task
+
+
+class Predictor:
+    """Predicts.
+
+    Args:
+        task: one of `utils.tasks.TASKS`, or the path of a Python file that defines one.
+        options: an `EvalOptions` of the task; None for its defaults.
+        model: checkpoint file, Hub-format or run directory, or Hub name.
+        changes: options of the task in place of those of `options`.
+
+    Raises:
+        InputError: the task does not fit the model, or there is no such model.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        model: str,
+        options: Any = None,
+        *,
+        config_path: str | None = None,
+        tokenizer: str | None = None,
+        precision: str = "fp32",
+        device: str = "cpu",
+        batch_size: int = 8,
+        **changes: Any,
+    ) -> None:
+        kind = find_task(task)
+        options = kind.EvalOptions() if options is None else options
+        self.task = kind(replace(options, **options.only_predict, **changes), DataOptions(data_dir=""))
+        loaded = self.task.trained_model(model, config_path, tokenizer)
+        self.model = self.task.for_inference(loaded.to(device), precision)
+        self.batch_size = batch_size
+
+    def __call__(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+        """A row for each input: its prediction by the task's `prediction_name`, and more.
+
+        Args:
+            inputs: texts, or objects with what the task reads: text and pair; text or words; question and context.
+
+        Raises:
+            InputError: an input is nothing of that kind.
+        """
+        task, raw = self.task, self.task.given(inputs)
+        examples = task.encode(raw, "test")
+        by_length = sorted(range(len(examples)), key=lambda number: -int(examples.lengths[number, 0]))
+        predicted = dict(task.predict(self.model, examples, by_length, self.batch_size, Clock()))
+        return [task.row(raw, examples, number, predicted[number]) for number in range(len(examples))]

@@ -1,0 +1,121 @@
+"""Requests to models that classify, tag and answer questions."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from utils.predict.predictor import Predictor
+from utils.serving.arguments import HEAD_PATHS, ServeArguments
+from utils.serving.endpoint import Endpoint
+from utils.serving.engine import Busy
+from utils.serving.requests import Text
+
+# What clients know, or need not.
+_LEFT_OUT = ("index", "id", "source", "pair", "question", "source_tokens")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TextOrPair(_Strict):
+    text: Text
+    pair: Text | None = Field(None, description="The second text, for a model that classifies pairs.")
+
+
+class Words(_Strict):
+    """A text, which is split at spaces and marks, or its words."""
+
+    text: Text | None = None
+    words: list[Text] | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Words:
+        if (self.text is None) == (self.words is None):
+            raise ValueError("either 'text' or 'words' is expected")
+        return self
+
+
+class Question(_Strict):
+    question: Text
+    context: Text
+
+
+INPUTS: dict[str, type[BaseModel]] = {"classification": TextOrPair, "tagging": Words, "question_answering": Question}
+
+
+class Predictions(BaseModel):
+    """The answer: a prediction for each input, in their order."""
+
+    predictions: list[dict[str, Any]]
+    seconds: float
+
+
+class PredictionService(Endpoint):
+    """Answers requests with the predictions of a model with a head."""
+
+    answer_model = Predictions
+    doc = """Predict for each of the inputs."""
+
+    def __init__(self, args: ServeArguments) -> None:
+        if args.threads is not None:
+            torch.set_num_threads(args.threads)
+        self.path, self.title = HEAD_PATHS[args.task], f"BART: {args.task.replace('_', ' ')}"  # of this service alone
+        self.predictor = Predictor(
+            args.task,
+            args.model,
+            config_path=args.config_path,
+            tokenizer=args.tokenizer,
+            precision=args.precision,
+            device=args.device,
+            batch_size=args.batch_size,
+            max_source_length=args.max_source_length,
+        )
+        inputs, most = INPUTS[args.task], args.max_articles_per_request
+
+        class PredictionRequest(_Strict):
+            inputs: list[inputs] = Field(min_length=1, max_length=most)  # type: ignore[valid-type]
+
+        task = self.predictor.task
+        super().__init__(args, PredictionRequest, task.positions, self.predictor.model.config.vocab_size)
+        self.waiting = self.at_work = 0
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="predicting")
+
+    @property
+    def executor(self) -> ThreadPoolExecutor:
+        return self.thread
+
+    @property
+    def health(self) -> tuple[bool, int, int]:
+        return True, self.waiting, self.at_work
+
+    async def stop(self) -> None:
+        self.thread.shutdown(wait=False, cancel_futures=True)
+
+    def page(self) -> str:
+        return f"<!doctype html><title>{self.title}</title><p>{self.about}<p>POST {self.path}; see /openapi.json"
+
+    async def fields(self, wanted: BaseModel) -> dict[str, Any]:
+        inputs = [one.model_dump(exclude_none=True) for one in wanted.inputs]
+        if self.waiting + len(inputs) > self.args.max_queue:
+            raise Busy(
+                f"{self.waiting} inputs wait and this request has {len(inputs)}; allowed: {self.args.max_queue}; try again"
+            )
+        self.waiting += len(inputs)
+        try:
+            rows = await asyncio.get_running_loop().run_in_executor(self.thread, self._predict, inputs)
+        finally:
+            self.waiting -= len(inputs)
+        return {"predictions": [{name: row[name] for name in row if name not in _LEFT_OUT} for row in rows]}
+
+    def _predict(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        self.at_work = len(inputs)
+        try:
+            return self.predictor(inputs)
+        finally:
+            self.at_work = 0
