@@ -22,7 +22,8 @@ OURS = "<!-- Training and scoring write this file anew until you delete this lin
 # What bears on the model, among the options of training.
 OPTIONS = """optimizer learning_rate lr_scheduler warmup_steps train_batch_size gradient_accumulation_steps
 max_tokens_per_batch weight_decay gradient_clip_val label_smoothing dropout attention_dropout max_source_length
-max_target_length freeze_embeds freeze_encoder distill layers lora_rank lora_alpha lora_dropout lora_targets
+max_target_length classifier_dropout token_states doc_stride source_encoder_layers translation_stage freeze_embeds
+freeze_encoder distill layers lora_rank lora_alpha lora_dropout lora_targets
 mlm_probability poisson_lambda permute_sentence_ratio token_mask_ratio token_delete_ratio rotate_ratio random_ratio
 nvlamb adam_epsilon dropout_off_ratio fp16 bf16 tf32 seed""".split()
 
@@ -72,6 +73,7 @@ def card_of(folder: Path, export: Path) -> ModelCard:
         str(Path(__file__).with_suffix(".md")),
         **{"ours": OURS, "run": run, "task": task, "base": base, "data": data, "score_table": score_table},
         config=(config := json.loads(config_file.read_bytes())),
+        generates="ForConditionalGeneration" in config["architectures"][0] and not config.get("source_encoder_layers"),
         shards=json.loads(shards.read_bytes()) if task == "denoising" and shards.exists() else None,
         length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in OPTIONS if arguments.get(name) not in (None, False)},

@@ -286,7 +286,7 @@ class QuestionAnswering(Comprehension):
 
     def settings(self, model: PretrainedBart) -> dict[str, Any]:
         names = _WindowOptions.__dataclass_fields__
-        return {**super().settings(model), **{name: getattr(self.options, name) for name in names}}
+        return {**super().settings(model), "windows": {name: getattr(self.options, name) for name in names}}
 
 
 def _losses(model: BartForQuestionAnswering, output: Any, batch: Inputs) -> Tensor:

@@ -24,6 +24,8 @@ LABELS = {
     "rougeL": "ROUGE-L",
     "rougeLsum": "ROUGE-Lsum",
     "bleu": "BLEU",
+    "chrf": "chrF",
+    "f1": "F1",
     "loss": "Loss",
 }
 

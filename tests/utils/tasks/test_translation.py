@@ -1,0 +1,101 @@
+"""Translation from a language of its own vocabulary, in the paper's two stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import run_eval
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import Train, checkpoint_of, same, weights
+from tests.utils.training.test_callbacks import add_callback
+from tests.utils.training.test_interruption import Interrupt
+from utils.summarize import main as summarize
+
+
+
+@pytest.fixture
+def source_tokenizer(tmp_path: Path) -> Path:
+    """A vocabulary larger than that of the targets."""
+    words = (tmp_path / "data" / "train.source").read_text().split()
+    BartTokenizer.train([word * 3 for word in words] + ["other words of another language " * 3], 400, 1).save_pretrained(
+        tmp_path / "source_tokenizer"
+    )
+    return tmp_path / "source_tokenizer"
+
+
+@pytest.fixture
+def base(train: Train) -> Path:
+    return train("base", "--max_steps", 4)
+
+
+@pytest.fixture
+def translate(train: Train, base: Path, tmp_path: Path) -> Callable[..., Path]:
+    def run(name: str, start: Path, *options: object) -> Path:
+        named = ("--model_name_or_path", start, "--tokenizer", start / "export", "--config_path", base / "export/config.json")
+        return train(name, "--task", "translation", "--max_steps", 5, "--learning_rate", 1e-2, *named, *options)
+
+    return run
+
+
+def test_two_stages(
+    translate: Callable[..., Path], base: Path, source_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ("--source_encoder_layers", 2, "--source_tokenizer", source_tokenizer)
+    first = translate("first", base, *source, "--translation_stage", 1)
+    before = BartForConditionalGeneration.from_pretrained(base).state_dict()
+    after = BartForConditionalGeneration.from_pretrained(first).state_dict()
+    moved = {name for name in before.keys() & after.keys() if not torch.equal(before[name], after[name])}
+    parts = ("q_proj", "k_proj", "v_proj")
+    expected = {f"model.encoder.layers.0.self_attn.{part}.{kind}" for part in parts for kind in ("weight", "bias")}
+    expected |= {f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
+    # A bias of keys adds the same to all scores of a query: its gradient is rounding.
+    noise = {"model.encoder.layers.0.self_attn.k_proj.bias"}
+    assert moved | noise == expected | noise
+    own = {name for name in after if name.startswith("model.encoder.embed_tokens.")}
+    assert own and not own & before.keys()
+    assert after["model.encoder.embed_tokens.embed_tokens.weight"].shape[0] == 400
+    assert sum(name.endswith("fc1.weight") for name in own) == 2
+
+    second = translate("second", first, "--translation_stage", 2)
+    last = BartForConditionalGeneration.from_pretrained(second).state_dict()
+    still = {name for name in last if torch.equal(last[name], after[name])}
+    assert all("bias" in name for name in still), still  # those of keys, and the buffer final_logits_bias
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        add_callback(patch, Interrupt("asked", 3, in_validation=False))
+        translate("parts", first, "--translation_stage", 2)
+    parts_of = translate("parts", first, "--translation_stage", 2, "--resume_from_checkpoint", "last")
+    assert same(weights(parts_of), weights(second))
+    assert "source_tokenizer_json" in checkpoint_of(second)
+
+    given = [str(second), str(base / "export/config.json"), str(tmp_path / "data"), str(tmp_path / "scores")]
+    for precision in ((), ("--bf16",)):
+        run_eval.main([*given, "--task", "translation", "--num_beams", "2", "--overwrite_output_dir", *precision])
+    scores = json.loads((tmp_path / "scores" / "test_scores.json").read_text())
+    assert {"bleu", "chrf", "bleu_signature", "chrf_signature"} <= scores.keys()
+    with pytest.raises(InputError, match="reads another language"):
+        summarize([str(second), str(tmp_path / "data" / "test.source")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--source_encoder_layers", 2), "--source_encoder_layers is 2, --source_tokenizer is None: give both or neither"),
+        (("--translation_stage", 1), "--translation_stage is 1; it needs --source_encoder_layers, or weights that have"),
+        (
+            ("--source_encoder_layers", 2, "--source_tokenizer", "T", "--translation_stage", 1, "--freeze_embeds"),
+            "--translation_stage 1 freezes what it does not train",
+        ),
+    ],
+)
+def test_what_is_refused(
+    options: tuple[object, ...], message: str, translate: Callable[..., Path], base: Path, source_tokenizer: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        translate("run", base, *(source_tokenizer if word == "T" else word for word in options))
