@@ -35,6 +35,7 @@ HEIGHTS = {folder: -number for number, floor in enumerate(FLOORS) for folder in 
 BART_MAY_IMPORT = {"bart", "torch", "tokenizers", "safetensors", "huggingface_hub"}
 DISTRIBUTIONS = {
     "yaml": "PyYAML",
+    "sklearn": "scikit-learn",
     "rouge_score": "rouge-score",
     "pytorch_lightning": "pytorch-lightning",
     "prometheus_client": "prometheus-client",
