@@ -1,7 +1,7 @@
 # What the scripts share: --help, the place of the repository, Python, command lines, signals. To be sourced without
 # arguments, so that those of the script are seen and mended here.
 # shellcheck shell=bash
-# shellcheck disable=SC2034 # the scripts read `options` and `precision`
+# shellcheck disable=SC2034 # the scripts read `options`, `precision`, `device` and `launch`
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 install="run: cd $root && source scripts/setup_env.sh requirements.txt"
@@ -107,6 +107,27 @@ read_precision() { # name of the variable that holds it, precisions that are all
     fi
     precision=("--$value")
     [[ $value != fp32 ]] || precision=()
+}
+
+# Set `device` to where NUM_GPU scores, and the array `launch` to the words that start as many processes.
+read_scoring_device() {
+    launch=(python)
+    case $NUM_GPU in
+    0) device=cpu ;;
+    1) device=cuda ;;
+    *[!0-9]*) fail "NUM_GPU is '$NUM_GPU'; allowed: a number of GPUs, 0 for the CPU" ;;
+    *)
+        device=cuda
+        # Each of the processes would say that there are not so many.
+        local available
+        available=$(python -c "import torch; print(torch.cuda.device_count())" 2>/dev/null) ||
+            fail "python has no torch; $install"
+        if ((NUM_GPU > available)); then
+            fail "NUM_GPU is $NUM_GPU; this machine has $available CUDA devices (0 scores on the CPU)"
+        fi
+        launch=(python -m torch.distributed.run --standalone --nproc_per_node "$NUM_GPU")
+        ;;
+    esac
 }
 
 # Refuse a file of options, which `options` names by --config, that sets what words of the command line set: those win.

@@ -20,21 +20,7 @@ if [[ ! $INIT_CKPT ]]; then
 fi
 read_precision PRECISION fp16 bf16 tf32 fp32 int8
 
-launch=(python)
-case $NUM_GPU in
-0) device=cpu ;;
-1) device=cuda ;;
-*[!0-9]*) fail "NUM_GPU is '$NUM_GPU'; allowed: a number of GPUs, 0 for the CPU" ;;
-*)
-    device=cuda
-    # Each of the processes would say that there are not so many.
-    available=$(python -c "import torch; print(torch.cuda.device_count())" 2>/dev/null) || fail "python has no torch; $install"
-    if ((NUM_GPU > available)); then
-        fail "NUM_GPU is $NUM_GPU; this machine has $available CUDA devices (0 scores on the CPU)"
-    fi
-    launch=(python -m torch.distributed.run --standalone --nproc_per_node "$NUM_GPU")
-    ;;
-esac
+read_scoring_device
 
 RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_inference_$(date +%y%m%d_%H%M%S)}
 

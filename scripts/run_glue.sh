@@ -8,33 +8,26 @@
 # sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli, which are taken from the Hub, or a data directory. Of values given by hand all
 # but the first may be left off from the right. NUM_GPU counts the GPUs of one machine, 0 is the CPU. A task of GLUE is scored
 # on its validation sets, and predictions for its test sets are written as gluebenchmark.com takes them; a directory's test
-# split is scored. Read from the environment: SEED, RESULTS_DIR, LAUNCH, as for run_summarization.sh.
+# split is scored. Read from the environment: SEED, RESULTS_DIR, LAUNCH, SCORE, as for run_summarization.sh.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 source "$root/scripts/task.sh"
 
 read_arguments NAME= "${task_values[@]}" -- "$@"
-[[ $NAME ]] || fail "0 positional values; give at least NAME, or \$(source scripts/params/glue_params.sh && PRESET)"
-shared=()
+[[ $NAME ]] || fail_preset glue_params.sh NAME
+DATA_DIR=$NAME
 case $NAME in
-cola | sst2 | mrpc | stsb | qqp | mnli | qnli | rte | wnli)
-    DATA_DIR=hub:nyu-mll/glue:$NAME
-    shared=(--task_name "$NAME")
-    ;;
-*) DATA_DIR=$NAME ;;
+cola | sst2 | mrpc | stsb | qqp | mnli | qnli | rte | wnli) shared=(--task_name "$NAME") DATA_DIR=hub:nyu-mll/glue:$NAME ;;
 esac
-if [[ ! ${shared[*]} ]]; then
+if [[ $NAME == "$DATA_DIR" ]]; then
     train_and_score classification test
     exit
 fi
+training=(--gradient_clip_val 0)
+[[ $NAME != stsb ]] || training+=(--val_metric loss)
 train_and_score classification val
-evaluate() { # folder below the results, split, options
-    run python "$root/run_eval.py" "$RESULTS_DIR/export" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR/$1" --task classification \
-        --type_path "$2" --max_source_length "$MAX_SOURCE_LEN" --bs "$EVAL_BS" ${precision[@]+"${precision[@]}"} \
-        "${shared[@]}" "${@:3}" --overwrite_output_dir
-}
-evaluate submission test --predict
+score classification "$RESULTS_DIR/submission" --type_path test --predict
 if [[ $NAME == mnli ]]; then
-    evaluate mismatched val --mismatched
-    evaluate submission_mismatched test --mismatched --predict
+    score classification "$RESULTS_DIR/mismatched" --type_path val --mismatched
+    score classification "$RESULTS_DIR/submission_mismatched" --type_path test --mismatched --predict
 fi

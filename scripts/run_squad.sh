@@ -13,6 +13,6 @@ source "$(dirname "$0")/arguments.sh"
 source "$root/scripts/task.sh"
 
 read_arguments DATA_DIR= "${task_values[@]}" SPLIT=val -- "$@"
-[[ $DATA_DIR ]] || fail "0 positional values; give at least DATA_DIR, or \$(source scripts/params/squad_params.sh && PRESET)"
+[[ $DATA_DIR ]] || fail_preset squad_params.sh DATA_DIR
 [[ $SPLIT == val || $SPLIT == test ]] || fail "SPLIT is '$SPLIT'; allowed: val, test"
 train_and_score question_answering "$SPLIT"

@@ -12,5 +12,5 @@ source "$(dirname "$0")/arguments.sh"
 source "$root/scripts/task.sh"
 
 read_arguments DATA_DIR= "${task_values[@]}" -- "$@"
-[[ $DATA_DIR ]] || fail "0 positional values; give at least DATA_DIR"
+[[ $DATA_DIR ]] || fail_preset tagging_params.sh DATA_DIR
 train_and_score tagging test

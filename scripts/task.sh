@@ -6,29 +6,41 @@
 task_values=(CONFIG_PATH=configs/config.json NUM_GPU=1 LR=1e-5 BS=32 ACCUM=1 PREC=bf16 TRAIN_STEPS=5000 WARMUP_STEPS=300
     MAX_SOURCE_LEN=512 EVAL_BS=64)
 
-# Train a task on DATA_DIR and score splits of it; what both commands get is in the array `shared`, and what the scoring
-# alone gets in `scoring`.
-train_and_score() { # task, splits
-    local name i words evaluation=()
+# Options of both commands, without a value and with one.
+both_flags=" __version_2_with_negative "
+both=" __task_name __text_field __pair_field __label_field __words_field __tags_field __source_field __target_field \
+ __doc_stride __max_query_length __null_score_diff_threshold __n_best_size __max_answer_length "
+
+fail_preset() { # the file of presets, what else may be given
+    local presets
+    presets=$(sed -n 's/^\(_preset \)\{0,1\}\([a-z][a-z0-9_]*\)\(()\| \).*/\2/p' "$root/scripts/params/$1" | tr '\n' ' ')
+    fail "0 positional values; give at least $2, or \$(source scripts/params/$1 && PRESET) where PRESET is one of $presets"
+}
+
+# Train a task on DATA_DIR and score a split of it, unless SCORE is 0. What both commands get is in the array `shared`, and
+# what one of them gets in `training` and `scoring`.
+train_and_score() { # task, split
+    local name i words place=${DATA_DIR%/}
     read_precision PREC fp16 bf16 tf32 fp32
     export RESULTS_DIR=${RESULTS_DIR:-results/$1_$(date +%y%m%d_%H%M%S)}
-    # Options of both commands, among those behind the values.
     for ((i = 0; i < ${#options[@]}; i++)); do
         name=${options[i]%%=*}
         name=${name//-/_}
         case $name in
-        __data_dir | __output_dir | __task | __gpus) fail "${options[i]}; give it by its place, and the output directory as RESULTS_DIR" ;;
-        __version_2_with_negative) evaluation+=(--version_2_with_negative) ;;
-        __*_field | __doc_stride | __max_query_length | __null_score_diff_threshold | __n_best_size | __max_answer_length | \
-            __eval_max_gen_length | __n_test)
-            [[ $name != __n_test ]] || name=__n_obs
-            if [[ ${options[i]} == *=* ]]; then
-                evaluation+=("--${name#__}=${options[i]#*=}")
-            else
-                evaluation+=("--${name#__}" "${options[i + 1]:-}")
-            fi
+        __data_dir | __config_path | __output_dir | __task | __gpus | __*fp16 | __*bf16 | __*tf32 | __max_source_length | __max_target_length)
+            fail "${options[i]}; it is set by a positional value, or the output directory by RESULTS_DIR"
             ;;
         esac
+        if [[ $both_flags == *" $name "* ]]; then
+            scoring+=("--${name#__}")
+        elif [[ $both == *" $name "* || $name == "__n_$2" ]]; then
+            [[ $name != "__n_$2" ]] || name=__n_obs
+            if [[ ${options[i]} == *=* ]]; then
+                scoring+=("--${name#__}=${options[i]#*=}")
+            else
+                scoring+=("--${name#__}" "${options[i + 1]:-}")
+            fi
+        fi
     done
     read -ra words <<<"${LAUNCH:-python}"
     words+=("$root/finetune.py" --do_train --task "$1" --data_dir "$DATA_DIR" --config_path "$CONFIG_PATH"
@@ -36,20 +48,24 @@ train_and_score() { # task, splits
         --learning_rate "$LR" --lr_scheduler polynomial --warmup_steps "$WARMUP_STEPS" --max_steps "$TRAIN_STEPS"
         --train_batch_size "$BS" --gradient_accumulation_steps "$ACCUM" --sortish_sampler
         --max_source_length "$MAX_SOURCE_LEN" --weight_decay 0.01 --dropout 0.1 --attention_dropout 0.1
-        --eval_batch_size "$EVAL_BS" ${shared[@]+"${shared[@]}"})
-    check_config "${words[*]}"
+        --eval_batch_size "$EVAL_BS" ${shared[@]+"${shared[@]}"} ${training[@]+"${training[@]}"})
+    name="$both$both_flags"
+    check_config "${words[*]} --fp16 --bf16 --tf32 --n_$2 ${name//__/--}"
     find_python
-    case ${DATA_DIR%/} in
-    data/sample/* | "$root"/data/sample/*) make_sample_tasks "${DATA_DIR%/*}" ;;
+    [[ ${SCORE:-1} == 0 ]] || read_scoring_device
+    case $place in
+    data/sample/* | "$root"/data/sample/*) make_sample_tasks "${place%/*}" ;;
     esac
     echo "training on $DATA_DIR; results go to $RESULTS_DIR"
     run "${words[@]}" ${options[@]+"${options[@]}"}
-    for name in $2; do
-        run python "$root/run_eval.py" "$RESULTS_DIR/export" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR" --task "$1" \
-            --type_path "$name" --max_source_length "$MAX_SOURCE_LEN" --bs "$EVAL_BS" ${precision[@]+"${precision[@]}"} \
-            ${shared[@]+"${shared[@]}"} ${scoring[@]+"${scoring[@]}"} ${evaluation[@]+"${evaluation[@]}"} \
-            --overwrite_output_dir
-    done
+    [[ ${SCORE:-1} != 0 ]] || exit 0
+    score "$1" "$RESULTS_DIR" --type_path "$2" ${scoring[@]+"${scoring[@]}"}
+}
+
+score() { # task, folder for the scores, options
+    run "${launch[@]}" "$root/run_eval.py" "$RESULTS_DIR/export" "$CONFIG_PATH" "$DATA_DIR" "$2" --task "$1" \
+        --device "$device" --max_source_length "$MAX_SOURCE_LEN" --bs "$EVAL_BS" ${precision[@]+"${precision[@]}"} \
+        ${shared[@]+"${shared[@]}"} "${@:3}" --overwrite_output_dir
 }
 
 # Write topics, tags and questions of the synthetic corpus, unless they are there.

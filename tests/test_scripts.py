@@ -773,7 +773,7 @@ HEADED = [
     "run_pretraining.sh", "run_pretraining_phase1.sh", "run_pretraining_phase2.sh", "run_pretraining_benchmark.sh",
     "pretrain_small.sh", "get_data.sh", "get_pretraining_data.sh", "serve.sh", "quickstart.sh", "run_tests.sh",
     "docker/build.sh", "docker/launch.sh", "slurm/run_summarization.sbatch", "slurm/run_pretraining.sbatch",
-    "setup_env.sh",
+    "setup_env.sh", "run_glue.sh", "run_squad.sh", "run_tagging.sh", "run_translation.sh",
 ]  # fmt: skip
 
 
@@ -789,7 +789,8 @@ def test_help_prints_the_scripts_arguments_and_runs_nothing(script: str, recorde
 
 def test_every_script_that_is_run_has_help() -> None:
     scripts = {str(path.relative_to(ROOT / "scripts")) for path in (ROOT / "scripts").rglob("*.s*")}
-    sourced = {"arguments.sh", "slurm/job.sh", *(f"params/{name}_params.sh" for name in (*SETS, "pretrain"))}
+    params = (f"params/{name}_params.sh" for name in (*SETS, "pretrain", "glue", "squad", "tagging"))
+    sourced = {"arguments.sh", "task.sh", "slurm/job.sh", *params}
     assert scripts - sourced == {*HEADED}
 
 
@@ -1004,3 +1005,48 @@ def test_the_quickstart_does_what_is_not_done(tmp_path: Path) -> None:
     assert done() == (False, True)
     os.utime(results / "test_scores.json", (0, 0))
     assert done() == (False, False)
+
+
+TASK_SCRIPTS = {"glue": "classification", "tagging": "tagging", "squad": "question_answering"}
+
+
+@pytest.mark.parametrize("data", TASK_SCRIPTS)
+def test_presets_of_tasks_are_options_of_both_programs(data: str, recorded: Recorder) -> None:
+    for preset in presets(data):
+        started = recorded.succeed(
+            f"bash scripts/run_{data}.sh $(source scripts/params/{data}_params.sh && {preset}) --seed 7", RESULTS_DIR="out"
+        )
+        [train] = [call for call in started if any("finetune.py" in word for word in call)]
+        scored = [call for call in started if any("run_eval.py" in word for word in call)]
+        trained = train_settings(train)
+        assert (trained["task"], trained["seed"], trained["output_dir"]) == (TASK_SCRIPTS[data], 7, "out")
+        assert len(scored) == {"glue": 4 if preset == "mnli" else 2, "squad": 1, "tagging": 1}[data] - (
+            data == "glue" and preset == "cpu_smoke"
+        )
+        for call in scored:
+            settings = eval_settings(call)
+            same = trained.keys() & settings.keys() - {"seed", "tokenizer"}
+            assert {name: settings[name] for name in same} == {
+                **{name: trained[name] for name in same},
+                **({"mismatched": settings["mismatched"]} if data == "glue" else {}),
+            }
+            assert settings["device"] == ("cpu" if preset == "cpu_smoke" else "cuda")
+
+
+def test_translation_is_scored_with_its_beams(recorded: Recorder) -> None:
+    values = "data/x '' 0 1e-4 8 1 fp32 100 10 128 32 64 4"
+    train, score = recorded.succeed(f"bash scripts/run_translation.sh {values} --n_test=5 --n_val 9", RESULTS_DIR="out")
+    trained, scored = train_settings(train), eval_settings(score)
+    assert (trained["config_path"], trained["max_target_length"], trained["n_val"]) == ("configs/config_translation.json", 64, 9)
+    assert (scored["eval_beams"], scored["eval_max_gen_length"], scored["n_obs"], scored["task"]) == (4, 64, 5, "translation")
+    assert len(recorded.succeed(f"bash scripts/run_translation.sh {values}", SCORE=0)) == 1
+
+
+@pytest.mark.parametrize("script", ["glue", "tagging", "squad"])
+def test_a_mistyped_preset_of_a_task_lists_them(script: str, recorded: Recorder) -> None:
+    done, started = recorded(f"bash scripts/run_{script}.sh $(source scripts/params/{script}_params.sh && typo)")
+    assert (done.returncode, started) == (2, [])
+    assert all(f" {preset}" in done.stderr for preset in presets(script))
+    done, started = recorded(f"bash scripts/run_{script}.sh data/x --max_source_length 5")
+    assert (done.returncode, started) == (2, [])
+    assert "--max_source_length; it is set by a positional value" in done.stderr

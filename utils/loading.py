@@ -29,6 +29,7 @@ SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 DEFAULT_CONFIG = "configs/config.json"
 DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
+OF_HEADS = {"problem_type", "token_states"}  # what configs of models with a head say of it, besides its labels
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 LORA_DEFAULT = ("q_proj", "v_proj")  # Hu et al. (2021), section 7.1
 # What a training checkpoint holds; a file that lacks one of these is something else.
@@ -213,9 +214,18 @@ def initial_model(
         if stored is not None:
             config.vocab_size = stored.vocab_size
             config.validate()
+        if stored is not None and not options.new_head:
+            if labels is not None and not stored.has_unnamed_labels and sorted(stored.labels) != sorted(labels):
+                if model_class.output_weight is not None and len(stored.labels) == len(labels):
+                    raise InputError(
+                        f"--model_name_or_path {name}: its head is for {', '.join(stored.labels)}, and the data have "
+                        f"{', '.join(labels)}; --new_head begins another"
+                    )
+            config.extra |= {name: stored.extra[name] for name in OF_HEADS & stored.extra.keys() - config.extra.keys()}
+            if labels is None or sorted(stored.labels) == sorted(labels):
+                labels = stored.labels
         if labels is not None:
-            same = stored is not None and sorted(stored.labels) == sorted(labels)
-            config.labels = stored.labels if same and not options.new_head else labels
+            config.labels = labels
         if options.new_vocabulary:
             tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
         else:
@@ -386,7 +396,8 @@ def source_vocabulary(path_or_name: str | os.PathLike[str]) -> BartTokenizer:
         if not isinstance(text, str):
             raise InputError(f"{path}: no vocabulary of the sources in it")
         return BartTokenizer.from_json(text, source=str(path))
-    folder = resolve(path_or_name, [f"{SOURCE_TOKENIZER}/*", "*.json", "*.txt"])
+    files = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
+    folder = resolve(path_or_name, [*(f"{SOURCE_TOKENIZER}/{name}" for name in files), *files])
     own = folder / SOURCE_TOKENIZER
     return BartTokenizer.from_pretrained(own if own.is_dir() else folder)
 
@@ -443,7 +454,9 @@ def _prepare(model: PretrainedBart, options: ModelOptions) -> None:
             lora_dropout=options.lora_dropout or 0.0,
             target_modules=list(options.lora_targets or LORA_DEFAULT),
         )
-        inject_adapter_in_model(adapters, network.decoder if options.freeze_encoder else network)
+        stacks = (network.encoder, network.decoder)
+        trained = [stack for stack in stacks if next(stack.layers.parameters()).requires_grad]
+        inject_adapter_in_model(adapters, trained[0] if len(trained) == 1 else network)
     model.set_activation_checkpointing(options.activation_checkpointing)
 
 

@@ -181,6 +181,21 @@ class Rounds:
         self.parts = {index: (len(ids), len(own)) for index, ids, own in zip(pending, encoded, windows, strict=True)}
 
 
+def device_of(gpus: int | None) -> str:
+    """What --gpus means."""
+    return "cuda" if (torch.cuda.is_available() if gpus is None else gpus) else "cpu"
+
+
+def check_device(gpus: int | None, precision: str) -> None:
+    """Raise InputError where there is no such GPU, or the device of --gpus does not take the precision."""
+    check_gpus(gpus or 0)
+    if precision not in RUNS_ON[device_of(gpus)]:
+        raise InputError(
+            f"--precision is {precision} and this would run on {device_of(gpus)}; allowed there: "
+            + ", ".join(RUNS_ON[device_of(gpus)])
+        )
+
+
 @dataclass(frozen=True)
 class SummarizerArguments:
     """The options that this command and the service share: the model, and what it does with long documents."""
@@ -214,17 +229,11 @@ class SummarizerArguments:
     )
 
     def __post_init__(self) -> None:
-        check_gpus(self.gpus or 0)
-        if self.precision not in RUNS_ON[self.device]:
-            raise InputError(
-                f"--precision is {self.precision} and this would run on {self.device}; allowed there: "
-                + ", ".join(RUNS_ON[self.device])
-            )
+        check_device(self.gpus, self.precision)
 
     @property
     def device(self) -> str:
-        gpus = torch.cuda.is_available() if self.gpus is None else self.gpus
-        return "cuda" if gpus else "cpu"
+        return device_of(self.gpus)
 
     def load(self) -> tuple[BartForConditionalGeneration, BartTokenizer]:
         """Load the model, in its copy for inference, and its vocabulary."""
@@ -267,7 +276,7 @@ def read_documents(lines: bool, file: str | None = None) -> list[str]:
             "shorter lines, or a file (< FILE)"
         )
     if not data.strip():
-        raise InputError(f"{name}: blank; a text to summarise is expected")
+        raise InputError(f"{name}: blank; a text is expected")
     documents = list(decoded_lines(io.BytesIO(data), name, blank=not lines))
     return documents if lines else ["\n".join(documents)]
 

@@ -108,6 +108,11 @@ class BartConfig:
         self.extra["label2id"] = {name: number for number, name in enumerate(names)}
 
     @property
+    def has_unnamed_labels(self) -> bool:
+        """Whether the labels have but numbers, as transformers writes them."""
+        return self.labels == [f"LABEL_{number}" for number in range(len(self.labels))]
+
+    @property
     def source_encoder_layers(self) -> int:
         """Layers of an encoder that reads sources of another vocabulary in place of the encoder's token embeddings."""
         return self.extra.get("source_encoder_layers") or 0

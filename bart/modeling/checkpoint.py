@@ -166,10 +166,9 @@ def _fit_labels(config: BartConfig, count: int, path: Path, is_given: bool) -> N
     Raises:
         InputError: a config that was given names others.
     """
-    unnamed = [f"LABEL_{number}" for number in range(len(config.labels))]
     if len(config.labels) == count:
         return
-    if is_given and config.labels != unnamed:
+    if is_given and not config.has_unnamed_labels:
         raise InputError(
             f"{path}: its head has {count} labels, and {len(config.labels)} are asked for "
             f"({_shorten(config.labels)}); a new head would begin with random weights"
@@ -251,6 +250,8 @@ def _canonical_names(
         raise InputError(f"{path}: {found} in it; its names are {_shorten(state)}")
     prefix = re.sub(r"(^|(?<=\.))model\.$", "", stems[0])
 
+    if len(found := {match[0] for name in state if (match := _FAIRSEQ_HEAD.search(name.removeprefix(prefix)))}) > 1:
+        raise InputError(f"{path}: {len(found)} heads in it: {_shorten(sorted(found))}; allowed: one")
     others: list[str] = []
     renamed: dict[str, Tensor] = {}
     for stored, tensor in state.items():

@@ -9,6 +9,7 @@ Shapes: B batch, S text length, D model width, N labels.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -220,6 +221,7 @@ class BartForQuestionAnswering(_HeadedBart):
     output_weight: ClassVar[str | None] = "qa_outputs.weight"
 
     def __init__(self, config: BartConfig) -> None:
+        config = copy.deepcopy(config)
         config.labels = ["start", "end"]
         super().__init__(config)
         self.qa_outputs = nn.Linear(config.d_model, 2)

@@ -1,11 +1,12 @@
-# Presets for GLUE, to be sourced: learning rates, batches and steps of fairseq's README. A function prints the arguments of
+# Presets for GLUE, to be sourced: learning rates, batches and steps of fairseq's README, which has betas of 0.9 and 0.98 where
+# ours are 0.9 and 0.999. A function prints the arguments of
 # run_glue.sh:
 #
 #   bash scripts/run_glue.sh $(source scripts/params/glue_params.sh && mnli)
 # shellcheck shell=bash
 
 _preset() { # name, then the columns below
-    eval "$1() { echo $1 configs/config.json 1 $2 32 $3 bf16 $4 $5 512 64 --adam_epsilon 1e-8; }"
+    eval "$1() { echo $1 configs/config.json 1 $2 32 $3 bf16 $4 $5 512 64; }"
 }
 
 #       name  LR  ACCUM TRAIN_STEPS WARMUP_STEPS

@@ -302,7 +302,7 @@ def test_a_summary_is_one_line(export: Path, run: Any, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("data", "argv", "message"),
     [
-        (b" \n", [], "standard input: blank; a text to summarise is expected"),
+        (b" \n", [], "standard input: blank; a text is expected"),
         (b"a\n\nb\n", ["--lines"], "standard input, line 2: blank line; every line must hold an example"),
         (b"a\n\xff\n", [], "standard input, line 2: not UTF-8 (byte 0xff)"),
         (b"a", ["./absent.txt"], "./absent.txt: cannot be read (No such file or directory)"),

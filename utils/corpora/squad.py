@@ -68,11 +68,14 @@ def _squad_file(path: Path, split: str) -> Path | None:
         files = [path] if path.suffix == ".json" else []
     else:
         files = [file for name in SPLIT_NAMES[split] for file in sorted(path.glob(f"{name}*.json"))]
+    found = []
     for file in files:
         with file.open(encoding="utf-8") as opened:
             if '"data"' in opened.read(1 << 12):
-                return file
-    return None
+                found.append(file)
+    if len(found) > 1:
+        raise InputError(f"{path}: {' and '.join(file.name for file in found)} are both {split}; allowed: one of them")
+    return found[0] if found else None
 
 
 def _squad_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -55,7 +55,11 @@ def card_of(folder: Path, export: Path) -> ModelCard:
     shards = Path(data_dir) / "manifest.json"
     run.scores = {s: v for s, v in run.scores.items() if (folder / f"{s}_scores.json").stat().st_mtime_ns >= exported}
     pipeline = PIPELINES.get(task, "text2text-generation")
-    metadata = ModelCardData(license="unknown", library_name="transformers", pipeline_tag=pipeline, tags=["bart"])
+    config = json.loads(config_file.read_bytes())
+    generates = "ForConditionalGeneration" in config["architectures"][0] and not config.get("source_encoder_layers")
+    is_known = generates or task in ("classification", "question_answering")  # to transformers
+    library = "transformers" if is_known else None
+    metadata = ModelCardData(license="unknown", library_name=library, pipeline_tag=pipeline, tags=["bart"])
     metadata.base_model, metadata.datasets = base_id, data_id
     if run.scores:
         metadata.model_name = run.name
@@ -71,9 +75,9 @@ def card_of(folder: Path, export: Path) -> ModelCard:
     return ModelCard.from_template(
         metadata,
         str(Path(__file__).with_suffix(".md")),
-        **{"ours": OURS, "run": run, "task": task, "base": base, "data": data, "score_table": score_table},
-        config=(config := json.loads(config_file.read_bytes())),
-        generates="ForConditionalGeneration" in config["architectures"][0] and not config.get("source_encoder_layers"),
+        **{"ours": OURS, "run": run, "task": task, "named": arguments["task"], "base": base, "data": data, "score_table": score_table},
+        config=config,
+        generates=generates,
         shards=json.loads(shards.read_bytes()) if task == "denoising" and shards.exists() else None,
         length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in OPTIONS if arguments.get(name) not in (None, False)},

@@ -139,7 +139,7 @@ def score_split(
         report = speed_report([part for _, part in shares], batching, model.device, len(earlier))
         remove(Path(save_dir), *scored(*(others.keys() - {split})))
         write_results(Path(save_dir), split, rows, said, scores, report)
-        for name, text in task.files(raw, predictions).items():
+        for name, text in task.files(raw, predictions, split).items():
             write_whole(Path(save_dir) / name, text)
         journal.remove()
     return scores, report

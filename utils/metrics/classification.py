@@ -47,6 +47,8 @@ def of_label_sets(counts: Tensor, examples: float, exact: float) -> dict[str, fl
 
 
 def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, float]:
-    """Pearson's and Spearman's correlation in percent."""
+    """Pearson's and Spearman's correlation in percent; 0 where all numbers of one kind are equal."""
     numbers = torch.tensor(predicted, dtype=torch.float64), torch.tensor(right, dtype=torch.float64)
+    if min(len(one.unique()) for one in numbers) < 2:
+        return {"pearson": 0.0, "spearman": 0.0}
     return {"pearson": 100 * float(pearson_corrcoef(*numbers)), "spearman": 100 * float(spearman_corrcoef(*numbers))}

@@ -1,4 +1,7 @@
-"""Exact match and F1 of answers, as the official script of SQuAD 2.0 counts them, which on SQuAD 1.1 is as that of 1.1."""
+"""Exact match and F1 of answers, as the official script of SQuAD 2.0 counts them.
+
+On SQuAD 1.1 that of 1.1 says the same, unless a text has nothing but articles and punctuation.
+"""
 
 from __future__ import annotations
 

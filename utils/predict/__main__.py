@@ -14,7 +14,7 @@ from utils.cli import early_option, option, parse_dataclass, run_main
 from utils.files import check_output, write_whole
 from utils.machine import PRECISIONS
 from utils.predict.predictor import Predictor
-from utils.summarize import MODEL, read_documents
+from utils.summarize import MODEL, check_device, device_of, read_documents
 from utils.tasks import TASKS, find_task
 
 
@@ -27,18 +27,23 @@ class PredictArguments:
         None,
         positional=True,
         section="texts",
-        help="UTF-8, a line for each input: a text, or a JSON object with text and pair, with words, or with question and "
-        "context; by default standard input",
+        help="UTF-8, a line for each input, which are counted from 0: a text, or a JSON object with text and pair, with words, "
+        "or with question and context; by default standard input",
     )
     task: str = option(TASKS[0], section=MODEL, help=f"{', '.join(TASKS)}, or the path of a Python file with a task")
     config_path: str | None = option(None, help="JSON with the architecture, for a checkpoint that has none of its own")
     tokenizer: str | None = option(None, help="vocabulary; by default the one in the folder of the weights")
     precision: str = option("fp32", choices=PRECISIONS, help="tf32 and fp16 need a GPU, int8 runs on the CPU")
-    device: str = option("cpu", choices=("cpu", "cuda"), help="where to predict")
-    bs: int = option(8, least=1, help="inputs that are predicted at once")
+    gpus: int | None = option(
+        None, least=0, most=1, help="0 runs on the CPU; by default 1 if there is one"
+    )
+    batch_size: int = option(8, least=1, help="inputs that are predicted at once")
     json: bool = option(False, section="output", help="print a JSON object for each line, with scores and more")
     output: str | None = option(None, help="file for the predictions, one a line; by default standard output")
     task_options: Any
+
+    def __post_init__(self) -> None:
+        check_device(self.gpus, self.precision)
 
 
 def inputs_of(lines: Sequence[str]) -> list[Any]:
@@ -48,11 +53,11 @@ def inputs_of(lines: Sequence[str]) -> list[Any]:
         InputError: a line begins like an object and is none.
     """
     inputs: list[Any] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines):
         try:
             inputs.append(json.loads(line) if line.lstrip().startswith("{") else line)
         except ValueError as error:
-            raise InputError(f"line {number}: not JSON ({error}); a text must not begin with {{") from None
+            raise InputError(f"input {number}: not JSON ({error}); a text must not begin with {{") from None
     return inputs
 
 
@@ -73,8 +78,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         config_path=args.config_path,
         tokenizer=args.tokenizer,
         precision=args.precision,
-        device=args.device,
-        batch_size=args.bs,
+        device=device_of(args.gpus),
+        batch_size=args.batch_size,
     )
     rows = predictor(inputs)
     name = predictor.task.prediction_name

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from utils.data.options import DataOptions
+from utils.memory import FittingSize
 from utils.progress import Clock
 from utils.tasks import find_task
+from utils.tasks.task import Prediction
+
+
+class Unwanted(Exception):
+    """Nobody waits for a prediction any more."""
 
 
 class Predictor:
@@ -35,6 +41,7 @@ class Predictor:
         precision: str = "fp32",
         device: str = "cpu",
         batch_size: int = 8,
+        batch_size_option: str = "--batch_size",
         **changes: Any,
     ) -> None:
         kind = find_task(task)
@@ -42,19 +49,32 @@ class Predictor:
         self.task = kind(replace(options, **options.only_predict, **changes), DataOptions(data_dir=""))
         loaded = self.task.trained_model(model, config_path, tokenizer)
         self.model = self.task.for_inference(loaded.to(device), precision)
-        self.batch_size = batch_size
+        self.fitting = FittingSize(batch_size, batch_size_option)
 
-    def __call__(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+    def __call__(self, inputs: Sequence[Any], wanted: Callable[[], bool] = lambda: True) -> list[dict[str, Any]]:
         """A row for each input: its prediction by the task's `prediction_name`, and more.
 
         Args:
             inputs: texts, or objects with what the task reads: text and pair; text or words; question and context.
+            wanted: whether anybody still waits; asked after each batch.
 
         Raises:
             InputError: an input is nothing of that kind.
+            Unwanted: nobody waits any more.
         """
         task, raw = self.task, self.task.given(inputs)
         examples = task.encode(raw, "test")
+        predicted: dict[int, Prediction] = {}
+
+        def work(left: list[int], size: int) -> Iterator[int]:
+            if not wanted():
+                raise Unwanted
+            for number, prediction in task.predict(self.model, examples, left, size, Clock()):
+                predicted[number] = prediction
+                yield number
+                if not wanted():
+                    raise Unwanted
+
         by_length = sorted(range(len(examples)), key=lambda number: -int(examples.lengths[number, 0]))
-        predicted = dict(task.predict(self.model, examples, by_length, self.batch_size, Clock()))
+        self.fitting.run(by_length, work)
         return [task.row(raw, examples, number, predicted[number]) for number in range(len(examples))]

@@ -71,11 +71,15 @@ class TrainingArguments(ABC):
         Raises:
             InputError: options that it cannot obey, or that name files which are not there.
         """
-        figures, metric = self.task_class.figures, self.run.val_metric
-        if metric not in (None, "loss", *figures):
-            allowed = ", ".join(["loss", *figures])
-            raise InputError(f"--val_metric is {metric!r}; allowed for --task {self.task}: {allowed}")
-        return self.new_task()
+        task = self.new_task()
+        self.check_metric(task)
+        return task
+
+    def check_metric(self, task: Task[Any]) -> None:
+        """Raise InputError where --val_metric is no figure of the task, which may know them only when it has read data."""
+        if self.run.val_metric not in (None, "loss", *task.figures):
+            allowed = ", ".join(["loss", *task.figures])
+            raise InputError(f"--val_metric is {self.run.val_metric!r}; allowed for --task {self.task}: {allowed}")
 
     def _new_output_dir(self) -> str:
         """A folder for this run alone. Processes that Lightning starts inherit the stamp of the first one."""

@@ -278,11 +278,12 @@ def create_app(service: Endpoint) -> FastAPI:
         service.path,
         dependencies=guards,
         description=inspect.cleandoc(service.doc),
+        response_model=service.answer_model,
         response_model_exclude_none=True,
         responses={"default": {"model": Failure, "description": "No answer; the error says why."}},
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
     )
-    async def answer(request: Request) -> service.answer_model:
+    async def answer(request: Request) -> Any:
         return await service.answer(request)
 
     @app.get("/healthz")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from utils.predict.predictor import Predictor
+from utils.predict.predictor import Predictor, Unwanted
 from utils.serving.arguments import HEAD_PATHS, ServeArguments
 from utils.serving.endpoint import Endpoint
 from utils.serving.engine import Busy
@@ -56,6 +57,14 @@ class Predictions(BaseModel):
     seconds: float
 
 
+@dataclass(eq=False)
+class _Work:
+    """The inputs of a request, and whether its client still waits."""
+
+    inputs: list[dict[str, Any]]
+    wanted: bool = True
+
+
 class PredictionService(Endpoint):
     """Answers requests with the predictions of a model with a head."""
 
@@ -83,7 +92,9 @@ class PredictionService(Endpoint):
 
         task = self.predictor.task
         super().__init__(args, PredictionRequest, task.positions, self.predictor.model.config.vocab_size)
-        self.waiting = self.at_work = 0
+        self.queue: set[_Work] = set()
+        self.at_work = 0  # inputs
+        self.stopped = False
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="predicting")
 
     @property
@@ -92,9 +103,10 @@ class PredictionService(Endpoint):
 
     @property
     def health(self) -> tuple[bool, int, int]:
-        return True, self.waiting, self.at_work
+        return True, sum(len(work.inputs) for work in tuple(self.queue)), self.at_work
 
     async def stop(self) -> None:
+        self.stopped = True
         self.thread.shutdown(wait=False, cancel_futures=True)
 
     def page(self) -> str:
@@ -102,20 +114,27 @@ class PredictionService(Endpoint):
 
     async def fields(self, wanted: BaseModel) -> dict[str, Any]:
         inputs = [one.model_dump(exclude_none=True) for one in wanted.inputs]
-        if self.waiting + len(inputs) > self.args.max_queue:
+        _, waiting, _ = self.health
+        if waiting + len(inputs) > self.args.max_queue:
             raise Busy(
-                f"{self.waiting} inputs wait and this request has {len(inputs)}; allowed: {self.args.max_queue}; try again"
+                f"{waiting} inputs wait and this request has {len(inputs)}; allowed: {self.args.max_queue}; try again"
             )
-        self.waiting += len(inputs)
+        work = _Work(inputs)
+        self.queue.add(work)
         try:
-            rows = await asyncio.get_running_loop().run_in_executor(self.thread, self._predict, inputs)
+            rows = await asyncio.get_running_loop().run_in_executor(self.thread, self._predict, work)
+        except Unwanted:
+            raise Busy("the service is shutting down") from None
         finally:
-            self.waiting -= len(inputs)
+            work.wanted = False
+            self.queue.discard(work)
         return {"predictions": [{name: row[name] for name in row if name not in _LEFT_OUT} for row in rows]}
 
-    def _predict(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        self.at_work = len(inputs)
+    def _predict(self, work: _Work) -> list[dict[str, Any]]:
+        """Predict in the thread, while somebody waits for it."""
+        self.queue.discard(work)
+        self.at_work = len(work.inputs)
         try:
-            return self.predictor(inputs)
+            return self.predictor(work.inputs, lambda: work.wanted and not self.stopped)
         finally:
             self.at_work = 0

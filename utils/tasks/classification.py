@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from utils.cli import option
 from utils.corpora.columns import Record, column_of, read_records
 from utils.data.batches import Inputs
 from utils.data.options import DataOptions
+from utils.data.places import is_streamed
 from utils.metrics.classification import of_classes, of_label_sets, of_numbers
 from utils.tasks.comprehension import (
     Comprehension,
@@ -37,6 +39,12 @@ from utils.tasks.task import Prediction, text_of
 TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "question")
 PAIRS = ("sentence2", "hypothesis", "question2", "text2")
 LABELS = ("label", "labels", "class")
+# Of validation.
+FIGURES = {
+    SINGLE_LABEL: ("accuracy", "f1", "matthews"),
+    MULTI_LABEL: ("f1", "macro_f1", "accuracy"),
+    REGRESSION: ("pearson",),
+}
 TASK_NAME_HELP = f"a task of GLUE ({', '.join(GLUE)}): its columns, labels and, without --data_dir, its set on the Hub"
 
 
@@ -47,7 +55,9 @@ class _ColumnOptions:
     task_name: str | None = option(None, section="texts", choices=tuple(GLUE), help=TASK_NAME_HELP)
     text_field: str | None = option(None, help=f"column of the texts; by default {', '.join(TEXTS)}")
     pair_field: str | None = option(
-        None, help=f"column of the second texts of pairs; by default {', '.join(PAIRS)}, where there is one"
+        None,
+        help=f"column of the second texts of pairs; by default {', '.join(PAIRS)}, where there is one and --text_field is not "
+        "given",
     )
     label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
     mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
@@ -99,8 +109,6 @@ class Classification(Comprehension):
     Options = ClassificationOptions
     EvalOptions = ClassificationEvalOptions
     model_class: ClassVar[type[PretrainedBart]] = BartForSequenceClassification
-    figures: Mapping[str, str] = {"accuracy": "max", "f1": "max", "matthews": "max"}
-
     def __init__(self, options: ClassificationOptions | ClassificationEvalOptions, data: DataOptions) -> None:
         self.problem: str | None = getattr(options, "problem_type", None)
         self.glue = GLUE.get(options.task_name)
@@ -109,13 +117,12 @@ class Classification(Comprehension):
                 data = dataclasses.replace(data, data_dir=f"{HUB_SET}:{options.task_name}")
             self.problem = SINGLE_LABEL if self.glue.labels else REGRESSION
         super().__init__(options, data)
-        self._name_figures()
 
-    def _name_figures(self) -> None:
-        if self.problem == REGRESSION:
-            self.figures = {"pearson": "max"}
-        elif self.problem == MULTI_LABEL:
-            self.figures = {"f1": "max", "macro_f1": "max", "accuracy": "max"}
+    @property
+    def figures(self) -> Mapping[str, str]:
+        """Those of the kind of problem; of all kinds until it is known."""
+        kinds = FIGURES.values() if self.problem is None else [FIGURES[self.problem]]
+        return {name: "max" for names in kinds for name in names}
 
     def default_metric(self) -> str:
         return super().default_metric() if self.glue is None else self.glue.metric
@@ -125,7 +132,7 @@ class Classification(Comprehension):
     def read(self, split: str, for_scoring: bool = False) -> Labelled:
         data, options = self.data, self.options
         place = split
-        if options.task_name == "mnli" and split != "train":
+        if options.task_name == "mnli" and split != "train" and is_streamed(data.data_dir):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
         records = read_records(data.data_dir, place, data.limit(split))
@@ -139,13 +146,17 @@ class Classification(Comprehension):
         read = Labelled(
             [record.name for record in records],
             [_text(record, text) for record in records],
-            None if pair is None else [_text(record, pair) for record in records],
+            None if pair is None else [_text(record, pair, self.glue is not None) for record in records],
             None,
         )
-        if not options.labelled:
+        # Nobody but gluebenchmark.com knows the labels of its test sets.
+        if not options.labelled or (self.glue is not None and split == "test" and is_streamed(data.data_dir)):
             return read
         label = column_of("label_field", options.label_field, LABELS, columns, data.data_dir)
         labels = [record.values.get(label) for record in records]
+        if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
+            names = dict(zip(map(str, count()), self.glue.labels, strict=False))
+            labels = [names.get(str(label), label) for label in labels]
         if split == "train":
             self._learn(labels)
         return dataclasses.replace(read, labels=labels)
@@ -163,7 +174,6 @@ class Classification(Comprehension):
         if self.problem is None:
             kinds = {type(label) for label in labels}
             self.problem = MULTI_LABEL if list in kinds else REGRESSION if float in kinds else SINGLE_LABEL
-            self._name_figures()
         if self.problem == REGRESSION:
             self.labels = ["score"]
         elif self.glue is not None:
@@ -187,7 +197,6 @@ class Classification(Comprehension):
         if self.problem is None:
             stored = getattr(model.config, "problem_type", None)
             self.problem = stored or (SINGLE_LABEL if len(self.labels) > 1 else REGRESSION)
-            self._name_figures()
         return model
 
     def encode(self, raw: Labelled, split: str) -> HeadExamples:
@@ -329,7 +338,7 @@ class Classification(Comprehension):
         row["prediction"] = ", ".join(chosen) if isinstance(chosen, list) else str(chosen)
         return {**row, **prediction.values, "source_tokens": int(examples.lengths[number, 0])}
 
-    def files(self, raw: Labelled, predictions: Sequence[Prediction]) -> dict[str, str]:
+    def files(self, raw: Labelled, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
         if self.glue is None or raw.labels is not None:
             return {}
         said = [str(self.chosen(prediction)) for prediction in predictions]
@@ -339,9 +348,10 @@ class Classification(Comprehension):
         return {**super().settings(model), "problem_type": self.problem, "mismatched": self.options.mismatched}
 
 
-def _text(record: Record, column: str) -> str:
+def _text(record: Record, column: str, may_be_blank: bool = False) -> str:
+    """A text of a row; two second texts of QQP are blank."""
     value = record.values.get(column)
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not (value.strip() or may_be_blank):
         raise InputError(f"{record.name}: {column} is {value!r}; allowed: a text that is not blank")
     return value
 

@@ -152,8 +152,9 @@ class QuestionAnswering(Comprehension):
         """The first and the last token of a window that the first right answer covers."""
         if not (question.answers and len(spans)):
             return NO_ANSWER, NO_ANSWER
-        begin = question.starts[0]
-        end = begin + len(question.answers[0])
+        answer = question.answers[0]
+        begin = question.starts[0] + len(answer) - len(answer.lstrip())  # no token stands for the spaces around it
+        end = question.starts[0] + len(answer.rstrip())
         touched = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin))
         if not len(touched) or spans[0, 0] > begin or spans[-1, 1] < end:
             return NO_ANSWER, NO_ANSWER
@@ -232,7 +233,8 @@ class QuestionAnswering(Comprehension):
             for place in np.argpartition(-scores, count - 1)[:count] if count else ():
                 first, last = divmod(int(place), len(window.places))
                 span = int(window.places[first, 0]), int(window.places[last, 1])
-                spans[span] = max(float(scores[place]), spans.get(span, -math.inf))
+                if asked.question.context[slice(*span)].strip():  # a token may be but a space
+                    spans[span] = max(float(scores[place]), spans.get(span, -math.inf))
         ranked = sorted(spans.items(), key=lambda item: (-item[1], item[0]))[: options.n_best_size]
         named = [(asked.question.context[begin:end], (begin, end), score) for (begin, end), score in ranked]
         odds = null - (named[0][2] if named else -math.inf)
@@ -247,7 +249,7 @@ class QuestionAnswering(Comprehension):
         answer = next((one for one in best_ones if one["span"] is not None), best_ones[0])
         if options.version_2_with_negative and odds > options.null_score_diff_threshold:
             answer = next(one for one in best_ones if one["span"] is None)
-        return {"id": asked.question.id, "text": answer["text"], "span": answer["span"], "n_best": best_ones, "null_odds": odds}
+        return {"id": asked.question.id, **answer, "n_best": best_ones, "null_odds": odds}
 
     def score(
         self, raw: list[Question], predictions: Sequence[Prediction]
@@ -271,17 +273,17 @@ class QuestionAnswering(Comprehension):
         if asked.answers is not None:
             row["reference"] = " | ".join(dict.fromkeys(asked.answers))
         row["prediction"] = " ".join(prediction.values["text"].split("\n"))
-        return {**row, "span": prediction.values["span"], "source_tokens": int(examples.lengths[number, 0])}
+        row |= {name: prediction.values[name] for name in ("span", "score", "probability")}
+        return {**row, "source_tokens": int(examples.lengths[number, 0])}
 
-    def files(self, raw: list[Question], predictions: Sequence[Prediction]) -> dict[str, str]:
+    def files(self, raw: list[Question], predictions: Sequence[Prediction], split: str) -> dict[str, str]:
         """The files that SQuAD's official script reads."""
         values = [prediction.values for prediction in predictions]
         files = {
-            "predictions.json": {one["id"]: one["text"] for one in values},
-            "nbest_predictions.json": {one["id"]: one["n_best"] for one in values},
+            f"{split}_predictions.json": {one["id"]: one["text"] for one in values},
+            f"{split}_nbest_predictions.json": {one["id"]: one["n_best"] for one in values},
+            f"{split}_null_odds.json": {one["id"]: one["null_odds"] for one in values},
         }
-        if self.options.version_2_with_negative:
-            files["null_odds.json"] = {one["id"]: one["null_odds"] for one in values}
         return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in files.items()}
 
     def settings(self, model: PretrainedBart) -> dict[str, Any]:

@@ -172,7 +172,7 @@ class Tagging(Comprehension):
                             + ", ".join(self.labels)
                         )
                     labels[first] = numbers[tag]
-            examples.append(TaggedExample(np.asarray(ids, np.int32), labels, np.asarray(firsts)))
+            examples.append(TaggedExample(np.asarray(ids, np.int32), labels, np.asarray(firsts, np.int64)))
         if cut:
             logger.warning(
                 "%d of %d sentences of the %s split are longer than %d tokens; words behind get the tag %s",
@@ -200,9 +200,8 @@ class Tagging(Comprehension):
         logits, labels = logits_of(model(batch["input_ids"], batch["attention_mask"])), batch["labels"]
         chosen = logits.argmax(dim=-1)
         counts = np.zeros(3)
-        for row, firsts in enumerate(batch["firsts"]):
-            tags = ([self.labels[number] for number in ids[row, firsts].tolist()] for ids in (chosen, labels))
-            counts += entity_counts(*tags)
+        for *both, firsts in zip(chosen.tolist(), labels.tolist(), batch["firsts"], strict=True):
+            counts += entity_counts(*([self.labels[row[first]] for first in firsts] for row in both))
         sums = [_loss(logits, labels).sum(), self.count(batch), (chosen == labels).sum()]
         return torch.cat([torch.stack([one.double() for one in sums]), torch.from_numpy(counts).to(logits.device)])
 

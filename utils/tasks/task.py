@@ -54,7 +54,8 @@ class Task(ABC, Generic[Options]):
 
     Attributes:
         Options: dataclass of the task's own options of finetune.py, a `ModelOptions`; fields by `utils.cli.option`.
-        EvalOptions: the same for run_eval.py.
+        EvalOptions: the same for run_eval.py. Its `only_predict` are the fields that let a task read nothing but what to
+            predict from.
         streams: whether it can read a training set while it trains on it.
         prediction_name: what `row` calls a prediction's text.
         figures: the figures that `figures_of` gives, each with "max" or "min", the direction in which it gets better.
@@ -200,8 +201,8 @@ class Task(ABC, Generic[Options]):
     def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
         """What `<split>_articles.jsonl` says of an example, apart from its figures."""
 
-    def files(self, raw: Any, predictions: Sequence[Prediction]) -> dict[str, str]:
-        """Further files of predictions, by name, such as a benchmark takes."""
+    def files(self, raw: Any, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
+        """Further files of a split's predictions by name, such as a benchmark takes."""
         return {}
 
     @abstractmethod
