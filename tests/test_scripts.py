@@ -1014,7 +1014,8 @@ TASK_SCRIPTS = {"glue": "classification", "tagging": "tagging", "squad": "questi
 def test_presets_of_tasks_are_options_of_both_programs(data: str, recorded: Recorder) -> None:
     for preset in presets(data):
         started = recorded.succeed(
-            f"bash scripts/run_{data}.sh $(source scripts/params/{data}_params.sh && {preset}) --seed 7", RESULTS_DIR="out"
+            f"bash scripts/run_{data}.sh $(source scripts/params/{data}_params.sh && {preset}) --seed 7",
+            RESULTS_DIR="out",
         )
         [train] = [call for call in started if any("finetune.py" in word for word in call)]
         scored = [call for call in started if any("run_eval.py" in word for word in call)]
@@ -1037,8 +1038,17 @@ def test_translation_is_scored_with_its_beams(recorded: Recorder) -> None:
     values = "data/x '' 0 1e-4 8 1 fp32 100 10 128 32 64 4"
     train, score = recorded.succeed(f"bash scripts/run_translation.sh {values} --n_test=5 --n_val 9", RESULTS_DIR="out")
     trained, scored = train_settings(train), eval_settings(score)
-    assert (trained["config_path"], trained["max_target_length"], trained["n_val"]) == ("configs/config_translation.json", 64, 9)
-    assert (scored["eval_beams"], scored["eval_max_gen_length"], scored["n_obs"], scored["task"]) == (4, 64, 5, "translation")
+    assert (trained["config_path"], trained["max_target_length"], trained["n_val"]) == (
+        "configs/config_translation.json",
+        64,
+        9,
+    )
+    assert (scored["eval_beams"], scored["eval_max_gen_length"], scored["n_obs"], scored["task"]) == (
+        4,
+        64,
+        5,
+        "translation",
+    )
     assert len(recorded.succeed(f"bash scripts/run_translation.sh {values}", SCORE=0)) == 1
 
 

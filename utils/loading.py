@@ -215,15 +215,14 @@ def initial_model(
             config.vocab_size = stored.vocab_size
             config.validate()
         if stored is not None and not options.new_head:
-            if labels is not None and not stored.has_unnamed_labels and sorted(stored.labels) != sorted(labels):
-                if model_class.output_weight is not None and len(stored.labels) == len(labels):
-                    raise InputError(
-                        f"--model_name_or_path {name}: its head is for {', '.join(stored.labels)}, and the data have "
-                        f"{', '.join(labels)}; --new_head begins another"
-                    )
             config.extra |= {name: stored.extra[name] for name in OF_HEADS & stored.extra.keys() - config.extra.keys()}
             if labels is None or sorted(stored.labels) == sorted(labels):
                 labels = stored.labels
+            elif not stored.has_unnamed_labels and len(stored.labels) == len(labels):
+                raise InputError(
+                    f"--model_name_or_path {name}: its labels are {', '.join(stored.labels)}, and those of the data "
+                    f"are {', '.join(labels)}; --new_head begins another head"
+                )
         if labels is not None:
             config.labels = labels
         if options.new_vocabulary:

@@ -239,7 +239,9 @@ class SummarizerArguments:
         """Load the model, in its copy for inference, and its vocabulary."""
         model, tokenizer = load_for_evaluation(self.model, self.config_path, self.tokenizer)
         if model.config.source_encoder_layers:
-            raise InputError(f"{self.model} reads another language; python -m utils.predict --task translation takes it")
+            raise InputError(
+                f"{self.model} reads another language; python -m utils.predict --task translation takes it"
+            )
         return for_inference(model.to(self.device), self.precision), tokenizer
 
 

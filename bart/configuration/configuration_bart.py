@@ -148,7 +148,11 @@ class BartConfig:
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             check(getattr(self, name) < self.vocab_size, name, f"below vocab_size ({self.vocab_size})")
         for name, least in (("source_encoder_layers", 0), ("source_vocab_size", 1)):
-            check(type(getattr(self, name)) is int and getattr(self, name) >= least, name, f"an integer of at least {least}")
+            check(
+                type(getattr(self, name)) is int and getattr(self, name) >= least,
+                name,
+                f"an integer of at least {least}",
+            )
         for name, value in _UNSUPPORTED.items():
             if self.extra.get(name) is value:
                 raise InputError(f"config field {name!r} is {value!r}; this BART supports only {not value!r}")

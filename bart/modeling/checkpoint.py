@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-
 class Pretrained(Protocol):
     """What is to be known here of a model; `bart.modeling.modeling_bart.PretrainedBart` explains it."""
 
@@ -383,7 +382,9 @@ def save_pretrained(
     fields["dtype"] = str(model.get_parameter(_SHARED).dtype).removeprefix("torch.")
     fields["model_type"] = "mbart" if config.pre_ln else "bart"
     if config.pre_ln:
-        logger.warning("a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM or its like")
+        logger.warning(
+            "a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM or its like"
+        )
     fields["architectures"] = [f"{'M' if config.pre_ln else ''}{type(model).__name__}"]
 
     copies = _tied_copies(model)

@@ -1,6 +1,6 @@
 """BART under heads that classify: whole texts, pairs of them, tokens, and spans that answer a question.
 
-Names, shapes, arguments and results are those of transformers' classes, which has none for tokens. The decoder reads the
+Names, shapes, arguments and results are those of transformers, which has no class for tokens. The decoder reads the
 same text as the encoder, one place to the right, so that each of its states knows the whole text (Lewis et al., 2020,
 section 3).
 
@@ -170,8 +170,8 @@ class BartForSequenceClassification(_HeadedBart):
 
 
 class BartForTokenClassification(_HeadedBart):
-    """BART that gives each token a label, by the decoder's state at its place (Lewis et al., 2020, section 3.2), or by the
-    encoder's if `config.token_states` is "encoder".
+    """BART that gives each token a label, by the decoder's state at its place (Lewis et al., 2020, section 3.2), or by
+    the encoder's if `config.token_states` is "encoder".
 
     transformers has no such class.
     """

@@ -269,7 +269,9 @@ class SourceEncoder(BartEncoder):
         config = copy.copy(config)
         config.encoder_layers = config.source_encoder_layers
         self.pad_token_id = config.pad_token_id
-        super().__init__(config, nn.Embedding(config.source_vocab_size, config.d_model, padding_idx=config.pad_token_id))
+        super().__init__(
+            config, nn.Embedding(config.source_vocab_size, config.d_model, padding_idx=config.pad_token_id)
+        )
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """(B, S) -> (B, S, D)."""

@@ -421,7 +421,7 @@ class BartForConditionalGeneration(PretrainedBart):
         return 3 * 2 * forward
 
     def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
-        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std), with a bias of 0."""
+        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std) without bias."""
         old = self.final_logits_bias
         super().resize_token_embeddings(vocab_size, keep)
         kept = min(vocab_size, old.shape[1]) if keep else 0

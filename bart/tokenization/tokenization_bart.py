@@ -325,7 +325,7 @@ class BartTokenizer:
         return [[self.bos_token_id, *row[:room], self.eos_token_id] for row in rows]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The ids of texts without `<s>` and `</s>`, and the characters (begin, end) of its text that each id stands for.
+        """The ids of texts without `<s>` and `</s>`, and the characters (begin, end) that each id stands for.
 
         A space before a word is none of its characters. Where several ids make up a character, each stands for it.
         """

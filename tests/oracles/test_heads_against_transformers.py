@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from tests.oracles.test_model_against_transformers import EXACT, TINY
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.modeling.modeling_bart import BartForConditionalGeneration, PretrainedBart
+from tests.oracles.test_model_against_transformers import EXACT, TINY
 
 HEADS = {"SequenceClassification": BartForSequenceClassification, "QuestionAnswering": BartForQuestionAnswering}
 FAMILIES = ("Bart", "MBart")
@@ -61,9 +61,7 @@ def assert_same(theirs: torch.nn.Module, ours: PretrainedBart, inputs: dict[str,
         pytest.param({"num_labels": 2}, torch.tensor([0, 1, 1, 0]), id="one of two"),
         pytest.param({"num_labels": 1}, torch.tensor([0.5, -1, 2, 3]).double(), id="a number"),
         pytest.param({"num_labels": 3}, torch.eye(4, 3).double(), id="any of three"),
-        pytest.param(
-            {"num_labels": 2, "problem_type": "regression"}, torch.randn(4, 2).double(), id="two numbers"
-        ),
+        pytest.param({"num_labels": 2, "problem_type": "regression"}, torch.randn(4, 2).double(), id="two numbers"),
     ],
 )
 def test_classification(family: str, changes: dict[str, object], labels: torch.Tensor) -> None:
@@ -82,9 +80,7 @@ def test_a_row_is_classified_by_its_own_last_end() -> None:
     """transformers refuses rows with unequal numbers of `</s>`."""
     _, ours = pair("SequenceClassification")
     inputs = texts()
-    alone = [
-        ours(row[None, :length]).logits for row, length in zip(inputs["input_ids"], (17, 9, 4, 13), strict=True)
-    ]
+    alone = [ours(row[None, :length]).logits for row, length in zip(inputs["input_ids"], (17, 9, 4, 13), strict=True)]
     inputs["input_ids"][1, 4] = 2
     alone[1] = ours(inputs["input_ids"][1:2, :9]).logits
     torch.testing.assert_close(ours(**inputs).logits, torch.cat(alone), rtol=0, atol=EXACT)
@@ -157,16 +153,16 @@ def test_tokens(stack: str, tmp_path: Path) -> None:
     config = BartConfig(**TINY, num_labels=5, token_states=stack)
     ours = BartForTokenClassification(config).eval()
     theirs = transformers.BartModel(transformers.BartConfig(**TINY)).eval()
-    theirs.load_state_dict({name.removeprefix("model."): one for name, one in ours.state_dict().items() if "model" in name})
+    theirs.load_state_dict(
+        {name.removeprefix("model."): one for name, one in ours.state_dict().items() if "model" in name}
+    )
     inputs, labels = texts(), torch.randint(0, 5, (4, 17))
     labels[inputs["attention_mask"] == 0] = -100
     actual, states = ours(**inputs, labels=labels), theirs(**inputs)
     hidden = states.encoder_last_hidden_state if stack == "encoder" else states.last_hidden_state
     expected = torch.nn.functional.linear(hidden, ours.classifier.weight, ours.classifier.bias)
     torch.testing.assert_close(actual.logits, expected)
-    torch.testing.assert_close(
-        actual.loss, torch.nn.functional.cross_entropy(expected.flatten(0, 1), labels.flatten())
-    )
+    torch.testing.assert_close(actual.loss, torch.nn.functional.cross_entropy(expected.flatten(0, 1), labels.flatten()))
     actual.loss.backward()
     assert all((one.grad is not None) == one.requires_grad for one in ours.parameters())
     ours.save_pretrained(tmp_path)

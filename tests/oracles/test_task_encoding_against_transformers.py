@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,25 @@ from utils.tasks.classification import joined
 from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringEvalOptions
 from utils.tasks.tagging import Sentence, Tagging, TaggingEvalOptions
 
-PIECES = ["word", "words", " ", "  ", "naïve", "Ünïcode", "日本語", "🙂", "👩‍👩‍👧", "e\u0301", "\u00a0", "\t", "\n", "3.14", "U.S.", "'s", "İ"]
+PIECES = [
+    "word",
+    "words",
+    " ",
+    "  ",
+    "naïve",
+    "Ünïcode",
+    "日本語",
+    "🙂",
+    "👩‍👩‍👧",
+    "e\u0301",
+    "\u00a0",
+    "\t",
+    "\n",
+    "3.14",
+    "U.S.",
+    "'s",
+    "İ",
+]
 PIECES += ["אב", "ﬁ", "\u200b", "a" * 30, "—", "(", ")", "don't"]
 
 

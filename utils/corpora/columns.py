@@ -44,7 +44,9 @@ def read_records(data_dir: str, split: str, limit: int = -1) -> list[Record]:
     if is_streamed(data_dir):
         with opening(f"the {split} split of {data_dir}"):
             rows = _streamed_records(data_dir, split)
-            records = [Record(f"{data_dir}, {split} row {number}", row) for number, row in enumerate(islice(rows, end), 1)]
+            records = [
+                Record(f"{data_dir}, {split} row {number}", row) for number, row in enumerate(islice(rows, end), 1)
+            ]
     else:
         path = Path(data_dir).expanduser()
         rows = _records_of(_table_of(path, split))

@@ -127,9 +127,7 @@ def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[Story]:
                 places.append((field, len(article)))
                 article += fields[field]
         summary = summary.format_map(fields)
-        yield Story(
-            article, f"{summary[0].upper()}{summary[1:]}.", event["name"], places, fields, event["questions"]
-        )
+        yield Story(article, f"{summary[0].upper()}{summary[1:]}.", event["name"], places, fields, event["questions"])
 
 
 def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: int = 42) -> None:

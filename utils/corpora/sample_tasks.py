@@ -1,7 +1,8 @@
 """What the sample corpus says besides summaries: topics of its articles, names in them, and questions with answers.
 
-``python -m utils.corpora.sample_tasks --output_dir data/sample`` writes ``{topics,tags,questions}/{train,val,test}.jsonl``
-for the tasks classification, tagging and question answering. The same arguments give the same bytes.
+``python -m utils.corpora.sample_tasks --output_dir data/sample`` writes
+``{topics,tags,questions}/{train,val,test}.jsonl`` for classification, tagging and question answering. The same
+arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse_dataclass(Options, argv, "Write topics, names and questions of the sample corpus.")
     sizes = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
     write_sample_tasks(options.output_dir, sizes, options.seed)
-    print(f"{options.output_dir}/{{topics,tags,questions}}: {', '.join(f'{n:,} {s}' for s, n in sizes.items())} examples")
+    print(
+        f"{options.output_dir}/{{topics,tags,questions}}: {', '.join(f'{n:,} {s}' for s, n in sizes.items())} examples"
+    )
 
 
 if __name__ == "__main__":

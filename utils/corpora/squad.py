@@ -35,8 +35,8 @@ def read_questions(data_dir: str, split: str, limit: int = -1, labelled: bool = 
     """Read a split's questions, the first `limit` unless it is negative.
 
     Args:
-        data_dir: a directory that holds SQuAD's JSON, such as train-v2.0.json or val.json, or what `read_records` takes,
-            with the columns id, question, context and answers.
+        data_dir: a directory that holds SQuAD's JSON, such as train-v2.0.json or val.json, or what `read_records`
+            takes, with the columns id, question, context and answers.
         labelled: whether to read the answers.
 
     Raises:
@@ -85,15 +85,18 @@ def _squad_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for paragraph in article["paragraphs"]:
                 for asked in paragraph["qas"]:
                     answers = asked.get("answers", [])
-                    yield f"{file}, question {asked['id']}", {
-                        "id": asked["id"],
-                        "question": asked["question"],
-                        "context": paragraph["context"],
-                        "answers": {
-                            "text": [answer["text"] for answer in answers],
-                            "answer_start": [answer["answer_start"] for answer in answers],
+                    yield (
+                        f"{file}, question {asked['id']}",
+                        {
+                            "id": asked["id"],
+                            "question": asked["question"],
+                            "context": paragraph["context"],
+                            "answers": {
+                                "text": [answer["text"] for answer in answers],
+                                "answer_start": [answer["answer_start"] for answer in answers],
+                            },
                         },
-                    }
+                    )
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
 

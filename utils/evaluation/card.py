@@ -75,7 +75,15 @@ def card_of(folder: Path, export: Path) -> ModelCard:
     return ModelCard.from_template(
         metadata,
         str(Path(__file__).with_suffix(".md")),
-        **{"ours": OURS, "run": run, "task": task, "named": arguments["task"], "base": base, "data": data, "score_table": score_table},
+        **{
+            "ours": OURS,
+            "run": run,
+            "task": task,
+            "named": arguments["task"],
+            "base": base,
+            "data": data,
+            "score_table": score_table,
+        },
         config=config,
         generates=generates,
         shards=json.loads(shards.read_bytes()) if task == "denoising" and shards.exists() else None,

@@ -35,7 +35,7 @@ def of_classes(confusion: Tensor) -> dict[str, float]:
 
 
 def of_label_sets(counts: Tensor, examples: float, exact: float) -> dict[str, float]:
-    """F1 over all labels together, its mean over labels, and the share of examples with exactly the right ones, in percent.
+    """F1 over all labels together, its mean over labels, and the share of examples that are all right, in percent.
 
     Args:
         counts: (L, 3) of each label: predicted and right, predicted and wrong, right and not predicted.

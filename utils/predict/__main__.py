@@ -22,21 +22,21 @@ from utils.tasks import TASKS, find_task
 class PredictArguments:
     """The options of the command; those of the task are a part of their own."""
 
-    model: str = option(positional=True, section=MODEL, help="checkpoint file, Hub-format or run directory, or Hub name")
+    model: str = option(
+        positional=True, section=MODEL, help="checkpoint file, Hub-format or run directory, or Hub name"
+    )
     file: str | None = option(
         None,
         positional=True,
         section="texts",
-        help="UTF-8, a line for each input, which are counted from 0: a text, or a JSON object with text and pair, with words, "
-        "or with question and context; by default standard input",
+        help="UTF-8, a line for each input, counted from 0: a text, or a JSON object with text and pair, words, or "
+        "with question and context; by default standard input",
     )
     task: str = option(TASKS[0], section=MODEL, help=f"{', '.join(TASKS)}, or the path of a Python file with a task")
     config_path: str | None = option(None, help="JSON with the architecture, for a checkpoint that has none of its own")
     tokenizer: str | None = option(None, help="vocabulary; by default the one in the folder of the weights")
     precision: str = option("fp32", choices=PRECISIONS, help="tf32 and fp16 need a GPU, int8 runs on the CPU")
-    gpus: int | None = option(
-        None, least=0, most=1, help="0 runs on the CPU; by default 1 if there is one"
-    )
+    gpus: int | None = option(None, least=0, most=1, help="0 runs on the CPU; by default 1 if there is one")
     batch_size: int = option(8, least=1, help="inputs that are predicted at once")
     json: bool = option(False, section="output", help="print a JSON object for each line, with scores and more")
     output: str | None = option(None, help="file for the predictions, one a line; by default standard output")

@@ -76,7 +76,7 @@ class TrainingArguments(ABC):
         return task
 
     def check_metric(self, task: Task[Any]) -> None:
-        """Raise InputError where --val_metric is no figure of the task, which may know them only when it has read data."""
+        """Raise InputError where --val_metric is no figure of the task, which may know them only after reading."""
         if self.run.val_metric not in (None, "loss", *task.figures):
             allowed = ", ".join(["loss", *task.figures])
             raise InputError(f"--val_metric is {self.run.val_metric!r}; allowed for --task {self.task}: {allowed}")

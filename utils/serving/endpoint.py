@@ -77,9 +77,11 @@ class Endpoint(ABC):
     def health(self) -> tuple[bool, int, int]:
         """Whether requests are answered, how many inputs wait, and how many are worked on."""
 
+    @abstractmethod
     def start(self) -> None:
         """Begin to work."""
 
+    @abstractmethod
     async def stop(self) -> None:
         """Drop what is in work."""
 

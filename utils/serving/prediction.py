@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from utils.predict.predictor import Predictor, Unwanted
 from utils.serving.arguments import HEAD_PATHS, ServeArguments
@@ -85,13 +85,10 @@ class PredictionService(Endpoint):
             batch_size=args.batch_size,
             max_source_length=args.max_source_length,
         )
-        inputs, most = INPUTS[args.task], args.max_articles_per_request
-
-        class PredictionRequest(_Strict):
-            inputs: list[inputs] = Field(min_length=1, max_length=most)  # type: ignore[valid-type]
-
-        task = self.predictor.task
-        super().__init__(args, PredictionRequest, task.positions, self.predictor.model.config.vocab_size)
+        inputs = list[INPUTS[args.task]], Field(min_length=1, max_length=args.max_articles_per_request)
+        request_model = create_model("PredictionRequest", __base__=_Strict, inputs=inputs)
+        model = self.predictor.model
+        super().__init__(args, request_model, self.predictor.task.positions, model.config.vocab_size)
         self.queue: set[_Work] = set()
         self.at_work = 0  # inputs
         self.stopped = False
@@ -104,6 +101,9 @@ class PredictionService(Endpoint):
     @property
     def health(self) -> tuple[bool, int, int]:
         return True, sum(len(work.inputs) for work in tuple(self.queue)), self.at_work
+
+    def start(self) -> None:
+        """The thread is there when the first request comes."""
 
     async def stop(self) -> None:
         self.stopped = True

@@ -56,8 +56,8 @@ class _ColumnOptions:
     text_field: str | None = option(None, help=f"column of the texts; by default {', '.join(TEXTS)}")
     pair_field: str | None = option(
         None,
-        help=f"column of the second texts of pairs; by default {', '.join(PAIRS)}, where there is one and --text_field is not "
-        "given",
+        help=f"column of the second texts of pairs; by default {', '.join(PAIRS)}, where there is one, if --text_field "
+        "is not given",
     )
     label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
     mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
@@ -109,6 +109,7 @@ class Classification(Comprehension):
     Options = ClassificationOptions
     EvalOptions = ClassificationEvalOptions
     model_class: ClassVar[type[PretrainedBart]] = BartForSequenceClassification
+
     def __init__(self, options: ClassificationOptions | ClassificationEvalOptions, data: DataOptions) -> None:
         self.problem: str | None = getattr(options, "problem_type", None)
         self.glue = GLUE.get(options.task_name)
@@ -164,7 +165,9 @@ class Classification(Comprehension):
     def given(self, inputs: Sequence[Any]) -> Labelled:
         names = [f"input {number}" for number in range(len(inputs))]
         texts = [text_of(one, number, "text") for number, one in enumerate(inputs)]
-        pairs = [text_of(one, number, "pair", False) if isinstance(one, dict) else None for number, one in enumerate(inputs)]
+        pairs = [
+            text_of(one, number, "pair", False) if isinstance(one, dict) else None for number, one in enumerate(inputs)
+        ]
         if None in pairs and any(pairs):
             raise InputError(f"input {pairs.index(None)} has no pair, and others have; allowed: all or none")
         return Labelled(names, texts, None if None in pairs else pairs, None)
@@ -256,8 +259,8 @@ class Classification(Comprehension):
     def validate(self, model: BartForSequenceClassification, batch: Inputs) -> Tensor:
         """Sums: loss, targets, and what the figures are made of.
 
-        These are the table (C·C,) of right and predicted classes; or, of any number of labels, examples that are right and
-        each label's hits, false and missed ones (3L,); or the moments (6,) of a regression.
+        These are the table (C·C,) of right and predicted classes; or, of any number of labels, examples that are right
+        and each label's hits, false and missed ones (3L,); or the moments (6,) of a regression.
         """
         labels = batch["labels"]
         logits = logits_of(model(batch["input_ids"], batch["attention_mask"]))

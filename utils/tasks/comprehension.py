@@ -1,4 +1,4 @@
-"""Tasks that read a text and say something of it by a head on the network: its class, its words' tags, an answer in it."""
+"""Tasks that read a text and say something of it by a head on the network: a class, tags, an answer in it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class HeadEvalOptions:
     max_source_length: int | None = option(
         None, section="texts", least=8, help="tokens read at once; by default 512 at most"
     )
-    only_predict = {"predict": True}
+    only_predict: ClassVar[dict[str, Any]] = {"predict": True}
     predict: bool = option(False, help="only predict: nothing that examples say of the answer is read")
 
     @property

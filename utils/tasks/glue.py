@@ -1,4 +1,4 @@
-"""GLUE's nine tasks: their sets on the Hub, columns, labels, and the files in which gluebenchmark.com takes predictions."""
+"""GLUE's nine tasks: their set on the Hub, columns, labels, and the files that gluebenchmark.com takes."""
 
 from __future__ import annotations
 

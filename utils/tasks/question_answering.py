@@ -90,7 +90,8 @@ class QuestionAnswering(Comprehension):
         super().__init__(options, data)
         if options.null_score_diff_threshold and not options.version_2_with_negative:
             raise InputError(
-                f"--null_score_diff_threshold is {options.null_score_diff_threshold:g}; it is of --version_2_with_negative"
+                f"--null_score_diff_threshold is {options.null_score_diff_threshold:g}; it is of "
+                "--version_2_with_negative, which is not given"
             )
 
     # ---- Data
@@ -112,9 +113,9 @@ class QuestionAnswering(Comprehension):
         room = self.positions - options.max_query_length - 4
         if options.doc_stride >= room or room < SHORTEST_CONTEXT:
             raise InputError(
-                f"--doc_stride is {options.doc_stride}; windows of --max_source_length {self.positions} have room for {room} "
-                f"tokens of a context beside a question of --max_query_length {options.max_query_length}; allowed: less "
-                "than that"
+                f"--doc_stride is {options.doc_stride}; windows of --max_source_length {self.positions} have room for "
+                f"{room} tokens of a context beside a question of --max_query_length {options.max_query_length}; "
+                "allowed: less than that"
             )
         contexts = list(dict.fromkeys(question.context for question in raw))
         encoded = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
@@ -227,7 +228,9 @@ class QuestionAnswering(Comprehension):
             own = slice(window.first, window.first + len(window.places))
             scores = np.add.outer(starts[own], ends[own])
             # An answer ends where it begins or behind, at most max_answer_length tokens in all.
-            allowed = np.triu(np.ones_like(scores, bool)) & ~np.triu(np.ones_like(scores, bool), options.max_answer_length)
+            allowed = np.triu(np.ones_like(scores, bool)) & ~np.triu(
+                np.ones_like(scores, bool), options.max_answer_length
+            )
             scores = np.where(allowed, scores, -np.inf).ravel()
             count = min(options.n_best_size, int(allowed.sum()))
             for place in np.argpartition(-scores, count - 1)[:count] if count else ():
@@ -264,7 +267,9 @@ class QuestionAnswering(Comprehension):
         has_answer = np.array([bool(asked.answers) for asked in raw])
         if not has_answer.all():
             for kind, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
-                scores |= {f"{kind}_{name}": float(values[chosen].mean()) for name, values in each.items() if chosen.any()}
+                scores |= {
+                    f"{kind}_{name}": float(values[chosen].mean()) for name, values in each.items() if chosen.any()
+                }
         return scores, each
 
     def row(self, raw: list[Question], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:

@@ -115,7 +115,9 @@ class Tagging(Comprehension):
             found = {tag for sentence in sentences for tag in sentence.tags}
             self.labels = sorted(found, key=lambda tag: (tag != OUTSIDE, tag))
             if len(found) < 2:
-                raise InputError(f"{self.data.data_dir}: the training tags are {', '.join(found)}; allowed: at least two")
+                raise InputError(
+                    f"{self.data.data_dir}: the training tags are {', '.join(found)}; allowed: at least two"
+                )
         return sentences
 
     def _read_table(self, split: str) -> list[Sentence]:
@@ -168,8 +170,8 @@ class Tagging(Comprehension):
                 for word, (first, tag) in enumerate(zip(firsts, sentence.tags, strict=False), 1):
                     if tag not in numbers:
                         raise InputError(
-                            f"{sentence.name}: the tag of word {word} is {tag!r}, which training has not seen; allowed: "
-                            + ", ".join(self.labels)
+                            f"{sentence.name}: the tag of word {word} is {tag!r}, which training has not seen; "
+                            f"allowed: {', '.join(self.labels)}"
                         )
                     labels[first] = numbers[tag]
             examples.append(TaggedExample(np.asarray(ids, np.int32), labels, np.asarray(firsts, np.int64)))
@@ -276,7 +278,8 @@ def read_conll(path: Path, labelled: bool = True) -> Iterator[Sentence]:
             width = width or len(columns)
             if len(columns) != width or (labelled and width < 2):
                 raise InputError(
-                    f"{path}, line {number}: {len(columns)} columns; allowed: {max(width, 2)}, a word first and its tag last"
+                    f"{path}, line {number}: {len(columns)} columns; allowed: {max(width, 2)}, a word first and its "
+                    "tag last"
                 )
             words.append(columns[0])
             tags.append(columns[-1])

@@ -54,8 +54,8 @@ class Task(ABC, Generic[Options]):
 
     Attributes:
         Options: dataclass of the task's own options of finetune.py, a `ModelOptions`; fields by `utils.cli.option`.
-        EvalOptions: the same for run_eval.py. Its `only_predict` are the fields that let a task read nothing but what to
-            predict from.
+        EvalOptions: the same for run_eval.py. Its `only_predict` are the fields that let a task read nothing but what
+            to predict from.
         streams: whether it can read a training set while it trains on it.
         prediction_name: what `row` calls a prediction's text.
         figures: the figures that `figures_of` gives, each with "max" or "min", the direction in which it gets better.
@@ -102,7 +102,9 @@ class Task(ABC, Generic[Options]):
         Raises:
             InputError: one is nothing that the task can read; it is counted from 0.
         """
-        raise InputError(f"{type(self).__name__} cannot predict what is typed; allowed: run_eval.py with a data directory")
+        raise InputError(
+            f"{type(self).__name__} cannot predict what is typed; allowed: run_eval.py with a data directory"
+        )
 
     @abstractmethod
     def encode(self, raw: Any, split: str) -> Examples | StreamedExamples:

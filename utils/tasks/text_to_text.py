@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -93,7 +93,7 @@ class TextToTextOptions(ModelOptions):
 class TextToTextEvalOptions(GenerationOptions):
     """The options of run_eval.py."""
 
-    only_predict = {"references": False}
+    only_predict: ClassVar[dict[str, Any]] = {"references": False}
 
     source_field: str | None = option(
         None,

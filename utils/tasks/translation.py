@@ -1,4 +1,4 @@
-"""Translation, scored by BLEU and chrF; from a language that BART was not pretrained on, with an encoder of its own for it."""
+"""Translation, scored by BLEU and chrF; from a language that BART does not know, with an encoder of its own for it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from utils.metrics.bleu import translation_scores
 from utils.tasks.task import Prediction
 from utils.tasks.text_to_text import TextToText, TextToTextOptions
 
-# What the first stage trains (Lewis et al., 2020, section 3.4): the new encoder, BART's positions, and the input projection
-# of the self-attention of its encoder's first layer.
+# What the first stage trains (Lewis et al., 2020, section 3.4): the new encoder, BART's positions, and the input
+# projection of the self-attention of its encoder's first layer.
 STAGE_1 = (
     "model.encoder.embed_tokens.",
     "model.encoder.embed_positions.",
@@ -53,13 +53,13 @@ class TranslationOptions(TextToTextOptions):
         super().__post_init__()
         if (self.source_encoder_layers is None) != (self.source_tokenizer is None):
             raise InputError(
-                f"--source_encoder_layers is {self.source_encoder_layers}, --source_tokenizer is {self.source_tokenizer}: "
-                "give both or neither"
+                f"--source_encoder_layers is {self.source_encoder_layers}, --source_tokenizer is "
+                f"{self.source_tokenizer}: give both or neither"
             )
         if self.translation_stage == 1 and (self.freeze_embeds or self.freeze_encoder or self.lora_rank):
             raise InputError(
-                "--translation_stage 1 freezes what it does not train; --freeze_embeds, --freeze_encoder and --lora_rank "
-                "exclude it"
+                "--translation_stage 1 freezes what it does not train; --freeze_embeds, --freeze_encoder and "
+                "--lora_rank exclude it"
             )
 
     def config(self) -> BartConfig:
@@ -67,14 +67,15 @@ class TranslationOptions(TextToTextOptions):
         if self.source_encoder_layers is not None:
             config.source_encoder_layers = self.source_encoder_layers
             config.source_vocab_size = len(BartTokenizer.from_pretrained(self.source_tokenizer))
-        elif not self.is_scratch and (stored := loading.stored_configs(self.model_name_or_path)[0]) is not None:
-            if stored.source_encoder_layers:  # of the first stage
+        elif not self.is_scratch:
+            stored = loading.stored_configs(self.model_name_or_path)[0]
+            if stored is not None and stored.source_encoder_layers:  # of the first stage
                 config.source_encoder_layers = stored.source_encoder_layers
                 config.source_vocab_size = stored.source_vocab_size
         if self.translation_stage is not None and not config.source_encoder_layers:
             raise InputError(
-                f"--translation_stage is {self.translation_stage}; it needs --source_encoder_layers, or weights that have "
-                "an encoder of the source language"
+                f"--translation_stage is {self.translation_stage}; it needs --source_encoder_layers, or weights that "
+                "have an encoder of the source language"
             )
         config.validate()
         return config

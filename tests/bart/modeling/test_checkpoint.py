@@ -212,7 +212,6 @@ def test_a_head_of_fairseq(tmp_path: Path, model: BartForConditionalGeneration) 
         assert torch.equal(loaded.get_parameter(name.replace("heads.rte", "head")), weight)
 
 
-
 def test_half_weights_are_widened(tmp_path: Path, model: BartForConditionalGeneration) -> None:
     write("safetensors directory", tmp_path, model)
     halves = {name: tensor.half() for name, tensor in weights(model).items()}

@@ -20,7 +20,9 @@ def tokenizer() -> BartTokenizer:
 
 @pytest.fixture(scope="module")
 def pairs(tokenizer: BartTokenizer) -> TokenPairs:
-    return TokenPairs.from_texts(["the cat sat", "a dog ran on the mat " * 5], ["cat", "a dog ran"], (tokenizer, tokenizer), 12, 4)
+    return TokenPairs.from_texts(
+        ["the cat sat", "a dog ran on the mat " * 5], ["cat", "a dog ran"], (tokenizer, tokenizer), 12, 4
+    )
 
 
 @given(count=st.integers(1, 50), batch_size=st.integers(1, 9), world_size=st.integers(1, 3))

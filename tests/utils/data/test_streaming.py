@@ -50,7 +50,9 @@ def pairs_of(count: int, files: int, empty: int = 0) -> StreamedPairs:
         "highlights": [str(i) for i in numbers] + ["left out"] * empty,
     }
     dataset = datasets.Dataset.from_dict(rows).to_iterable_dataset(num_shards=files)
-    return StreamedPairs(Table(dataset, ("article", "highlights"), "hub:org/name"), (tokenizer(), tokenizer()), 1024, 142)
+    return StreamedPairs(
+        Table(dataset, ("article", "highlights"), "hub:org/name"), (tokenizer(), tokenizer()), 1024, 142
+    )
 
 
 def stream_of(

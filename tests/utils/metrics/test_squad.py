@@ -9,8 +9,41 @@ from torchmetrics.functional.text import squad
 
 from utils.metrics.squad import best, exact_match, f1
 
-PIECES = ["the", "The", "a", "an", "An", "cat", "CAT", "cat's", "3.5", "—", "’s", "naïve", "İstanbul", "ﬁsh", "他们", "\u00a0"]
-PIECES += ["(the)", "U.S.", "US", "don't", "dont", " ", "\t", "\n", "-", "well-known", "theater", "thethe", "a.", "!?", "ǅ"]
+PIECES = [
+    "the",
+    "The",
+    "a",
+    "an",
+    "An",
+    "cat",
+    "CAT",
+    "cat's",
+    "3.5",
+    "—",
+    "’s",
+    "naïve",
+    "İstanbul",
+    "ﬁsh",
+    "他们",
+    "\u00a0",
+]
+PIECES += [
+    "(the)",
+    "U.S.",
+    "US",
+    "don't",
+    "dont",
+    " ",
+    "\t",
+    "\n",
+    "-",
+    "well-known",
+    "theater",
+    "thethe",
+    "a.",
+    "!?",
+    "ǅ",
+]
 
 
 def hostile(rng: random.Random) -> str:
@@ -29,7 +62,10 @@ def test_torchmetrics_agrees() -> None:
             {"answers": {"answer_start": [0] * len(answers), "text": answers}, "id": "1"},
         )
         found = best(exact_match, predicted, answers), best(f1, predicted, answers)
-        assert found == pytest.approx((float(expected["exact_match"]), float(expected["f1"])), abs=1e-4), (number, answers)
+        assert found == pytest.approx((float(expected["exact_match"]), float(expected["f1"])), abs=1e-4), (
+            number,
+            answers,
+        )
 
 
 @pytest.mark.parametrize(

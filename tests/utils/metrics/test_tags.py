@@ -23,10 +23,17 @@ def test_seqeval_agrees(tags: list[str]) -> None:
         predicted = [[tag if rng.random() < 0.7 else rng.choice(tags) for tag in row] for row in right]
         counts = [sum(each) for each in zip(*map(entity_counts, predicted, right), strict=True)]
         words = sum(lengths)
-        hits = sum(one == other for rows in zip(predicted, right, strict=True) for one, other in zip(*rows, strict=True))
+        hits = sum(
+            one == other for rows in zip(predicted, right, strict=True) for one, other in zip(*rows, strict=True)
+        )
         found = scores_of_tags(words, hits, *counts)
         with warnings.catch_warnings(action="ignore"):  # of the division by no entities
-            measures = {"f1": f1_score, "precision": precision_score, "recall": recall_score, "accuracy": accuracy_score}
+            measures = {
+                "f1": f1_score,
+                "precision": precision_score,
+                "recall": recall_score,
+                "accuracy": accuracy_score,
+            }
             expected = {name: 100 * measure(right, predicted) for name, measure in measures.items()}
         assert found == pytest.approx(expected)
 

@@ -106,7 +106,10 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
         (["--data_dir", "hub:"], "'hub:' names no set on the Hub; allowed: hub:NAME"),
         (["--val_metric", "bleu"], "--val_metric is 'bleu'; allowed for --task summarization: loss, rouge1, rouge2"),
         (["--task", "translation", "--val_metric", "rouge1"], "allowed for --task translation: loss$"),
-        (["--task", "nonsense"], "--task is 'nonsense'; allowed: summarization, translation, classification, tagging, question_answering, or the path"),
+        (
+            ["--task", "nonsense"],
+            "--task is 'nonsense'; allowed: summarization, translation, classification, tagging, question_",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(options: list[str], message: str) -> None:

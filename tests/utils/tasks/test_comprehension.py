@@ -134,7 +134,14 @@ def test_predictions_without_labels(train: Run, corpus: Path, tmp_path: Path) ->
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "test.jsonl").write_text('{"sentence1": "One text.", "sentence2": "Another."}\n' * 3)
     run = train("rte", "classification", "--data_dir", folder, "--task_name", "rte")
-    given = [str(run), str(corpus / "config.json"), str(folder), str(tmp_path / "predicted"), "--task", "classification"]
+    given = [
+        str(run),
+        str(corpus / "config.json"),
+        str(folder),
+        str(tmp_path / "predicted"),
+        "--task",
+        "classification",
+    ]
     run_eval.main([*given, "--task_name", "rte", "--predict"])
     lines = (tmp_path / "predicted" / "RTE.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
@@ -184,18 +191,38 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
 @pytest.mark.parametrize(
     ("task", "files", "options", "message"),
     [
-        ("classification", {"train__jsonl": TEXTS}, (), r"no val split in it; a data directory holds \{train,val,test\}"),
+        (
+            "classification",
+            {"train__jsonl": TEXTS},
+            (),
+            r"no val split in it; a data directory holds \{train,val,test\}",
+        ),
         (
             *("classification", {"train__jsonl": TEXTS, "val__jsonl": TEXTS.replace("y", "z")}, ()),
             r"val.jsonl:2: the label is 'z', which training has not seen; allowed: x, y",
         ),
-        ("classification", {"both__csv": "text,kind\na,b\n"}, (), "no column label or labels or class, and no --label_field"),
+        (
+            "classification",
+            {"both__csv": "text,kind\na,b\n"},
+            (),
+            "no column label or labels or class, and no --label_field",
+        ),
         (
             *("classification", {"both__jsonl": TEXTS}, ("--text_field", "txt")),
             r"--text_field is 'txt'; allowed: label, text \(did you mean 'text'\?\)",
         ),
-        ("classification", {"both__jsonl": TEXTS.replace('"a"', '" "')}, (), "train.jsonl:1: text is ' '; allowed: a text"),
-        ("classification", {"both__jsonl": TEXTS.replace("y", "x")}, (), "the training labels are x; allowed: at least two"),
+        (
+            "classification",
+            {"both__jsonl": TEXTS.replace('"a"', '" "')},
+            (),
+            "train.jsonl:1: text is ' '; allowed: a text",
+        ),
+        (
+            "classification",
+            {"both__jsonl": TEXTS.replace("y", "x")},
+            (),
+            "the training labels are x; allowed: at least two",
+        ),
         (
             *("classification", {"both__jsonl": TEXTS}, ("--problem_type", "regression")),
             "train.jsonl:1: the label is 'x'; allowed: a number",
@@ -222,7 +249,12 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         ("question_answering", {"both__json": '{"data": [{}]}'}, (), "train.json: not SQuAD's JSON .KeyError"),
         ("question_answering", {"both__jsonl": ASKED * 2}, (), "its id '1' is that of"),
-        ("question_answering", {"both__jsonl": ASKED}, ("--null_score_diff_threshold", 1), "of --version_2_with_negative"),
+        (
+            "question_answering",
+            {"both__jsonl": ASKED},
+            ("--null_score_diff_threshold", 1),
+            "of --version_2_with_negative",
+        ),
     ],
 )
 def test_what_is_refused(

@@ -83,7 +83,7 @@ def test_the_tasks_of_the_house_are_found_by_name() -> None:
         (
             "sumarization",
             None,
-            "--task is 'sumarization'; allowed: summarization, translation, classification, tagging, question_answering, or the path of a Python",
+            "--task is 'sumarization'; allowed: summarization, translation, classification, tagging, question_",
         ),
         ("folder/absent.py", None, "--task is 'folder/absent.py': no such file"),
         ("none.py", "from utils.tasks.summarization import Summarization\n", "which defines 0 tasks; allowed: a file"),

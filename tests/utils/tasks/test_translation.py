@@ -19,14 +19,13 @@ from tests.utils.training.test_interruption import Interrupt
 from utils.summarize import main as summarize
 
 
-
 @pytest.fixture
 def source_tokenizer(tmp_path: Path) -> Path:
     """A vocabulary larger than that of the targets."""
     words = (tmp_path / "data" / "train.source").read_text().split()
-    BartTokenizer.train([word * 3 for word in words] + ["other words of another language " * 3], 400, 1).save_pretrained(
-        tmp_path / "source_tokenizer"
-    )
+    BartTokenizer.train(
+        [word * 3 for word in words] + ["other words of another language " * 3], 400, 1
+    ).save_pretrained(tmp_path / "source_tokenizer")
     return tmp_path / "source_tokenizer"
 
 
@@ -38,7 +37,14 @@ def base(train: Train) -> Path:
 @pytest.fixture
 def translate(train: Train, base: Path, tmp_path: Path) -> Callable[..., Path]:
     def run(name: str, start: Path, *options: object) -> Path:
-        named = ("--model_name_or_path", start, "--tokenizer", start / "export", "--config_path", base / "export/config.json")
+        named = (
+            "--model_name_or_path",
+            start,
+            "--tokenizer",
+            start / "export",
+            "--config_path",
+            base / "export/config.json",
+        )
         return train(name, "--task", "translation", "--max_steps", 5, "--learning_rate", 1e-2, *named, *options)
 
     return run
@@ -86,8 +92,14 @@ def test_two_stages(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--source_encoder_layers", 2), "--source_encoder_layers is 2, --source_tokenizer is None: give both or neither"),
-        (("--translation_stage", 1), "--translation_stage is 1; it needs --source_encoder_layers, or weights that have"),
+        (
+            ("--source_encoder_layers", 2),
+            "--source_encoder_layers is 2, --source_tokenizer is None: give both or neither",
+        ),
+        (
+            ("--translation_stage", 1),
+            "--translation_stage is 1; it needs --source_encoder_layers, or weights that have",
+        ),
         (
             ("--source_encoder_layers", 2, "--source_tokenizer", "T", "--translation_stage", 1, "--freeze_embeds"),
             "--translation_stage 1 freezes what it does not train",
