@@ -215,7 +215,8 @@ def initial_model(
             config.vocab_size = stored.vocab_size
             config.validate()
         if stored is not None and not options.new_head:
-            config.extra |= {name: stored.extra[name] for name in OF_HEADS & stored.extra.keys() - config.extra.keys()}
+            own = OF_HEADS & stored.extra.keys() - config.extra.keys()
+            config.extra.update({name: stored.extra[name] for name in own})
             if labels is None or sorted(stored.labels) == sorted(labels):
                 labels = stored.labels
             elif not stored.has_unnamed_labels and len(stored.labels) == len(labels):

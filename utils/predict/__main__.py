@@ -25,9 +25,8 @@ class PredictArguments:
     model: str = option(
         positional=True, section=MODEL, help="checkpoint file, Hub-format or run directory, or Hub name"
     )
-    file: str | None = option(
+    input: str | None = option(
         None,
-        positional=True,
         section="texts",
         help="UTF-8, a line for each input, counted from 0: a text, or a JSON object with text and pair, words, or "
         "with question and context; by default standard input",
@@ -70,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts={"task_options": task.EvalOptions},
     )
     check_output("output", args.output)
-    inputs = inputs_of(read_documents(True, args.file))
+    inputs = inputs_of(read_documents(True, args.input))
     predictor = Predictor(
         args.task,
         args.model,

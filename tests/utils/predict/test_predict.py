@@ -48,9 +48,9 @@ def model(task: str, tmp_path: Path) -> str:
 def test_a_prediction_for_each_line(task: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [one if isinstance(one, str) else json.dumps(one) for one in INPUTS[task]]
     (tmp_path / "inputs").write_text("".join(f"{line}\n" for line in lines))
-    main([model, str(tmp_path / "inputs"), "--task", task])
+    main([model, "--input", str(tmp_path / "inputs"), "--task", task])
     said = capsys.readouterr().out.splitlines()
-    main([model, str(tmp_path / "inputs"), "--task", task, "--json", "--output", str(tmp_path / "out")])
+    main([model, "--input", str(tmp_path / "inputs"), "--task", task, "--json", "--output", str(tmp_path / "out")])
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert [row[NAMES.get(task, "prediction")] for row in rows] == said
     assert len(said) == 2
@@ -78,7 +78,7 @@ def test_a_prediction_for_each_line(task: str, model: str, tmp_path: Path, capsy
 def test_inputs_that_are_none(task: str, line: str, message: str, model: str, tmp_path: Path) -> None:
     (tmp_path / "inputs").write_text(line + "\n")
     with pytest.raises(InputError, match=message):
-        main([model, str(tmp_path / "inputs"), "--task", task])
+        main([model, "--input", str(tmp_path / "inputs"), "--task", task])
 
 
 @pytest.mark.parametrize(
