@@ -79,7 +79,7 @@ def run(args: TrainingArguments) -> None:
     args = replace(args, task_options=task.options, data=task.data)  # with defaults that depend on model and task
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
-    args.check_metric(task)
+    args.check_metric(task.figures)
     test = task.read("test", for_scoring=True) if args.run.do_predict else None
     log = output_dir / LOG
     writable_folder("--output_dir", output_dir, log=LOG)

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,14 @@ class TrainingArguments(ABC):
         Raises:
             InputError: options that it cannot obey, or that name files which are not there.
         """
-        task = self.new_task()
-        self.check_metric(task)
-        return task
+        if isinstance(figures := self.task_class.figures, Mapping):  # others depend on the data
+            self.check_metric(figures)
+        return self.new_task()
 
-    def check_metric(self, task: Task[Any]) -> None:
-        """Raise InputError where --val_metric is no figure of the task, which may know them only after reading."""
-        if self.run.val_metric not in (None, "loss", *task.figures):
-            allowed = ", ".join(["loss", *task.figures])
+    def check_metric(self, figures: Iterable[str]) -> None:
+        """Raise InputError where --val_metric is none of a task's figures."""
+        if self.run.val_metric not in (None, "loss", *figures):
+            allowed = ", ".join(["loss", *figures])
             raise InputError(f"--val_metric is {self.run.val_metric!r}; allowed for --task {self.task}: {allowed}")
 
     def _new_output_dir(self) -> str:

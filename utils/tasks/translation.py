@@ -67,7 +67,7 @@ class TranslationOptions(TextToTextOptions):
         if self.source_encoder_layers is not None:
             config.source_encoder_layers = self.source_encoder_layers
             config.source_vocab_size = len(BartTokenizer.from_pretrained(self.source_tokenizer))
-        elif not self.is_scratch:
+        elif self.translation_stage is not None or Path(self.model_name_or_path).exists():
             stored = loading.stored_configs(self.model_name_or_path)[0]
             if stored is not None and stored.source_encoder_layers:  # of the first stage
                 config.source_encoder_layers = stored.source_encoder_layers
