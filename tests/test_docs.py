@@ -140,6 +140,7 @@ def test_pages_can_be_followed_line_by_line(tmp_path: Path) -> None:
     (clone / ".venv").symlink_to(sys.prefix)
     shell = {"HOME": str(tmp_path), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
     shell |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "NLTK_"))}
+    shell["OMP_NUM_THREADS"] = "1"  # other tests run beside; two threads would wait for each other most of the time
     commands = "\n".join(script(free_port()))
     run = subprocess.run(
         ["bash", "-c", commands], cwd=clone, env=shell, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
