@@ -25,6 +25,6 @@ cpu_smoke() {
 # An hour on two CPU cores, for scripts/pretrain_small.sh: a model of 10 M parameters. Less than an epoch, so no dropout; small
 # batches and sentences in order, with which it learns to copy from its 1,000th step on.
 cpu_small() {
-    echo 8 8 1e-3 5e-4 fp32 true 0 200 30 8000 400 500 1 1 configs/config_small.json --optimizer adamw \
-        --gradient_clip_val 1 --dropout 0 --attention_dropout 0 --permute_sentence_ratio 0
+    echo 8 8 1e-3 5e-4 fp32 true 0 200 30 4500 100 500 1 1 configs/config_small.json --optimizer adamw \
+        --gradient_clip_val 1 --dropout 0 --attention_dropout 0 --permute_sentence_ratio 0 --n_val 256 --val_check_interval 0.2
 }
