@@ -29,5 +29,5 @@ def scores_of_tags(words: float, right: float, hits: float, found: float, there:
     """
     precision, recall = (hits / count if count else 0.0 for count in (found, there))
     f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
-    scores = {"f1": f1, "precision": precision, "recall": recall, "accuracy": right / words}
+    scores = {"f1": f1, "entity_precision": precision, "entity_recall": recall, "accuracy": right / words}
     return {name: 100 * score for name, score in scores.items()}

@@ -99,7 +99,12 @@ class Tagging(Comprehension):
     Options = TaggingOptions
     EvalOptions = TaggingEvalOptions
     model_class: ClassVar[type[PretrainedBart]] = BartForTokenClassification
-    figures: Mapping[str, str] = {"f1": "max", "precision": "max", "recall": "max", "accuracy": "max"}
+    figures: Mapping[str, str] = {
+        "f1": "max",
+        "entity_precision": "max",
+        "entity_recall": "max",
+        "accuracy": "max",
+    }
 
     # ---- Data
 

@@ -30,8 +30,8 @@ def test_seqeval_agrees(tags: list[str]) -> None:
         with warnings.catch_warnings(action="ignore"):  # of the division by no entities
             measures = {
                 "f1": f1_score,
-                "precision": precision_score,
-                "recall": recall_score,
+                "entity_precision": precision_score,
+                "entity_recall": recall_score,
                 "accuracy": accuracy_score,
             }
             expected = {name: 100 * measure(right, predicted) for name, measure in measures.items()}
@@ -40,4 +40,4 @@ def test_seqeval_agrees(tags: list[str]) -> None:
 
 def test_tags_that_are_no_entities() -> None:
     assert entity_counts(["NOUN", "VERB"], ["NOUN", "NOUN"]) == (0, 0, 0)
-    assert scores_of_tags(2, 1, 0, 0, 0) == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 50}
+    assert scores_of_tags(2, 1, 0, 0, 0) == {"f1": 0, "entity_precision": 0, "entity_recall": 0, "accuracy": 50}

@@ -88,6 +88,7 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     scores, again = scores_of(parts), scores_of(tmp_path / "again")
     for name, value in scores.items():
         assert name == "model" or again[name] == (pytest.approx(value) if isinstance(value, float) else value)
+    assert scores["precision"] == "fp32"  # no figure takes the name of a setting
     articles = articles_of(parts)
     assert len(articles) == scores["examples"] == 8
     said = (parts / "test_generations.txt").read_text().splitlines()
