@@ -224,6 +224,7 @@ def quieten_lightning() -> None:
         "your dataloader is not resumable",  # the data module resumes it
         "smaller than the logging interval",
         "isinstance.treespec, LeafSpec",
+        "sync_dist=True",  # which sums figures that are sums of all processes already
         "FSDP2-wrapped module .* returned a view tensor",  # which nothing changes in place
     ):
         warnings.filterwarnings("ignore", message=f".*{harmless}")
