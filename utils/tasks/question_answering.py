@@ -32,8 +32,11 @@ SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
 class _WindowOptions:
     """How contexts are cut to windows, and how answers are found in them."""
 
-    doc_stride: int = option(
-        128, section="windows", least=0, help="tokens of a context that a window shares with the one before"
+    doc_stride: int | None = option(
+        None,
+        section="windows",
+        least=0,
+        help="tokens of a context that a window shares with the one before; by default 128, at most half of one",
     )
     max_query_length: int = option(64, least=1, help="tokens that a question is cut to")
     version_2_with_negative: bool = option(
@@ -96,6 +99,13 @@ class QuestionAnswering(Comprehension):
 
     # ---- Data
 
+    @property
+    def doc_stride(self) -> int:
+        """Tokens that windows share."""
+        if self.options.doc_stride is not None:
+            return self.options.doc_stride
+        return min(128, max(0, self.positions - self.options.max_query_length - 4) // 2)
+
     def read(self, split: str, for_scoring: bool = False) -> list[Question]:
         return read_questions(self.data.data_dir, split, self.data.limit(split), self.options.labelled)
 
@@ -111,9 +121,9 @@ class QuestionAnswering(Comprehension):
     def encode(self, raw: list[Question], split: str) -> HeadExamples:
         began, options = time.perf_counter(), self.options
         room = self.positions - options.max_query_length - 4
-        if options.doc_stride >= room or room < SHORTEST_CONTEXT:
+        if self.doc_stride >= room or room < SHORTEST_CONTEXT:
             raise InputError(
-                f"--doc_stride is {options.doc_stride}; windows of --max_source_length {self.positions} have room for "
+                f"--doc_stride is {self.doc_stride}; windows of --max_source_length {self.positions} have room for "
                 f"{room} tokens of a context beside a question of --max_query_length {options.max_query_length}; "
                 "allowed: less than that"
             )
@@ -143,7 +153,7 @@ class QuestionAnswering(Comprehension):
         room = self.positions - first - 1
         end = self.tokenizer.eos_token_id
         spans = np.asarray(places, np.int32).reshape(-1, 2)
-        for begin in range(0, max(1, len(context) - self.options.doc_stride), room - self.options.doc_stride):
+        for begin in range(0, max(1, len(context) - self.doc_stride), room - self.doc_stride):
             part = slice(begin, begin + room)
             ids = np.asarray([*asked, end, *context[part], end], np.int32)
             labels = None if question.answers is None else self._answer_in(question, spans[part], first)
@@ -293,12 +303,14 @@ class QuestionAnswering(Comprehension):
 
     def settings(self, model: PretrainedBart) -> dict[str, Any]:
         names = _WindowOptions.__dataclass_fields__
-        return {**super().settings(model), "windows": {name: getattr(self.options, name) for name in names}}
+        windows = {name: getattr(self.options, name) for name in names}
+        return {**super().settings(model), "windows": {**windows, "doc_stride": self.doc_stride}}
 
 
 def _losses(model: BartForQuestionAnswering, output: Any, batch: Inputs) -> Tensor:
-    """The loss (B,) of each window in fp32."""
+    """The loss (B,) of each window in fp32, which does not depend on how far it is padded."""
+    padding = batch["attention_mask"] == 0
     return sum(
-        model.loss(logits.float(), batch[name], reduction="none") / 2
+        model.loss(logits.float().masked_fill(padding, -torch.inf), batch[name], reduction="none") / 2
         for logits, name in ((output.start_logits, "start_positions"), (output.end_logits, "end_positions"))
     )

@@ -71,7 +71,7 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     task: str, train: Run, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted run ends as the uninterrupted one, bit for bit; run_eval.py gives its scores again."""
-    options = () if task != "question_answering" else ("--doc_stride", 16, "--max_query_length", 20)
+    options = () if task != "question_answering" else ("--max_query_length", 20)
     whole = train("whole", task, *options)
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         add_callback(patch, Interrupt("asked", 5, in_validation=False))
@@ -99,7 +99,7 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
 @pytest.mark.parametrize("task", TASKS)
 def test_more_options(task: str, train: Run) -> None:
     """bf16, adapters, early stopping and fewer layers."""
-    options = () if task != "question_answering" else ("--doc_stride", 16, "--max_query_length", 20)
+    options = () if task != "question_answering" else ("--max_query_length", 20)
     base = train("base", task, *options, "--bf16")
     start = ("--model_name_or_path", base, "--tokenizer", base / "export", "--config_path", base / "export/config.json")
     adapted = train("adapted", task, *options, *start, "--lora_rank", 2)
