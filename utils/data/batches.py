@@ -52,6 +52,13 @@ def pad(rows: Sequence[np.ndarray], value: int) -> Tensor:
     return torch.from_numpy(batch)
 
 
+def pad_ids(rows: Sequence[np.ndarray], pad_token_id: int) -> Inputs:
+    """Rows of ids -> input_ids and attention_mask, (B, S) each."""
+    input_ids = pad(rows, pad_token_id)
+    lengths = torch.tensor([len(row) for row in rows])
+    return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()}
+
+
 @dataclass  # not frozen: for --amp_level O3 Lightning copies it and sets the copy's fields
 class Batch:
     """A micro-batch.

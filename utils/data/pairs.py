@@ -9,11 +9,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.data.batches import Inputs, pad
+from utils.data.batches import Inputs, pad, pad_ids
 from utils.data.tables import Reader, Table
 from utils.data.tokenized import TokenizedTexts
 
@@ -126,13 +125,8 @@ class StreamedPairs:
 
 def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:
     """Pairs -> input_ids, attention_mask (B, S), labels (B, T; -100 where padded) and, if there are any, references."""
-    lengths = torch.tensor([len(pair.source) for pair in pairs])
-    input_ids = pad([pair.source for pair in pairs], pad_token_id)
-    inputs: Inputs = {
-        "input_ids": input_ids,
-        "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
-        "labels": pad([pair.target for pair in pairs], IGNORE_INDEX),
-    }
+    inputs = pad_ids([pair.source for pair in pairs], pad_token_id)
+    inputs["labels"] = pad([pair.target for pair in pairs], IGNORE_INDEX)
     if pairs[0].reference is not None:
         inputs["references"] = [pair.reference for pair in pairs]
     return inputs

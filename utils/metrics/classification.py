@@ -10,13 +10,18 @@ from torchmetrics.functional import matthews_corrcoef, pearson_corrcoef, spearma
 from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
 
 
+def confusion_of(right: Tensor, predicted: Tensor, classes: int) -> Tensor:
+    """Counts (C, C) of examples by right class and predicted class, of numbers (N,) of classes."""
+    return torch.bincount(right * classes + predicted, minlength=classes**2).view(classes, classes)
+
+
 def of_classes(confusion: Tensor) -> dict[str, float]:
     """Accuracy, F1 and Matthews' correlation in percent.
 
     F1 is that of the second of two classes, as GLUE has it, or the mean over classes.
 
     Args:
-        confusion: (C, C) counts of examples by right class and predicted class.
+        confusion: (C, C), as `confusion_of` gives it.
     """
     classes = len(confusion)
     right, predicted = (

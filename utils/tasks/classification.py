@@ -24,7 +24,7 @@ from utils.corpora.columns import Record, column_of, read_records
 from utils.data.batches import Inputs
 from utils.data.options import DataOptions
 from utils.data.places import is_streamed
-from utils.metrics.classification import of_classes, of_label_sets, of_numbers
+from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
 from utils.tasks.comprehension import (
     Comprehension,
     Example,
@@ -266,8 +266,7 @@ class Classification(Comprehension):
         logits = logits_of(model(batch["input_ids"], batch["attention_mask"]))
         loss = model.loss(logits, labels, reduction="sum")
         if self.problem == SINGLE_LABEL:
-            places = labels * len(self.labels) + logits.argmax(dim=1)
-            parts = torch.bincount(places, minlength=len(self.labels) ** 2)
+            parts = confusion_of(labels, logits.argmax(dim=1), len(self.labels)).flatten()
         elif self.problem == MULTI_LABEL:
             chosen, right = logits > 0, labels > 0
             each = torch.stack([chosen & right, chosen & ~right, ~chosen & right]).sum(dim=1)
@@ -323,9 +322,7 @@ class Classification(Comprehension):
             return of_numbers(chosen, targets), {}
         if self.problem == SINGLE_LABEL:
             numbers = torch.tensor([self.labels.index(label) for label in chosen])
-            places = torch.tensor(targets) * len(self.labels) + numbers
-            confusion = torch.bincount(places, minlength=len(self.labels) ** 2).view(len(self.labels), -1)
-            return of_classes(confusion), {}
+            return of_classes(confusion_of(torch.tensor(targets), numbers, len(self.labels))), {}
         right = torch.tensor(targets) > 0
         found = torch.tensor([[label in labels for label in self.labels] for labels in chosen])
         counts = torch.stack([found & right, found & ~right, ~found & right], dim=2).sum(dim=0)

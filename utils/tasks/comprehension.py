@@ -20,7 +20,7 @@ from bart.modeling.modeling_bart import PretrainedBart
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading
 from utils.cli import option
-from utils.data.batches import Batch, Inputs, pad
+from utils.data.batches import Batch, Inputs, pad_ids
 from utils.data.options import DataOptions
 from utils.loading import ModelOptions, check_lengths
 from utils.progress import Clock
@@ -145,12 +145,7 @@ class Comprehension(Task[HeadOptions | HeadEvalOptions]):
 
     def inputs_of(self, examples: Sequence[Example]) -> Inputs:
         """input_ids and attention_mask (B, S) of examples."""
-        input_ids = pad([example.ids for example in examples], self.tokenizer.pad_token_id)
-        lengths = torch.tensor([len(example.ids) for example in examples])
-        return {
-            "input_ids": input_ids,
-            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
-        }
+        return pad_ids([example.ids for example in examples], self.tokenizer.pad_token_id)
 
     # ---- Prediction
 
