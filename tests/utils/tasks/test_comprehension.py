@@ -15,9 +15,11 @@ import run_eval
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
-from tests.tiny_run import CONFIG, checkpoint_of, rows, same, weights
+from tests import forked
+from tests.tiny_run import CONFIG, checkpoint_of, compute_in_double, rows, same, weights
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
+from tests.utils.training.test_module import assert_trained_alike
 from utils.corpora.sample_tasks import write_sample_tasks
 
 TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}
@@ -39,20 +41,23 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def options_of(task: str, corpus: Path) -> list[str]:
+    """Those of finetune.py for 8 steps."""
+    named = {
+        **{"--task": task, "--data_dir": corpus / TASKS[task], "--config_path": corpus / "config.json"},
+        **{"--model_name_or_path": "scratch", "--tokenizer": corpus / "tokenizer", "--num_workers": 0},
+        **{"--gpus": 0, "--train_batch_size": 5, "--max_steps": 8, "--learning_rate": 1e-2},
+        **{"--max_source_length": 96, "--log_every_n_steps": 1, "--val_check_interval": 20},
+    }
+    return ["--do_train", *(str(word) for pair in named.items() for word in pair)]
+
+
 @pytest.fixture
 def train(corpus: Path, tmp_path: Path) -> Run:
-    """Trains a task for 8 steps, and gives the run's directory."""
+    """Trains a task, and gives the run's directory."""
 
     def run(name: str, task: str, *options: object) -> Path:
-        named = {
-            **{"--task": task, "--data_dir": corpus / TASKS[task], "--config_path": corpus / "config.json"},
-            **{"--model_name_or_path": "scratch", "--tokenizer": corpus / "tokenizer", "--num_workers": 0},
-            **{"--gpus": 0, "--train_batch_size": 5, "--max_steps": 8, "--learning_rate": 1e-2},
-            **{"--max_source_length": 96, "--log_every_n_steps": 1, "--val_check_interval": 20},
-            **{"--output_dir": tmp_path / name},
-        }
-        words = [str(word) for pair in named.items() for word in pair]
-        finetune.main(["--do_train", *words, *map(str, options)])
+        finetune.main([*options_of(task, corpus), *map(str, options), "--output_dir", str(tmp_path / name)])
         return tmp_path / name
 
     return run
@@ -111,6 +116,18 @@ def test_more_options(task: str, train: Run) -> None:
     assert json.loads((stopped / "train_summary.json").read_text())["steps"] < 40
     smaller = train("smaller", task, *options, *start, "--distill", "sft", "--layers", "0", "--do_encoder")
     assert checkpoint_of(smaller)["config"]["encoder_layers"] == 1
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.usefixtures("double")
+def test_two_processes_train_and_score_as_one(task: str, train: Run, corpus: Path, tmp_path: Path) -> None:
+    options = ["--dropout", 0, "--attention_dropout", 0, "--n_val", 5, "--eval_batch_size", 1, "--do_predict"]
+    options += ["--learning_rate", 1e-3, "--val_check_interval", 12, "--train_batch_size"]
+    one, two = train("one", task, *options, 6), tmp_path / "two"
+    forked.run([*options_of(task, corpus), *options, 3], two, ranks=2, before=compute_in_double)
+    assert_trained_alike(one, two)
+    assert articles_of(one) == articles_of(two)
+    assert {**scores_of(one), "model": ""} == {**scores_of(two), "model": ""}
 
 
 def test_other_labels_need_a_new_head(train: Run, corpus: Path) -> None:

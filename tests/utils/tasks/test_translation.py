@@ -13,9 +13,11 @@ import run_eval
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from tests.tiny_run import Train, checkpoint_of, same, weights
+from tests import forked
+from tests.tiny_run import Train, checkpoint_of, compute_in_double, same, weights
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
+from tests.utils.training.test_module import assert_trained_alike
 from utils.summarize import main as summarize
 
 
@@ -89,6 +91,26 @@ def test_two_stages(
     assert {"bleu", "chrf", "bleu_signature", "chrf_signature"} <= scores.keys()
     with pytest.raises(InputError, match="reads another language"):
         summarize([str(second), str(tmp_path / "data" / "test.source")])
+
+
+def test_more_options(translate: Callable[..., Path], base: Path, source_tokenizer: Path) -> None:
+    """bf16, early stopping, and fewer layers, with the source language's encoder kept whole."""
+    source = ("--source_encoder_layers", 2, "--source_tokenizer", source_tokenizer)
+    diverging = ("--learning_rate", 1, "--max_steps", 60, "--early_stopping_patience", 0)
+    stopped = translate("stopped", base, *source, "--bf16", *diverging)
+    assert json.loads((stopped / "train_summary.json").read_text())["steps"] < 60
+    smaller = translate("smaller", stopped, "--distill", "sft", "--layers", "0", "--do_encoder")
+    assert checkpoint_of(smaller)["config"]["encoder_layers"] == 1
+    assert checkpoint_of(smaller)["config"]["source_encoder_layers"] == 2
+
+
+@pytest.mark.usefixtures("double")
+def test_two_processes_train_as_one(train: Train, tiny: list[str], source_tokenizer: Path, tmp_path: Path) -> None:
+    options = ["--task", "translation", "--source_encoder_layers", 2, "--source_tokenizer", source_tokenizer]
+    options += ["--translation_stage", 1, "--dropout", 0, "--attention_dropout", 0, "--max_steps", 8]
+    options += ["--n_val", 3, "--eval_batch_size", 1, "--val_check_interval", 8, "--train_batch_size"]
+    forked.run([*tiny, *options, 2], tmp_path / "two", ranks=2, before=compute_in_double)
+    assert_trained_alike(train("one", *options, 4), tmp_path / "two")
 
 
 @pytest.mark.parametrize(
