@@ -18,8 +18,9 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.hub import resolve
-from bart.modeling.checkpoint import read_file, stored_configs
+from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration, PretrainedBart
+from bart.tensor_files import read_file
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option
 

@@ -12,13 +12,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
@@ -26,28 +27,52 @@ from bart.files import read_json, replacing, write_json
 from bart.hub import resolve
 from bart.tensor_files import read_file
 
-if TYPE_CHECKING:
-    from bart.tokenization.tokenization_bart import BartTokenizer
-
 logger = logging.getLogger(__name__)
 
 
 class Pretrained(Protocol):
-    """What is to be known here of a model; `bart.modeling.modeling_bart.PretrainedBart` explains it."""
+    """What is to be known here of a model; `bart.modeling.pretrained.PretrainedModel` explains it."""
 
+    config_class: type[ModelConfig]
+    shared: str
     head: tuple[str, ...]
     output_weight: str | None
     generation_config: GenerationConfig | None
 
-    def __init__(self, config: BartConfig) -> None: ...
+    def __init__(self, config: Any) -> None: ...
+
+    @classmethod
+    def read_names(cls, state: dict[str, Tensor], path: Path) -> tuple[dict[str, Tensor], list[str]]: ...
+
+    @property
+    def optional(self) -> tuple[str, ...]: ...
 
     def new_weights(self, parts: tuple[str, ...]) -> dict[str, Tensor]: ...
 
     def eval(self) -> Any: ...
 
 
+class Saved(Pretrained, Protocol):
+    """What is to be known of a model to write it."""
+
+    config: ModelConfig
+
+    def published_as(self) -> tuple[str, str]: ...
+
+    def stored_name(self, name: str) -> str: ...
+
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+
+class Tokenizer(Protocol):
+    """A vocabulary that can be written beside a model."""
+
+    def save_pretrained(self, directory: str | os.PathLike[str]) -> None: ...
+
+
 Model = TypeVar("Model", bound=Pretrained)
-Config = TypeVar("Config", BartConfig, GenerationConfig)
+Config = TypeVar("Config", bound=ModelConfig)
+Made = TypeVar("Made")
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -65,27 +90,13 @@ _HUB_PATTERNS = (
     [CONFIG_FILE, GENERATION_FILE, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"],
 )
 
-_SHARED = "model.shared.weight"
-_COPIES = (  # names under which files hold the same embeddings again
-    "model.encoder.embed_tokens.weight",
-    "model.decoder.embed_tokens.weight",
-    "model.decoder.output_projection.weight",
-    "lm_head.weight",
-)
-_ANCHOR = re.compile(r"(?:^|(?<=\.))(shared|encoder\.embed_(tokens|positions))\.weight$")  # follows a network's prefix
-_COUNTERS = re.compile(r"(^|\.)((en|de)coder\.version|_float_tensor)$")  # bookkeeping of fairseq, not weights
-_SOURCE_ENCODER = "model.encoder.embed_tokens"  # where it is a module of its own
-# Names that heads' weights begin with.
-_OF_GENERATION = ("final_logits_bias", "lm_head")
-_CLASSIFIERS = ("classification_head", "qa_outputs", "classifier")
-_FAIRSEQ_HEAD = re.compile(r"^(model\.)?classification_heads\.[^.]+\.")
 _NAMES_SHOWN = 3
 
 
 def load_pretrained(
     model_class: type[Model],
     path_or_name: str | os.PathLike[str],
-    config: BartConfig | None = None,
+    config: ModelConfig | None = None,
     new_head: bool | None = None,
 ) -> Model:
     """Build a model from stored weights; it comes back in eval mode, on the CPU, with fp32 parameters.
@@ -110,41 +121,45 @@ def load_pretrained(
             unexpected and wrongly shaped names.
     """
     path = _find_weights(path_or_name)
-    checkpoint, state, others = _read(path, model_class.head)
+    checkpoint = _read(path)
+    state, others = model_class.read_names(_state_dict(checkpoint, path), path)
     generation: GenerationConfig | None = None
     given = config
     if config is None:
-        config, generation = _stored_config(checkpoint, path)
+        config, generation = _stored_config(checkpoint, path, model_class.config_class)
         if config is None:
             raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
     output = model_class.output_weight
     begins = output is not None and (new_head or output not in state)
     if begins:
         if new_head is False:
-            found = f"its head is {_shorten(others)}" if others else "it has no head"
+            found = f"its head is {shorten(others)}" if others else "it has no head"
             raise InputError(f"{path}: no weights of a {model_class.__name__}, whose head is {output}; {found}")
         state = {name: tensor for name, tensor in state.items() if not name.startswith(model_class.head)}
     elif output is not None:
         _fit_labels(config, len(state[output]), path, given is not None)
     elif others and new_head is False:
-        raise InputError(f"{path}: no weights of a {model_class.__name__}; its head is {_shorten(others)}")
+        raise InputError(f"{path}: no weights of a {model_class.__name__}; its head is {shorten(others)}")
     if others:
-        logger.warning("%s: weights of another head left out: %s", path, _shorten(others))
+        logger.warning("%s: weights of another head left out: %s", path, shorten(others))
     with torch.device("meta"):
         model = model_class(config)
     if begins:
         state |= model.new_weights(model.head)
         logger.warning("%s: a new head begins with random weights: %s", path, ", ".join(model.head))
-    if config.source_encoder_layers and not any(name.startswith(f"{_SOURCE_ENCODER}.") for name in state):
-        state |= model.new_weights((_SOURCE_ENCODER,))
-        logger.warning("%s: a new encoder of sources begins with random weights", path)
+    for part in model.optional:
+        if not any(name.startswith(f"{part}.") for name in state):
+            state |= model.new_weights((part,))
+            logger.warning("%s: it has no %s, which begins with random weights", path, part)
     _fill(model, state, path)
     if generation is not None and model.generation_config is not None:
         model.generation_config = generation
     return model.eval()
 
 
-def stored_configs(path_or_name: str | os.PathLike[str]) -> tuple[BartConfig | None, GenerationConfig | None]:
+def stored_configs(
+    path_or_name: str | os.PathLike[str], config_class: type[Config] = BartConfig
+) -> tuple[Config | None, GenerationConfig | None]:
     """The config in a checkpoint or beside its weights, and the generation defaults of the same place, if any.
 
     Sources and errors are those of `load_pretrained`. Of a Hub repository no weights are downloaded.
@@ -154,10 +169,10 @@ def stored_configs(path_or_name: str | os.PathLike[str]) -> tuple[BartConfig | N
         path = path / WEIGHT_FILES[0]
     # Files of weights alone need not be read.
     checkpoint = {} if path.suffix in (".safetensors", ".json") else read_file(path)
-    return _stored_config(checkpoint, path)
+    return _stored_config(checkpoint, path, config_class)
 
 
-def _fit_labels(config: BartConfig, count: int, path: Path, is_given: bool) -> None:
+def _fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool) -> None:
     """Let a config have as many labels as the weights.
 
     transformers writes no labels where there are two, and takes what it wrote for three.
@@ -170,7 +185,7 @@ def _fit_labels(config: BartConfig, count: int, path: Path, is_given: bool) -> N
     if is_given and not config.has_unnamed_labels:
         raise InputError(
             f"{path}: its head has {count} labels, and {len(config.labels)} are asked for "
-            f"({_shorten(config.labels)}); a new head would begin with random weights"
+            f"({shorten(config.labels)}); a new head would begin with random weights"
         )
     config.labels = [f"LABEL_{number}" for number in range(count)]
 
@@ -187,35 +202,31 @@ def _find_weights(path_or_name: str | os.PathLike[str]) -> Path:
     raise InputError(f"{path}: a directory without weights; it must hold export/ or one of {', '.join(WEIGHT_FILES)}")
 
 
-def _read(path: Path, head: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
-    """The content of a weights file, or of all shards that an index names; and what `_canonical_names` gives."""
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a weights file, or of all shards that an index names."""
     if path.suffix != ".json":
-        checkpoint = read_file(path)
-    else:
-        weight_map = read_json(path).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-            raise InputError(f"{path}: no shard index; its weight_map must map the weights to files")
-        checkpoint = {}
-        for name in sorted(set(weight_map.values())):
-            if Path(name).name != name or not (path.parent / name).is_file():
-                raise InputError(f"{path}: it names the shard {name!r}, which is no file in {path.parent}")
-            checkpoint.update(read_file(path.parent / name))
-    state = _state_dict(checkpoint, path)
-    if (scale := checkpoint.get("lora_scale")) is not None:
-        state = _with_adapters(state, scale)
-    return checkpoint, *_canonical_names(state, path, head)
+        return read_file(path)
+    weight_map = read_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise InputError(f"{path}: no shard index; its weight_map must map the weights to files")
+    checkpoint = {}
+    for name in sorted(set(weight_map.values())):
+        if Path(name).name != name or not (path.parent / name).is_file():
+            raise InputError(f"{path}: it names the shard {name!r}, which is no file in {path.parent}")
+        checkpoint.update(read_file(path.parent / name))
+    return checkpoint
 
 
 def _state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
     """The tensors by name: below 'state_dict' (Lightning), below 'model' (fairseq) or at the top level."""
-    for key in ("state_dict", "model"):
-        if isinstance(checkpoint.get(key), dict):
-            checkpoint = checkpoint[key]
-            break
-    state = {str(name): value for name, value in checkpoint.items() if isinstance(value, Tensor)}
+    content = next(
+        (checkpoint[key] for key in ("state_dict", "model") if isinstance(checkpoint.get(key), dict)), checkpoint
+    )
+    state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not state:
-        raise InputError(f"{path}: no weights in it; its keys are {_shorten(map(str, checkpoint))}")
-    return state
+        raise InputError(f"{path}: no weights in it; its keys are {shorten(map(str, content))}")
+    scale = checkpoint.get("lora_scale")
+    return state if scale is None else _with_adapters(state, scale)
 
 
 def _with_adapters(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
@@ -228,60 +239,7 @@ def _with_adapters(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
     return merged
 
 
-def _canonical_names(
-    state: dict[str, Tensor], path: Path, head: tuple[str, ...]
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Rename to our classes' names, each weight once (the tied embeddings as model.shared.weight).
-
-    Args:
-        head: first parts of the names of the model's head. Weights of heads that classify text, of other models, are
-            left out.
-
-    Returns:
-        The weights, and the names of those left out.
-
-    Raises:
-        InputError: no BART network in it, or more than one, or copies of the embeddings that differ.
-    """
-    stems = sorted({_ANCHOR.sub("", name) for name in state if _ANCHOR.search(name)})
-    if len(stems) != 1:
-        found = f"{len(stems)} BART networks ({_shorten(stems)})" if stems else "no BART network"
-        raise InputError(f"{path}: {found} in it; its names are {_shorten(state)}")
-    prefix = re.sub(r"(^|(?<=\.))model\.$", "", stems[0])
-
-    if len(found := {match[0] for name in state if (match := _FAIRSEQ_HEAD.search(name.removeprefix(prefix)))}) > 1:
-        raise InputError(f"{path}: {len(found)} heads in it: {_shorten(sorted(found))}; allowed: one")
-    others: list[str] = []
-    renamed: dict[str, Tensor] = {}
-    for stored, tensor in state.items():
-        if _COUNTERS.search(stored):
-            continue
-        name = _FAIRSEQ_HEAD.sub("classification_head.", stored.removeprefix(prefix))
-        owner = name.split(".")[0]
-        if owner in (*_OF_GENERATION, *_CLASSIFIERS) and owner not in head and name not in _COPIES:
-            others += [stored] * (owner in _CLASSIFIERS)
-            continue
-        if name.startswith(("encoder.", "decoder.", "shared.")):
-            name = f"model.{name}"
-        if name.endswith((".in_proj_weight", ".in_proj_bias")):  # (3D, D) and (3D,): queries, keys, values
-            owner, kind = name.rsplit(".in_proj_", 1)
-            for part, rows in zip("qkv", tensor.chunk(3), strict=True):
-                renamed[f"{owner}.{part}_proj.{kind}"] = rows
-        else:
-            renamed[name] = tensor
-
-    tied = {name: renamed.pop(name) for name in (_SHARED, *_COPIES) if name in renamed}
-    for name, tensor in tied.items():
-        renamed.setdefault(_SHARED, tensor)
-        if not torch.equal(tensor, renamed[_SHARED]):
-            raise InputError(f"{path}: {name} differs from {next(iter(tied))}; BART's embeddings are tied")
-    if _SHARED in renamed and "final_logits_bias" in head:
-        # Files of a bare BartModel (facebook/bart-large) and of fairseq have none.
-        renamed.setdefault("final_logits_bias", torch.zeros(1, renamed[_SHARED].shape[0]))
-    return renamed, others
-
-
-def _fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+def _fill(model: Any, state: dict[str, Tensor], path: Path) -> None:
     """Move `state` into a model on the meta device, keeping ties; the tensors are copied out of the mapped file."""
     copies = _tied_copies(model)
     slots = {name: slot for name, slot in model.state_dict().items() if name not in copies}
@@ -298,25 +256,27 @@ def _fill(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
         "wrong shape": sorted(wrong),
     }
     if any(problems.values()):
-        listed = "; ".join(f"{len(names)} {kind}: {_shorten(names)}" for kind, names in problems.items() if names)
+        listed = "; ".join(f"{len(names)} {kind}: {shorten(names)}" for kind, names in problems.items() if names)
         raise InputError(f"{path}: the weights do not fit the model; {listed}")
 
     filled: dict[str, Tensor] = {}
     for name, slot in slots.items():
         # A copy: if the mapped file is overwritten, a running model must neither change nor be killed.
         filled[name] = torch.empty(slot.shape, dtype=slot.dtype, device="cpu").copy_(state.pop(name))
-    embeddings = nn.Parameter(filled[_SHARED])
-    model.load_state_dict(filled | dict.fromkeys([_SHARED, *copies], embeddings), assign=True)
+    embeddings = nn.Parameter(filled[model.shared])
+    model.load_state_dict(filled | dict.fromkeys([model.shared, *copies], embeddings), assign=True)
 
 
-def _tied_copies(model: nn.Module) -> set[str]:
-    """The other names of model.shared.weight."""
-    shared = model.get_parameter(_SHARED)
+def _tied_copies(model: Any) -> set[str]:
+    """The other names of the token embeddings."""
+    shared = model.get_parameter(model.shared)
     named = model.named_parameters(remove_duplicate=False)
-    return {name for name, parameter in named if parameter is shared and name != _SHARED}
+    return {name for name, parameter in named if parameter is shared and name != model.shared}
 
 
-def _stored_config(checkpoint: dict[str, Any], path: Path) -> tuple[BartConfig | None, GenerationConfig | None]:
+def _stored_config(
+    checkpoint: dict[str, Any], path: Path, config_class: type[Config]
+) -> tuple[Config | None, GenerationConfig | None]:
     """The config in the checkpoint or beside it, and the generation defaults of the same place; None where missing."""
     fields, defaults = checkpoint.get("config"), checkpoint.get("generation_config")
     config_file = defaults_file = path
@@ -325,11 +285,11 @@ def _stored_config(checkpoint: dict[str, Any], path: Path) -> tuple[BartConfig |
         fields, defaults = (read_json(file) if file.is_file() else None for file in (config_file, defaults_file))
     if fields is None:
         return None, None
-    config = _made(_bart_config, fields, config_file)
+    config = _made(config_class.from_dict, fields, config_file)
     return config, None if defaults is None else _made(GenerationConfig.from_dict, defaults, defaults_file)
 
 
-def _made(make: Callable[[Mapping[str, Any]], Config], fields: Mapping[str, Any], path: Path) -> Config:
+def _made(make: Callable[[Mapping[str, Any]], Made], fields: Mapping[str, Any], path: Path) -> Made:
     """A config made of fields, with the file's name before the message of an InputError."""
     try:
         return make(fields)
@@ -337,32 +297,19 @@ def _made(make: Callable[[Mapping[str, Any]], Config], fields: Mapping[str, Any]
         raise InputError(f"{path}: {error}") from error
 
 
-def _bart_config(fields: Mapping[str, Any]) -> BartConfig:
-    model_type = fields.get("model_type", "bart")
-    if model_type not in ("bart", "mbart"):
-        raise InputError(f"model_type {model_type!r}; allowed are 'bart' and 'mbart'")
-    return BartConfig(**fields)
-
-
-def _shorten(names: Iterable[str]) -> str:
+def shorten(names: Iterable[str]) -> str:
+    """The first names, and how many there are besides."""
     names = list(names)
     rest = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def save_pretrained(
-    model: nn.Module,
-    config: BartConfig,
-    generation: GenerationConfig | None,
-    directory: str | os.PathLike[str],
-    tokenizer: BartTokenizer | None = None,
-) -> None:
+def save_pretrained(model: Saved, directory: str | os.PathLike[str], tokenizer: Tokenizer | None = None) -> None:
     """Write the Hub format that `transformers` loads: config.json, model.safetensors and, of a model that generates,
     generation_config.json.
 
-    Tied copies of the embeddings are left out, as Hugging Face does. A Pre-LN model is written as an mBART, because
-    transformers knows the same arrangement under that name. Decoding options are written to generation_config.json
-    alone. Each file is written under a temporary name and renamed.
+    Tied copies of the embeddings are left out, as Hugging Face does. Decoding options are written to
+    generation_config.json alone. Each file is written under a temporary name and renamed.
 
     Parameters are stored in their own precision. The directory is made if absent.
 
@@ -375,20 +322,18 @@ def save_pretrained(
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
+    config, generation = model.config, model.generation_config
     options = {} if generation is None else generation.to_dict()
     moved = config.extra.keys() & {*options, "torch_dtype"}
     fields = {name: value for name, value in config.to_dict().items() if name not in moved}
     # transformers loads in the precision that the config names, so a stale one would cast the weights.
-    fields["dtype"] = str(model.get_parameter(_SHARED).dtype).removeprefix("torch.")
-    fields["model_type"] = "mbart" if config.pre_ln else "bart"
-    if config.pre_ln:
-        logger.warning(
-            "a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM or its like"
-        )
-    fields["architectures"] = [f"{'M' if config.pre_ln else ''}{type(model).__name__}"]
+    fields["dtype"] = str(model.get_parameter(model.shared).dtype).removeprefix("torch.")
+    fields["model_type"], architecture = model.published_as()
+    fields["architectures"] = [architecture]
 
     copies = _tied_copies(model)
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name not in copies}
+    state = model.state_dict().items()
+    state = {model.stored_name(name): tensor.contiguous() for name, tensor in state if name not in copies}
     write_json(directory / CONFIG_FILE, fields)
     if generation is not None:
         write_json(directory / GENERATION_FILE, options)

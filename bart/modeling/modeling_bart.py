@@ -8,10 +8,11 @@ Shapes: B batch, S source length, T target length, K beams, R = B·K decoder row
 from __future__ import annotations
 
 import copy
-import os
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,17 +24,13 @@ from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
 from bart.generation.generate import check_tensors
-from bart.hub import push
-from bart.modeling.checkpoint import load_pretrained, save_pretrained
-from bart.modeling.layers import BartDecoder, BartDecoderLayer, BartEncoder, BartEncoderLayer, SourceEncoder
+from bart.modeling import names
+from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
 from bart.modeling.packed import Packer
+from bart.modeling.pretrained import PretrainedModel
 
-if TYPE_CHECKING:
-    from typing import Self
-
-    from bart.tokenization.tokenization_bart import BartTokenizer
-
+logger = logging.getLogger(__name__)
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
 TOKENS_AT_ONCE = 1024
 
@@ -90,68 +87,39 @@ class BartModel(nn.Module):
         return hidden, encoder_outputs
 
 
-class PretrainedBart(nn.Module):
-    """BART's network under a head: its weights and files, whatever the head.
+class PretrainedBart(PretrainedModel):
+    """BART's network under a head: its weights and files, whatever the head."""
 
-    Weights start from N(0, init_std) with zero biases, as BART's were; `from_pretrained` loads trained ones.
-
-    Attributes:
-        head: what the names of the head's weights begin with.
-        output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
-        generation_config: of a model that generates.
-        is_packed: whether it is a copy for inference.
-    """
-
-    head: ClassVar[tuple[str, ...]]
-    output_weight: ClassVar[str | None] = None
-    generation_config: GenerationConfig | None = None
-    is_packed = False
+    config_class = BartConfig
+    shared = names.SHARED
+    config: BartConfig
 
     def __init__(self, config: BartConfig) -> None:
-        super().__init__()
-        config.validate()
-        self.config = config
+        super().__init__(config)
         self.model = BartModel(config)
 
-    def init_weights(self, module: nn.Module) -> None:
-        """Draw the weights of a module and of those in it, unless they are on the meta device."""
-        for part in module.modules():
-            if isinstance(part, (nn.Linear, nn.Embedding)) and not part.weight.is_meta:
-                nn.init.normal_(part.weight, std=self.config.init_std)
-                if isinstance(part, nn.Linear) and part.bias is not None:
-                    nn.init.zeros_(part.bias)
-                if isinstance(part, nn.Embedding) and part.padding_idx is not None:
-                    with torch.no_grad():
-                        part.weight[part.padding_idx].zero_()
-            elif isinstance(part, nn.LayerNorm) and not part.weight.is_meta:
-                part.reset_parameters()
+    @classmethod
+    def read_names(cls, state: dict[str, Tensor], path: Path) -> tuple[dict[str, Tensor], list[str]]:
+        return names.canonical_names(state, path, cls.head)
 
-    def new_weights(self, parts: tuple[str, ...]) -> dict[str, Tensor]:
-        """Random weights of some modules, by name; the modules are on the CPU from now on."""
-        for name in parts:
-            self.init_weights(self.get_submodule(name).to_empty(device="cpu"))
-        return {name: weight for name, weight in self.state_dict().items() if name.startswith(parts)}
+    @property
+    def optional(self) -> tuple[str, ...]:
+        return (names.SOURCE_ENCODER,) if self.config.source_encoder_layers else ()
+
+    def published_as(self) -> tuple[str, str]:
+        """A Pre-LN model is an mBART, because transformers knows the same arrangement under that name."""
+        if not self.config.pre_ln:
+            return super().published_as()
+        logger.warning(
+            "a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM or its like"
+        )
+        return "mbart", f"M{type(self).__name__}"
 
     def tie_weights(self) -> None:
         """Let the decoder, and the encoder if it has no other source, use the table of `model.shared`."""
         if not isinstance(self.model.encoder.embed_tokens, SourceEncoder):
             self.model.encoder.embed_tokens = self.model.shared
         self.model.decoder.embed_tokens = self.model.shared
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.shared.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.model.shared.weight.dtype
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.model.shared
-
-    def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary, of a model that has one."""
-        return None
 
     def get_encoder(self) -> BartEncoder:
         """The encoder; unlike that of transformers it returns its states (B, S, D) and nothing around them."""
@@ -160,68 +128,10 @@ class PretrainedBart(nn.Module):
     def get_decoder(self) -> BartDecoder:
         return self.model.decoder
 
-    def num_parameters(self, only_trainable: bool = False) -> int:
-        """How many numbers the parameters hold, tied ones counted once."""
-        self._check_whole()
-        return sum(one.numel() for one in self.parameters() if one.requires_grad or not only_trainable)
-
     @property
-    def layers(self) -> list[nn.Module]:
-        """All encoder and decoder layers: the blocks that a network is sharded by."""
+    def stacks(self) -> list[nn.Module]:
         read = self.model.encoder.embed_tokens
-        own = read.layers if isinstance(read, SourceEncoder) else ()
-        return [*own, *self.model.encoder.layers, *self.model.decoder.layers]
-
-    def for_inference(self, precision: str = "fp32") -> Self:
-        """A copy that only predicts, and faster: projections fused, weights packed for this processor.
-
-        One that generates encodes inputs that repeat once. The copy shares embeddings and norms with this model where
-        their precision is the same.
-
-        Args:
-            precision: fp32; bf16 (fp32 on CPUs that cannot multiply it, with a warning); fp16 (on GPUs); or int8 (on
-                CPUs): inputs and weights of matrix products in 8 bits, or weights in 7 bits on processors that would
-                overflow; attention in bf16 or 8 bits where that is faster; all else in fp32.
-
-        Raises:
-            InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.
-        """
-        self._check_whole()
-        packer = Packer(precision, self.device)
-        with torch.device("meta"):  # a skeleton without memory
-            own = self.inference_class()(copy.deepcopy(self.config))
-        own.pack(self, packer)
-        return own.requires_grad_(False).eval()
-
-    def inference_class(self) -> type[Self]:
-        """The class of a copy for inference."""
-        return type(self)
-
-    def pack(self, model: Self, packer: Packer) -> None:
-        """Make this skeleton the copy for inference of a model."""
-        self.is_packed = True
-        pairs = list(zip(self.modules(), model.modules(), strict=True))
-        others = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
-        for own, original in pairs:
-            in_head = isinstance(own, nn.Linear) and own not in others
-            if isinstance(own, (nn.Embedding, nn.LayerNorm)) or in_head:
-                state = {name: tensor.to(packer.dtype) for name, tensor in original.state_dict().items()}
-                own.load_state_dict(state, assign=True)
-        for own, original in pairs:
-            if isinstance(own, (BartEncoderLayer, BartDecoderLayer)):
-                packer.replace_modules(own, original)
-
-    def _check_whole(self) -> None:
-        """Raise InputError where matrices are packed, and no parameters."""
-        if self.is_packed:
-            raise InputError("the model is a copy for inference, which only predicts; use the model it was made from")
-
-    def set_activation_checkpointing(self, enabled: bool) -> None:
-        """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
-        stacks = (self.model.encoder, self.model.decoder, self.model.encoder.embed_tokens)
-        for stack in stacks:
-            if hasattr(stack, "layers"):
-                stack.activation_checkpointing = enabled
+        return [*([read] if isinstance(read, SourceEncoder) else ()), self.model.encoder, self.model.decoder]
 
     def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
         """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std)."""
@@ -239,22 +149,6 @@ class PretrainedBart(nn.Module):
         self.config.vocab_size = vocab_size
         self.tie_weights()
         self.config.validate()
-
-    @classmethod
-    def from_pretrained(
-        cls, path_or_name: str | os.PathLike[str], config: BartConfig | None = None, **options: Any
-    ) -> Self:
-        """Load weights from a directory, a file or the Hub, in eval mode; see `bart.modeling.checkpoint`."""
-        return load_pretrained(cls, path_or_name, config, **options)
-
-    def save_pretrained(self, directory: str | os.PathLike[str], tokenizer: BartTokenizer | None = None) -> None:
-        """Write a Hub-format directory that `transformers` loads; see `bart.modeling.checkpoint`."""
-        self._check_whole()
-        save_pretrained(self, self.config, self.generation_config, directory, tokenizer)
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""
-        return push(self.save_pretrained, repo_id, **options)
 
 
 class BartForConditionalGeneration(PretrainedBart):

@@ -21,7 +21,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from bart.errors import InputError
 from bart.files import replacing
-from bart.modeling.checkpoint import read_file
+from bart.tensor_files import read_file
 from utils.distributed import from_first
 from utils.errors import RunError
 from utils.files import difference

@@ -1,0 +1,149 @@
+"""What the configs of all architectures share: fields of published `config.json` files, labels, JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bart.errors import InputError
+from bart.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from typing import Self
+
+ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
+
+
+class ModelConfig:
+    """The architecture of a network; a subclass is a dataclass of its fields.
+
+    Other keywords are kept in `extra`; they can be read and set as attributes, and `to_dict` writes them back.
+
+    Attributes:
+        types: the type of each field, as it is written.
+        model_types: what `model_type` of a config.json may be.
+        others: names that `extra` may hold, to which misspelt ones are compared as well.
+        alike: names in published configs that are like known ones, but no misspellings of them.
+        label_count: how many labels a head has if the config names none.
+
+    Raises:
+        InputError: a keyword looks like a misspelt field, or a value is out of range.
+    """
+
+    types: ClassVar[Mapping[str, str]]
+    model_types: ClassVar[tuple[str, ...]]
+    others: ClassVar[Collection[str]] = ()
+    alike: ClassVar[Collection[str]] = ()
+    label_count: ClassVar[int]
+    extra: dict[str, Any]
+
+    def __init__(self, **fields: Any) -> None:
+        object.__setattr__(self, "extra", {})
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = fields.pop(field.name, None)  # transformers writes null for what is not set
+            setattr(self, field.name, field.default if value is None else value)
+        for name, value in fields.items():
+            setattr(self, name, value)
+        self.validate()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.types or name == "labels":
+            object.__setattr__(self, name, value)
+            return
+        if name not in self.extra and name not in self.alike and name not in self.others:
+            near = get_close_matches(name, [*self.types, *self.others], n=1, cutoff=0.8)
+            if near:
+                raise InputError(f"config field {name!r} is unknown; did you mean {near[0]!r}?")
+        self.extra[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        # Called only where normal lookup fails. While a copy is unpickled, `extra` itself is missing.
+        if name != "extra" and name in self.__dict__.get("extra", {}):
+            return self.extra[name]
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self.to_dict() == other.to_dict()
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of a head's labels, in the order of its outputs; by default transformers' own."""
+        named = self.extra.get("id2label") or {}
+        if named:
+            return [str(named[key]) for key in sorted(named, key=int)]
+        return [f"LABEL_{number}" for number in range(self.extra.get("num_labels") or self.label_count)]
+
+    @labels.setter
+    def labels(self, names: Sequence[str]) -> None:
+        self.extra.pop("num_labels", None)  # which transformers takes from these
+        self.extra["id2label"] = {str(number): name for number, name in enumerate(names)}
+        self.extra["label2id"] = {name: number for number, name in enumerate(names)}
+
+    @property
+    def has_unnamed_labels(self) -> bool:
+        """Whether the labels have but numbers, as transformers writes them."""
+        return self.labels == [f"LABEL_{number}" for number in range(len(self.labels))]
+
+    def check(self, ok: bool, name: str, allowed: str) -> None:
+        """Raise InputError for a field whose value is not ok."""
+        if not ok:
+            raise InputError(f"config field {name!r} is {getattr(self, name)!r}; allowed: {allowed}")
+
+    def validate(self) -> None:
+        """Raise InputError naming the first field whose value no such network can have."""
+        for name, kind in self.types.items():
+            value = getattr(self, name)
+            if kind == "int":
+                least = 0 if name.endswith("_token_id") else 1
+                self.check(type(value) is int and value >= least, name, f"an integer of at least {least}")
+            elif kind == "bool":
+                self.check(type(value) is bool, name, "true or false")
+            elif kind == "float":
+                number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                if name in ("init_std", "initializer_range", "layer_norm_eps"):
+                    self.check(number and value > 0, name, "a positive number")
+                else:
+                    self.check(number and 0 <= value < 1, name, "a number from 0 up to, not including, 1")
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """The config that a config.json holds.
+
+        Raises:
+            InputError: it is one of another architecture, or holds a bad field.
+        """
+        model_type = fields.get("model_type", cls.model_types[0])
+        if model_type not in cls.model_types:
+            raise InputError(f"model_type {model_type!r}; allowed: {' and '.join(map(repr, cls.model_types))}")
+        return cls(**fields)
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a config.json of ours or of the Hub.
+
+        Raises:
+            InputError: the file is missing, is not a JSON object, or holds a bad field (the message names the file).
+        """
+        path = Path(path)
+        fields = read_json(path)
+        try:
+            return cls(**fields)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, known and unknown, as a config.json holds them."""
+        return {name: getattr(self, name) for name in self.types} | self.extra
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the config as JSON."""
+        write_json(Path(path), self.to_dict())
+
+
+def field_types(config: type) -> dict[str, str]:
+    """The types of a dataclass's fields, as they are written."""
+    return {field.name: str(field.type) for field in dataclasses.fields(config)}
