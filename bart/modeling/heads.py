@@ -10,7 +10,6 @@ Shapes: B batch, S text length, D model width, N labels.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +21,7 @@ from bart.errors import InputError
 from bart.generation.generate import check_tensors
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.modeling_bart import PretrainedBart, shift_tokens_right
+from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput
 
 REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
     "regression",
@@ -31,43 +31,37 @@ REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
 STACKS = ("decoder", "encoder")
 
 
-@dataclass
-class ClassifierOutput:
-    """What a head gives; `output[0]` is the loss when there is one, else the logits.
+class TextLoss:
+    """The loss of heads that classify texts."""
 
-    Attributes:
-        logits: (B, N) of texts, (B, S, N) of tokens.
-        encoder_last_hidden_state: (B, S, D).
-        loss: scalar, with labels only.
-    """
+    config: Any
 
-    logits: Tensor
-    encoder_last_hidden_state: Tensor
-    loss: Tensor | None = None
+    def loss(self, logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+        """The loss of logits (B, N), which is that of the config's problem type."""
+        problem = getattr(self.config, "problem_type", None)
+        if problem is None:
+            problem = MULTI_LABEL if labels.is_floating_point() else SINGLE_LABEL
+            problem = REGRESSION if logits.shape[1] == 1 else problem
+        if problem == REGRESSION:
+            return F.mse_loss(logits.view(labels.shape), labels, reduction=reduction)
+        if problem == SINGLE_LABEL:
+            return F.cross_entropy(logits, labels, reduction=reduction)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction=reduction)
 
-    def __getitem__(self, index: int) -> Tensor:
-        present = (self.loss, self.logits, self.encoder_last_hidden_state)
-        return [value for value in present if value is not None][index]
 
+class SpanLoss:
+    """The loss of heads that find answers."""
 
-@dataclass
-class QuestionAnsweringOutput:
-    """What the question-answering head gives; `output[0]` is the loss when there is one, else the start logits.
+    def loss(self, logits: Tensor, positions: Tensor, **options: Any) -> Tensor:
+        """The cross entropy of logits (B, S) and positions (B,)."""
+        behind = logits.shape[1]
+        return F.cross_entropy(logits, positions.clamp(0, behind), ignore_index=behind, **options)
 
-    Attributes:
-        start_logits, end_logits: (B, S), of each token to be the first or last one of the answer.
-        encoder_last_hidden_state: (B, S, D).
-        loss: scalar, with positions only.
-    """
-
-    start_logits: Tensor
-    end_logits: Tensor
-    encoder_last_hidden_state: Tensor
-    loss: Tensor | None = None
-
-    def __getitem__(self, index: int) -> Tensor:
-        present = (self.loss, self.start_logits, self.end_logits, self.encoder_last_hidden_state)
-        return [value for value in present if value is not None][index]
+    def mean_loss(self, start: Tensor, end: Tensor, starts: Tensor | None, ends: Tensor | None) -> Tensor | None:
+        """The mean of the cross entropies of the first and the last token, if positions (B,) of both are given."""
+        if starts is None or ends is None:
+            return None
+        return (self.loss(start, starts) + self.loss(end, ends)) / 2
 
 
 class BartClassificationHead(nn.Module):
@@ -105,7 +99,7 @@ class _HeadedBart(PretrainedBart):
         return self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
 
 
-class BartForSequenceClassification(_HeadedBart):
+class BartForSequenceClassification(TextLoss, _HeadedBart):
     """BART that classifies texts, or pairs of texts, by the decoder's state at the last `</s>`.
 
     `config.labels` are the classes. `config.problem_type` is one of PROBLEMS; by default it follows from the labels:
@@ -154,19 +148,7 @@ class BartForSequenceClassification(_HeadedBart):
         last = (ends * torch.arange(input_ids.shape[1], device=ends.device)).amax(dim=1)
         logits = self.classification_head(hidden[torch.arange(len(hidden), device=ends.device), last])
         loss = None if labels is None else self.loss(logits, labels)
-        return ClassifierOutput(logits, encoder_states, loss)
-
-    def loss(self, logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-        """The loss of logits (B, N), which is that of the config's problem type."""
-        problem = getattr(self.config, "problem_type", None)
-        if problem is None:
-            problem = MULTI_LABEL if labels.is_floating_point() else SINGLE_LABEL
-            problem = REGRESSION if logits.shape[1] == 1 else problem
-        if problem == REGRESSION:
-            return F.mse_loss(logits.view(labels.shape), labels, reduction=reduction)
-        if problem == SINGLE_LABEL:
-            return F.cross_entropy(logits, labels, reduction=reduction)
-        return F.binary_cross_entropy_with_logits(logits, labels, reduction=reduction)
+        return ClassifierOutput(loss, logits, encoder_states)
 
 
 class BartForTokenClassification(_HeadedBart):
@@ -211,10 +193,10 @@ class BartForTokenClassification(_HeadedBart):
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
-        return ClassifierOutput(logits, encoder_states, loss)
+        return ClassifierOutput(loss, logits, encoder_states)
 
 
-class BartForQuestionAnswering(_HeadedBart):
+class BartForQuestionAnswering(SpanLoss, _HeadedBart):
     """BART that finds the answer to a question as a span of a text, by the decoder's states."""
 
     head = ("qa_outputs",)
@@ -250,12 +232,5 @@ class BartForQuestionAnswering(_HeadedBart):
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
         start, end = self.qa_outputs(hidden).unbind(dim=-1)
-        loss = None
-        if start_positions is not None and end_positions is not None:
-            loss = (self.loss(start, start_positions) + self.loss(end, end_positions)) / 2
-        return QuestionAnsweringOutput(start, end, encoder_states, loss)
-
-    def loss(self, logits: Tensor, positions: Tensor, **options: Any) -> Tensor:
-        """The cross entropy of logits (B, S) and positions (B,)."""
-        behind = logits.shape[1]
-        return F.cross_entropy(logits, positions.clamp(0, behind), ignore_index=behind, **options)
+        loss = self.mean_loss(start, end, start_positions, end_positions)
+        return QuestionAnsweringOutput(loss, start, end, encoder_states)

@@ -210,6 +210,8 @@ class BartDecoderLayer(_Layer):
 class _Stack(nn.Module):
     """What encoder and decoder share: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
 
+    position_offset = POSITION_OFFSET
+
     def __init__(self, config: BartConfig, embed_tokens: nn.Embedding, layers: list[_Layer], layerdrop: float) -> None:
         super().__init__()
         self.dropout = config.dropout
@@ -218,22 +220,27 @@ class _Stack(nn.Module):
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
         self.embed_tokens = embed_tokens
-        self.embed_positions = nn.Embedding(config.max_position_embeddings + POSITION_OFFSET, config.d_model)
+        self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
-    def _embed(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
-        """ids (B, T) -> (B, T, D), at positions 0 … T - 1; or all ids of an article at its position of (B,)."""
+    def _embed(self, ids: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
+        """ids (B, T) -> (B, T, D), at positions 0 … T - 1; or all ids of an article at its position of (B,).
+
+        What is added (… D) goes into the sum of the embeddings.
+        """
         if positions is not None:
-            places = self.embed_positions(positions[:, None] + POSITION_OFFSET)
+            places = self.embed_positions(positions[:, None] + self.position_offset)
         elif ids.shape[1] <= self.max_positions:
-            places = self.embed_positions.weight[POSITION_OFFSET : POSITION_OFFSET + ids.shape[1]]
+            places = self.embed_positions.weight[self.position_offset : self.position_offset + ids.shape[1]]
         else:
             raise InputError(
                 f"a sequence of {ids.shape[1]} tokens is longer than the model's max_position_embeddings "
                 f"({self.max_positions})"
             )
+        if added is not None:
+            places = places + added
         hidden = self.layernorm_embedding(self.embed_tokens(ids) * self.embed_scale + places)
         return _dropout(hidden, self.dropout, self.training)
 
@@ -252,8 +259,11 @@ class BartEncoder(_Stack):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D)."""
+        return self._encode(self._embed(input_ids), attention_mask)
+
+    def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Embeddings (B, S, D) -> states (B, S, D)."""
         mask = _readable(attention_mask)
-        hidden = self._embed(input_ids)
         for layer in self.layers:
             hidden = self._run(layer, hidden, mask)
         return self.layer_norm(hidden)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,33 +26,13 @@ from bart.generation.generate import check_tensors
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
+from bart.modeling.outputs import Seq2SeqOutput
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
 
 logger = logging.getLogger(__name__)
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
 TOKENS_AT_ONCE = 1024
-
-
-@dataclass
-class Seq2SeqOutput:
-    """What a forward pass returns; `output[0]` is the loss when there is one, else the logits.
-
-    Attributes:
-        logits: (B, T, V); None of a summed loss.
-        encoder_last_hidden_state: (B, S, D).
-        loss: scalar, with labels only.
-        correct: scalar, of a summed loss without gradients: how many targets are the arg-max of their logits.
-    """
-
-    logits: Tensor | None
-    encoder_last_hidden_state: Tensor
-    loss: Tensor | None = None
-    correct: Tensor | None = None
-
-    def __getitem__(self, index: int) -> Tensor:
-        present = (self.loss, self.logits, self.encoder_last_hidden_state)
-        return [value for value in present if value is not None][index]
 
 
 def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
@@ -234,12 +213,12 @@ class BartForConditionalGeneration(PretrainedBart):
             loss, correct = chunked_cross_entropy(
                 *(hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias, labels.flatten(), label_smoothing)
             )
-            return Seq2SeqOutput(None, encoder_states, loss, correct)
+            return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
-        return Seq2SeqOutput(logits=logits, loss=loss, encoder_last_hidden_state=encoder_states)
+        return Seq2SeqOutput(loss, logits, encoder_states)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden) + self.final_logits_bias

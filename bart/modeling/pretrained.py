@@ -53,14 +53,17 @@ class PretrainedModel(nn.Module):
     def init_weights(self, module: nn.Module) -> None:
         """Draw the weights of a module and of those in it, unless they are on the meta device."""
         for part in module.modules():
-            if isinstance(part, (nn.Linear, nn.Embedding)) and not part.weight.is_meta:
+            own = next(part.parameters(recurse=False), None)
+            if own is None or own.is_meta:
+                continue
+            if isinstance(part, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(part.weight, std=self.config.init_std)
                 if isinstance(part, nn.Linear) and part.bias is not None:
                     nn.init.zeros_(part.bias)
                 if isinstance(part, nn.Embedding) and part.padding_idx is not None:
                     with torch.no_grad():
                         part.weight[part.padding_idx].zero_()
-            elif isinstance(part, nn.LayerNorm) and not part.weight.is_meta:
+            else:  # norms, and parameters of a module's own
                 part.reset_parameters()
 
     def new_weights(self, parts: tuple[str, ...]) -> dict[str, Tensor]:

@@ -1,0 +1,1 @@
+"""BERT in PyTorch, on what BART's network is made of."""

@@ -1,0 +1,1 @@
+"""BERT's architecture in a config."""

@@ -1,0 +1,78 @@
+"""The architecture of a BERT model, in the fields of the published `config.json` files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bart.configuration.configuration import ACTIVATIONS, ModelConfig, field_types
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+
+# Values of fields that mean a network that modeling_bert.py does not implement.
+_UNSUPPORTED = {"is_decoder": True, "add_cross_attention": True, "tie_word_embeddings": False}
+
+
+@dataclass(init=False, eq=False)
+class BertConfig(ModelConfig):
+    """Architecture of a BERT model; the defaults are `bert-base-uncased`."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1  # on embeddings and on every branch before its residual addition
+    attention_probs_dropout_prob: float = 0.1  # on attention weights
+    classifier_dropout: float | None = None  # before a head that classifies; None: hidden_dropout_prob
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+
+    model_types = ("bert",)
+    alike = ("embedding_size", "num_labels")
+    label_count = 2
+
+    def validate(self) -> None:
+        super().validate()
+        self.check(self.hidden_act in ACTIVATIONS, "hidden_act", ", ".join(ACTIVATIONS))
+        heads = self.num_attention_heads
+        self.check(
+            self.hidden_size % heads == 0, "num_attention_heads", f"a divisor of hidden_size ({self.hidden_size})"
+        )
+        self.check(self.pad_token_id < self.vocab_size, "pad_token_id", f"below vocab_size ({self.vocab_size})")
+        dropout = self.classifier_dropout
+        ok = dropout is None or (isinstance(dropout, (int, float)) and 0 <= dropout < 1)
+        self.check(ok, "classifier_dropout", "null, or a number from 0 up to, not including, 1")
+        for name, value in _UNSUPPORTED.items():
+            if self.extra.get(name) is value:
+                raise InputError(f"config field {name!r} is {value!r}; this BERT supports only {not value!r}")
+        kind = self.extra.get("position_embedding_type", "absolute")
+        if kind != "absolute":
+            raise InputError(f"config field 'position_embedding_type' is {kind!r}; this BERT supports only 'absolute'")
+
+    @property
+    def init_std(self) -> float:
+        """The standard deviation of initial weights, as `bart.modeling.pretrained` calls it."""
+        return self.initializer_range
+
+    def encoder(self) -> BartConfig:
+        """The same encoder in the words of BART's layers, of which it is built."""
+        return BartConfig(
+            vocab_size=self.vocab_size,
+            max_position_embeddings=self.max_position_embeddings,
+            d_model=self.hidden_size,
+            encoder_layers=self.num_hidden_layers,
+            encoder_attention_heads=self.num_attention_heads,
+            encoder_ffn_dim=self.intermediate_size,
+            decoder_attention_heads=1,
+            dropout=self.hidden_dropout_prob,
+            attention_dropout=self.attention_probs_dropout_prob,
+            activation_function=self.hidden_act,
+            pad_token_id=self.pad_token_id,
+        )
+
+
+BertConfig.types = field_types(BertConfig)

@@ -1,0 +1,378 @@
+"""BERT: a bidirectional encoder under heads (Devlin et al., 2019, arXiv:1810.04805), built of BART's encoder layers.
+
+Classes, arguments and results are those of `transformers`, and weights go in and out under its names. Within, the
+encoder's parameters have the names of BART's.
+
+Shapes: B batch, S length, D model width, V vocabulary, N labels.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bart.errors import InputError
+from bart.generation.generate import check_tensors
+from bart.modeling.checkpoint import shorten
+from bart.modeling.heads import SpanLoss, TextLoss
+from bart.modeling.layers import ACTIVATIONS, BartEncoder
+from bart.modeling.loss import IGNORE_INDEX
+from bart.modeling.outputs import ClassifierOutput, ModelOutput, QuestionAnsweringOutput
+from bart.modeling.pretrained import PretrainedModel
+from bert.configuration.configuration_bert import BertConfig
+
+# Parts of names: those of transformers, and ours.
+_NAMES = (
+    ("embeddings.word_embeddings.", "encoder.embed_tokens."),
+    ("embeddings.position_embeddings.", "encoder.embed_positions."),
+    ("embeddings.token_type_embeddings.", "encoder.embed_types."),
+    ("embeddings.LayerNorm.", "encoder.layernorm_embedding."),
+    ("encoder.layer.", "encoder.layers."),
+    (".attention.self.query.", ".self_attn.q_proj."),
+    (".attention.self.key.", ".self_attn.k_proj."),
+    (".attention.self.value.", ".self_attn.v_proj."),
+    (".attention.output.dense.", ".self_attn.out_proj."),
+    (".attention.output.LayerNorm.", ".self_attn_layer_norm."),
+    (".intermediate.dense.", ".fc1."),
+    (".output.dense.", ".fc2."),
+    (".output.LayerNorm.", ".final_layer_norm."),
+)
+_ANCHOR = re.compile(r"(?:^|(?<=\.))(embeddings\.word_embeddings|encoder\.embed_tokens)\.weight$")
+_COPIES = {  # names under which files hold a weight again
+    "cls.predictions.decoder.weight": "bert.encoder.embed_tokens.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+_CLASSIFIERS = ("classifier", "qa_outputs")
+
+
+@dataclass
+class BertForPreTrainingOutput(ModelOutput):
+    """Of both heads of pretraining.
+
+    Attributes:
+        prediction_logits: (B, S, V).
+        seq_relationship_logits: (B, 2), of the second segment to follow the first one, and to be a random one.
+    """
+
+    prediction_logits: Tensor
+    seq_relationship_logits: Tensor
+
+
+class BertEncoder(BartEncoder):
+    """BART's encoder, with types of tokens, and positions that are counted from 0."""
+
+    position_offset = 0
+
+    def __init__(self, config: BertConfig) -> None:
+        table = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        super().__init__(config.encoder(), table)
+        self.embed_types = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        for part in self.modules():
+            if isinstance(part, nn.LayerNorm):
+                part.eps = config.layer_norm_eps
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """States (B, S, D) of input_ids, attention_mask and token_type_ids, (B, S) each; types are 0 by default."""
+        types = self.embed_types.weight[0] if token_type_ids is None else self.embed_types(token_type_ids)
+        return self._encode(self._embed(input_ids, added=types), attention_mask)
+
+
+class BertPooler(nn.Module):
+    """The state of `[CLS]` through a layer and tanh."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(B, S, D) -> (B, D)."""
+        return torch.tanh(self.dense(states[:, 0]))
+
+
+class BertModel(nn.Module):
+    """Encoder and, where a head needs it, pooler."""
+
+    def __init__(self, config: BertConfig, pools: bool) -> None:
+        super().__init__()
+        self.encoder = BertEncoder(config)
+        self.pooler = BertPooler(config) if pools else None
+
+    def forward(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """States (B, S, D), and the pooled one (B, D)."""
+        check_tensors(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        if input_ids is None:
+            raise InputError("forward() needs input_ids, and got none")
+        states = self.encoder(input_ids, attention_mask, token_type_ids)
+        return states, None if self.pooler is None else self.pooler(states)
+
+
+class BertTransform(nn.Module):
+    """What comes between the encoder's states and the logits of a vocabulary."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(…, D) -> (…, D)."""
+        return self.LayerNorm(self.activation(self.dense(states)))
+
+
+class BertPredictions(nn.Module):
+    """The masked-language-model head, whose matrix is that of the token embeddings."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.transform = BertTransform(config)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
+
+    def forward(self, states: Tensor, table: Tensor) -> Tensor:
+        """states (…, D), token embeddings (V, D) -> logits (…, V)."""
+        return F.linear(self.transform(states), table, self.bias)
+
+
+class BertHeads(nn.Module):
+    """The heads of pretraining."""
+
+    def __init__(self, config: BertConfig, relates: bool) -> None:
+        super().__init__()
+        self.predictions = BertPredictions(config)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2) if relates else None
+
+
+class PretrainedBert(PretrainedModel):
+    """BERT's network under a head: its weights and files, whatever the head.
+
+    Attributes:
+        pools: whether the head reads the pooled state.
+    """
+
+    config_class = BertConfig
+    shared = "bert.encoder.embed_tokens.weight"
+    pools: ClassVar[bool]
+    config: BertConfig
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(config, self.pools)
+
+    @property
+    def stacks(self) -> list[nn.Module]:
+        return [self.bert.encoder]
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        return ("bert.pooler",) if self.pools else ()
+
+    @property
+    def classifier_dropout(self) -> float:
+        """The probability with which a classifier's inputs are dropped."""
+        dropout = self.config.classifier_dropout
+        return self.config.hidden_dropout_prob if dropout is None else dropout
+
+    def stored_name(self, name: str) -> str:
+        for theirs, own in _NAMES:
+            name = name.replace(own, theirs)
+        return name
+
+    @classmethod
+    def read_names(cls, state: dict[str, Tensor], path: Path) -> tuple[dict[str, Tensor], list[str]]:
+        stems = sorted({_ANCHOR.sub("", name) for name in state if _ANCHOR.search(name)})
+        if len(stems) != 1:
+            found = f"{len(stems)} BERT networks ({shorten(stems)})" if stems else "no BERT network"
+            raise InputError(f"{path}: {found} in it; its names are {shorten(state)}")
+        prefix = stems[0].removesuffix("bert.")
+        renamed: dict[str, Tensor] = {}
+        others: list[str] = []
+        for stored, tensor in state.items():
+            name = stored.removeprefix(prefix)
+            if name.startswith(("embeddings.", "encoder.", "pooler.")):  # of a bare BertModel
+                name = f"bert.{name}"
+            for theirs, own in _NAMES:
+                name = name.replace(theirs, own)
+            name = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # as TensorFlow calls them
+            if name.startswith(_CLASSIFIERS) and not name.startswith(cls.head):
+                others.append(stored)
+            elif not (
+                name == "bert.embeddings.position_ids"  # a buffer in old files
+                or (name.startswith("cls.") and "cls" not in cls.head)
+                or ((name.startswith("cls.seq_relationship.") or name.startswith("bert.pooler.")) and not cls.pools)
+            ):
+                renamed[name] = tensor
+        for again, original in _COPIES.items():
+            if again in renamed and not torch.equal(renamed[again], renamed.setdefault(original, renamed[again])):
+                raise InputError(f"{path}: {again} differs from {original}; BERT's are tied")
+            renamed.pop(again, None)
+        return renamed, others
+
+
+class _ForMaskedLM(PretrainedBert):
+    """What both classes with a masked-language-model head share."""
+
+    head = ("cls",)
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.cls = BertHeads(config, relates=self.pools)
+        self.init_weights(self)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        return (*super().optional, "cls.predictions", *(("cls.seq_relationship",) if self.pools else ()))
+
+    def predict_tokens(self, states: Tensor) -> Tensor:
+        """Logits (…, V) of states (…, D)."""
+        return self.cls.predictions(states, self.bert.encoder.embed_tokens.weight)
+
+
+class BertForPreTraining(_ForMaskedLM):
+    """BERT that tells masked tokens, and whether the second segment of a text follows the first one."""
+
+    pools = True
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        next_sentence_label: Tensor | None = None,
+    ) -> BertForPreTrainingOutput:
+        """Predict.
+
+        Args:
+            input_ids: (B, S).
+            attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
+            token_type_ids: (B, S), 1 for tokens of the second segment.
+            labels: (B, S) ids of the masked tokens, -100 elsewhere.
+            next_sentence_label: (B,), 0 where the second segment follows the first one, 1 where it is a random one. The
+                loss is the sum of both means, if both kinds of labels are given.
+        """
+        states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
+        logits, related = self.predict_tokens(states), self.cls.seq_relationship(pooled)
+        loss = None
+        if labels is not None and next_sentence_label is not None:
+            loss = _loss_of_tokens(logits, labels) + F.cross_entropy(related, next_sentence_label)
+        return BertForPreTrainingOutput(loss, logits, related)
+
+
+class BertForMaskedLM(_ForMaskedLM):
+    """BERT that tells masked tokens."""
+
+    pools = False
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> ClassifierOutput:
+        """Logits (B, S, V); arguments as for `BertForPreTraining`."""
+        states, _ = self.bert(input_ids, attention_mask, token_type_ids)
+        logits = self.predict_tokens(states)
+        return ClassifierOutput(None if labels is None else _loss_of_tokens(logits, labels), logits)
+
+
+class BertForSequenceClassification(TextLoss, PretrainedBert):
+    """BERT that classifies texts, or pairs of texts, by the pooled state.
+
+    Labels and kinds of problems are those of `bart.modeling.heads.BartForSequenceClassification`.
+    """
+
+    head = ("classifier",)
+    output_weight: ClassVar[str | None] = "classifier.weight"
+    pools = True
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.dropout = nn.Dropout(self.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, len(config.labels))
+        self.init_weights(self)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> ClassifierOutput:
+        """Logits (B, N); labels are (B,) classes, (B,) or (B, N) numbers of a regression, or (B, N) of 0.0 and 1.0."""
+        _, pooled = self.bert(input_ids, attention_mask, token_type_ids)
+        logits = self.classifier(self.dropout(pooled))
+        return ClassifierOutput(None if labels is None else self.loss(logits, labels), logits)
+
+
+class BertForTokenClassification(PretrainedBert):
+    """BERT that gives each token a label."""
+
+    head = ("classifier",)
+    output_weight: ClassVar[str | None] = "classifier.weight"
+    pools = False
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.dropout = nn.Dropout(self.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, len(config.labels))
+        self.init_weights(self)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> ClassifierOutput:
+        """Logits (B, S, N); labels (B, S) are -100 where a token has none."""
+        states, _ = self.bert(input_ids, attention_mask, token_type_ids)
+        logits = self.classifier(self.dropout(states))
+        return ClassifierOutput(None if labels is None else _loss_of_tokens(logits, labels), logits)
+
+
+class BertForQuestionAnswering(SpanLoss, PretrainedBert):
+    """BERT that finds the answer to a question as a span of a text."""
+
+    head = ("qa_outputs",)
+    output_weight: ClassVar[str | None] = "qa_outputs.weight"
+    pools = False
+
+    def __init__(self, config: BertConfig) -> None:
+        config = copy.deepcopy(config)
+        config.labels = ["start", "end"]
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.init_weights(self)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+    ) -> QuestionAnsweringOutput:
+        """Logits (B, S) of the answer's first and last token, whose right places are the positions (B,)."""
+        states, _ = self.bert(input_ids, attention_mask, token_type_ids)
+        start, end = self.qa_outputs(states).unbind(dim=-1)
+        return QuestionAnsweringOutput(self.mean_loss(start, end, start_positions, end_positions), start, end)
+
+
+def _loss_of_tokens(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross entropy of logits (B, S, N or V) and labels (B, S), -100 where there is none."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)

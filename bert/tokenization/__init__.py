@@ -1,0 +1,1 @@
+"""The WordPiece tokenizer."""

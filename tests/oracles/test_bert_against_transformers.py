@@ -1,0 +1,165 @@
+"""BERT's network against Hugging Face's: logits, losses, gradients, weights in and out, copies for inference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from bart.errors import InputError
+from bert.configuration.configuration_bert import BertConfig
+from bert.modeling.modeling_bert import (
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    PretrainedBert,
+)
+from tests.oracles.test_model_against_transformers import EXACT
+
+CLASSES = {
+    "PreTraining": BertForPreTraining,
+    "MaskedLM": BertForMaskedLM,
+    "SequenceClassification": BertForSequenceClassification,
+    "TokenClassification": BertForTokenClassification,
+    "QuestionAnswering": BertForQuestionAnswering,
+}
+OUTPUTS = {
+    "PreTraining": ("prediction_logits", "seq_relationship_logits"),
+    "QuestionAnswering": ("start_logits", "end_logits"),
+}
+SIZES = {
+    **{"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"intermediate_size": 48, "max_position_embeddings": 40, "initializer_range": 0.3},
+}
+
+
+def theirs_of(head: str, **changes: object) -> transformers.PreTrainedModel:
+    """A random Hugging Face model, whose biases and norms are random as well."""
+    torch.manual_seed(0)
+    theirs = getattr(transformers, f"BertFor{head}")(transformers.BertConfig(**{**SIZES, **changes})).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return theirs
+
+
+def loaded(theirs: transformers.PreTrainedModel, folder: Path) -> PretrainedBert:
+    theirs.save_pretrained(folder)
+    return CLASSES[type(theirs).__name__.removeprefix("BertFor")].from_pretrained(folder)
+
+
+def texts(types: bool = True) -> dict[str, torch.Tensor]:
+    """Ids (4, 17), ragged, of two segments."""
+    ids = torch.randint(5, 97, (4, 17), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    for row, length in enumerate((17, 9, 4, 13)):
+        ids[row, length:], mask[row, length:] = 0, 0
+    given = {"input_ids": ids, "attention_mask": mask}
+    return {**given, "token_type_ids": (torch.arange(17) > 3).long().repeat(4, 1)} if types else given
+
+
+TOKENS = torch.where(torch.arange(68).view(4, 17) % 5 == 1, torch.arange(68).view(4, 17) % 3, -100)
+LABELS = [
+    ("PreTraining", {}, {"labels": TOKENS, "next_sentence_label": torch.tensor([0, 1, 1, 0])}),
+    ("MaskedLM", {}, {"labels": TOKENS}),
+    ("SequenceClassification", {"num_labels": 3}, {"labels": torch.tensor([0, 2, 1, 2])}),
+    ("SequenceClassification", {"num_labels": 1}, {"labels": torch.tensor([0.5, -1, 2, 3]).double()}),
+    ("SequenceClassification", {"num_labels": 3}, {"labels": torch.eye(4, 3).double()}),
+    ("TokenClassification", {"num_labels": 3}, {"labels": TOKENS}),
+    (
+        "QuestionAnswering",
+        {},
+        {"start_positions": torch.tensor([3, 0, 40, 2]), "end_positions": torch.tensor([5, 0, 1, 17])},
+    ),
+]
+
+
+@pytest.mark.parametrize("types", [True, False], ids=["types", "no types"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+@pytest.mark.parametrize(("head", "changes", "labels"), LABELS)
+def test_logits_losses_and_gradients(
+    head: str, changes: dict[str, object], labels: dict[str, torch.Tensor], activation: str, types: bool, tmp_path: Path
+) -> None:
+    theirs = theirs_of(head, **changes, hidden_act=activation)
+    ours = loaded(theirs, tmp_path).double()
+    theirs = theirs.double()
+    inputs = {**texts(types), **labels}
+    expected, actual = theirs(**inputs), ours(**inputs)
+    for number, name in enumerate(("loss", *OUTPUTS.get(head, ("logits",)))):
+        torch.testing.assert_close(getattr(actual, name), getattr(expected, name), rtol=0, atol=EXACT)
+        assert actual[number] is getattr(actual, name)
+    expected.loss.backward()
+    actual.loss.backward()
+    gradients = {ours.stored_name(name): one.grad for name, one in ours.named_parameters()}
+    for name, one in theirs.named_parameters():
+        torch.testing.assert_close(gradients.pop(name), one.grad, rtol=0, atol=EXACT)
+    assert not gradients
+
+
+@pytest.mark.parametrize("head", CLASSES)
+def test_weights_in_and_out(head: str, tmp_path: Path) -> None:
+    """Bit for bit, and under transformers' names."""
+    theirs = theirs_of(head)
+    ours = loaded(theirs, tmp_path / "theirs")
+    ours.save_pretrained(tmp_path / "ours")
+    again = getattr(transformers, f"BertFor{head}").from_pretrained(tmp_path / "ours")
+    assert again.state_dict().keys() == theirs.state_dict().keys()
+    assert all(torch.equal(one, theirs.state_dict()[name]) for name, one in again.state_dict().items())
+    assert ours.config.labels == list(again.config.id2label.values()) or head == "QuestionAnswering"
+    assert (ours.num_parameters(), ours.dtype) == (theirs.num_parameters(), torch.float32)
+
+
+def test_a_pretrained_network_gets_a_new_head(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a bare network, of one under pretraining's heads, and of old files with TensorFlow's names and buffers."""
+    theirs = theirs_of("PreTraining")
+    theirs.save_pretrained(tmp_path / "whole")
+    theirs.bert.save_pretrained(tmp_path / "bare")
+    state = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): one for name, one in theirs.state_dict().items()}
+    (tmp_path / "old").mkdir()
+    torch.save({**state, "bert.embeddings.position_ids": torch.arange(40)[None]}, tmp_path / "old/pytorch_model.bin")
+    theirs.config.save_pretrained(tmp_path / "old")
+    config = BertConfig(**SIZES)
+    config.labels = list("abcd")
+    for kind in ("whole", "bare", "old"):
+        ours = BertForSequenceClassification.from_pretrained(tmp_path / kind, config)
+        assert "a new head begins with random weights: classifier" in caplog.text
+        assert "pooler" not in caplog.text
+        assert torch.equal(ours.bert.pooler.dense.weight, theirs.bert.pooler.dense.weight)
+        assert torch.equal(ours.bert.encoder.layernorm_embedding.weight, theirs.bert.embeddings.LayerNorm.weight)
+        assert (ours.classifier.weight.shape, ours.classifier.bias.tolist()) == ((4, 32), [0] * 4)
+        assert 0.2 < ours.classifier.weight.std() < 0.4
+    ours = BertForPreTraining.from_pretrained(tmp_path / "bare")
+    assert "it has no cls.predictions, which begins with random weights" in caplog.text
+    assert (ours.cls.predictions.bias == 0).all()
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    loaded(theirs_of("SequenceClassification", num_labels=3), tmp_path / "texts")
+    for given, message in (
+        ({"new_head": False}, "no weights of a BertForQuestionAnswering.*its head is classifier"),
+        ({"config": BertConfig(**{**SIZES, "hidden_size": 36})}, "the weights do not fit the model.*wrong shape"),
+    ):
+        with pytest.raises(InputError, match=message):
+            BertForQuestionAnswering.from_pretrained(tmp_path / "texts", **given)
+    for field, value, message in (
+        ("hidden_sise", 8, "did you mean 'hidden_size'"),
+        ("num_attention_heads", 5, r"a divisor of hidden_size \(32\)"),
+        ("position_embedding_type", "relative_key", "supports only 'absolute'"),
+        ("is_decoder", True, "'is_decoder' is True"),
+        ("hidden_act", "tanh", "allowed: gelu, relu"),
+        ("classifier_dropout", 2, "null, or a number"),
+    ):
+        with pytest.raises(InputError, match=message):
+            BertConfig(**{**SIZES, field: value})
+    with pytest.raises(InputError, match="'bart'; allowed: 'bert'"):
+        BertConfig.from_dict({"model_type": "bart"})
+    ours = BertForMaskedLM(BertConfig(**SIZES))
+    with pytest.raises(InputError, match="a sequence of 41 tokens is longer"):
+        ours(torch.ones(1, 41, dtype=torch.long))
+    with pytest.raises(InputError, match="needs input_ids"):
+        ours()
