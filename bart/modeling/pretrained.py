@@ -178,12 +178,12 @@ class PretrainedModel(nn.Module):
         """Make this skeleton the copy for inference of a model."""
         self.is_packed = True
         pairs = list(zip(self.modules(), model.modules(), strict=True))
-        others = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
+        packed = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
         for own, original in pairs:
-            in_head = isinstance(own, nn.Linear) and own not in others
-            if isinstance(own, (nn.Embedding, nn.LayerNorm)) or in_head:
-                state = {name: tensor.to(packer.dtype) for name, tensor in original.state_dict().items()}
-                own.load_state_dict(state, assign=True)
+            if own not in packed or isinstance(own, nn.LayerNorm):
+                weights = dict(original.named_parameters(recurse=False))
+                weights = {name: weight.detach().to(packer.dtype) for name, weight in weights.items()}
+                own.load_state_dict(weights, strict=False, assign=True)
         for own, original in pairs:
             if isinstance(own, (BartEncoderLayer, BartDecoderLayer)):
                 packer.replace_modules(own, original)

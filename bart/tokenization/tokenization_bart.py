@@ -31,6 +31,7 @@ class BartTokenizer(PretrainedTokenizer):
     kind = "a byte-level BPE tokenizer such as BART's"
     special_tokens = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     vocabulary_files = ("vocab.json", "merges.txt")
+    separators = 2
 
     def __init__(self, backend: Tokenizer, model_max_length: int = 1024, *, source: str = "tokenizer") -> None:
         super().__init__(backend, model_max_length, source=source)

@@ -49,6 +49,7 @@ class PretrainedTokenizer:
         kind: what its pipeline is, for errors.
         special_tokens: those that begin a text, pad it, end it, stand for what is unknown, and for what is masked.
         vocabulary_files: what a folder may hold in place of tokenizer.json.
+        separators: how many end tokens lie between the texts of a pair.
         bos_token_id, eos_token_id, pad_token_id, unk_token_id, mask_token_id: their ids.
         vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
         model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
@@ -59,6 +60,7 @@ class PretrainedTokenizer:
     kind: ClassVar[str]
     special_tokens: ClassVar[tuple[str, str, str, str, str]]
     vocabulary_files: ClassVar[tuple[str, ...]]
+    separators: ClassVar[int]
 
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
         """Wrap a pipeline; errors call it `source`.
@@ -192,6 +194,24 @@ class PretrainedTokenizer:
         check_integer("max_length", max_length, 3)
         rows = self._encode(texts)
         return [[self.bos_token_id, *row[: max_length - 2], self.eos_token_id] for row in rows]
+
+    def cut(self, one: list[int], other: list[int], most: int) -> tuple[list[int], list[int]]:
+        """Cut the ids of a pair of texts so that `join` makes at most so many of them.
+
+        The longer text is cut first, as transformers does it.
+        """
+        room = most - 2 - self.separators
+        if len(one) + len(other) <= room:
+            return one, other
+        shorter = min(len(one), len(other), room // 2)
+        if len(one) <= len(other):
+            return one[:shorter], other[: room - shorter]
+        return one[: room - shorter], other[:shorter]
+
+    def join(self, one: list[int], other: list[int]) -> tuple[list[int], int]:
+        """The ids of a pair of texts, with what begins, separates and ends them; and where the second text begins."""
+        first = [self.bos_token_id, *one, *[self.eos_token_id] * self.separators]
+        return [*first, *other, self.eos_token_id], len(first)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """The ids of texts without special tokens, and the characters (begin, end) that each id stands for.

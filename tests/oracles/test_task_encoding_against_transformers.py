@@ -11,7 +11,6 @@ from transformers import BartTokenizerFast
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.corpora.squad import Question
 from utils.data.options import DataOptions
-from utils.tasks.classification import joined
 from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringEvalOptions
 from utils.tasks.tagging import Sentence, Tagging, TaggingEvalOptions
 
@@ -55,7 +54,8 @@ def test_pairs(tokenizers: tuple[BartTokenizer, Any]) -> None:
     for _ in range(300):
         one, other, most = text(rng, 12), text(rng, 12), rng.randint(8, 40)
         expected = theirs(one, other, truncation=True, max_length=most)["input_ids"]
-        assert joined(*ours([one, other])["input_ids"], most) == expected
+        pair = (ids[1:-1] for ids in ours([one, other])["input_ids"])
+        assert ours.join(*ours.cut(*pair, most))[0] == expected
 
 
 def task_of(kind: type, options: Any, tokenizer: BartTokenizer, positions: int, labels: list[str]) -> Any:

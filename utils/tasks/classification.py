@@ -208,7 +208,8 @@ class Classification(Comprehension):
             rows = self.tokenizer.encode_many(raw.texts, self.positions)
         else:  # whole ones, since the longer text is cut first
             pairs = zip(*(self.tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs)), strict=True)
-            rows = [joined(one, other, self.positions) for one, other in pairs]
+            cut = (self.tokenizer.cut(one[1:-1], other[1:-1], self.positions) for one, other in pairs)
+            rows = [self.tokenizer.join(*both)[0] for both in cut]
         took = time.perf_counter() - began
         labels = [None] * len(raw) if raw.labels is None else map(self._target, raw.names, raw.labels)
         examples = [Example(np.asarray(row, np.int32), label) for row, label in zip(rows, labels, strict=True)]
@@ -354,19 +355,3 @@ def _text(record: Record, column: str, may_be_blank: bool = False) -> str:
     if not isinstance(value, str) or not (value.strip() or may_be_blank):
         raise InputError(f"{record.name}: {column} is {value!r}; allowed: a text that is not blank")
     return value
-
-
-def joined(one: list[int], other: list[int], most: int) -> list[int]:
-    """A pair of texts, each as `<s> text </s>`, as `<s> text </s></s> text </s>` of at most so many tokens.
-
-    Of a pair that is too long the longer text is cut first, as transformers does it.
-    """
-    (begin, *one, end), (_, *other, _) = one, other
-    room = most - 4
-    if len(one) + len(other) > room:
-        shorter = min(len(one), len(other), room // 2)
-        if len(one) <= len(other):
-            one, other = one[:shorter], other[: room - shorter]
-        else:
-            one, other = one[: room - shorter], other[:shorter]
-    return [begin, *one, end, end, *other, end]

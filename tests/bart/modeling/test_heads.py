@@ -1,4 +1,4 @@
-"""Copies for inference of models with a head."""
+"""Copies for inference of models with a head, BART's and BERT's."""
 
 from __future__ import annotations
 
@@ -11,19 +11,32 @@ from torch import Tensor, nn
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
-from bart.modeling.modeling_bart import PretrainedBart
 from bart.modeling.packed import greatest_weight_code
+from bart.modeling.pretrained import PretrainedModel
+from bert.configuration.configuration_bert import BertConfig
+from bert.modeling.modeling_bert import (
+    BertForMaskedLM,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    PretrainedBert,
+)
 from tests.bart.rounding import BF16, exact, quantisation, rounding
 
 HEADS = (BartForSequenceClassification, BartForTokenClassification, BartForQuestionAnswering)
+HEADS += (BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertForQuestionAnswering)
 SIZES = {"vocab_size": 97, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 80}
 SIZES |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96}
+OF_BERT = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 80}
+OF_BERT |= {"num_attention_heads": 4, "intermediate_size": 96}
 
 
 @pytest.fixture(params=HEADS, ids=lambda kind: kind.__name__)
-def model(request: pytest.FixtureRequest) -> PretrainedBart:
+def model(request: pytest.FixtureRequest) -> PretrainedModel:
     torch.manual_seed(0)
-    return request.param(BartConfig(**SIZES, init_std=0.1)).eval()
+    of_bert = issubclass(request.param, PretrainedBert)
+    config = BertConfig(**OF_BERT, initializer_range=0.1) if of_bert else BartConfig(**SIZES, init_std=0.1)
+    return request.param(config).eval()
 
 
 def logits(model: nn.Module) -> Tensor:
@@ -36,23 +49,23 @@ def logits(model: nn.Module) -> Tensor:
     return found[:, :30].double() if found.dim() == 3 else found.double()
 
 
-def test_fp32(model: PretrainedBart) -> None:
+def test_fp32(model: PretrainedModel) -> None:
     fast = model.for_inference()
     assert type(fast) is type(model)
     assert (logits(fast) - exact(model, logits)).abs().max() <= rounding(model, logits)
-    assert fast.model.shared.weight.data_ptr() == model.model.shared.weight.data_ptr()
+    assert fast.get_input_embeddings().weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
 
 
-def test_bf16(model: PretrainedBart) -> None:
+def test_bf16(model: PretrainedModel) -> None:
     assert (logits(model.for_inference("bf16")) - exact(model, logits)).abs().max() <= rounding(model, logits, BF16)
 
 
-def test_int8(model: PretrainedBart) -> None:
+def test_int8(model: PretrainedModel) -> None:
     bound = 2 * quantisation(model, logits, greatest_weight_code())
     assert (logits(model.for_inference("int8")) - exact(model, logits)).abs().mean() <= bound
 
 
-def test_what_a_copy_refuses(model: PretrainedBart, tmp_path: Path) -> None:
+def test_what_a_copy_refuses(model: PretrainedModel, tmp_path: Path) -> None:
     fast = model.for_inference()
     for call in (fast.for_inference, fast.num_parameters, lambda: fast.save_pretrained(tmp_path)):
         with pytest.raises(InputError, match="copy for inference"):

@@ -1,0 +1,173 @@
+"""BERT's tokenizer over the `tokenizers` library: WordPiece (Wu et al., 2016, arXiv:1609.08144), cased or uncased.
+
+Shapes: B batch, S sequence length in tokens, special tokens included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from bart.errors import InputError
+from bart.tokenization.tokenizer import Encoded, PretrainedTokenizer, check_integer, texts_to_learn
+
+_PREFIX = "##"  # of pieces within a word
+_MOST_CHARACTERS = 1000  # of which pieces are made in training
+
+
+class BertTokenizer(PretrainedTokenizer):
+    """Text to ids and back, with the results of `transformers.BertTokenizer` over the published files.
+
+    Attributes:
+        cls_token_id, sep_token_id: ids of `[CLS]` and `[SEP]`; also called bos_token_id and eos_token_id here.
+    """
+
+    kind = "a WordPiece tokenizer such as BERT's"
+    special_tokens = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+    vocabulary_files = ("vocab.txt",)
+    separators = 1
+
+    def __init__(self, backend: Tokenizer, model_max_length: int = 512, *, source: str = "tokenizer") -> None:
+        super().__init__(backend, model_max_length, source=source)
+        self.cls_token_id, self.sep_token_id = self.bos_token_id, self.eos_token_id
+        declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+        new = [token for token in self.special_tokens if token not in declared]
+        backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in new])
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", self.cls_token_id), ("[SEP]", self.sep_token_id)],
+        )
+
+    @staticmethod
+    def is_pipeline(backend: Tokenizer) -> bool:
+        return (
+            isinstance(backend.model, models.WordPiece)
+            and isinstance(backend.normalizer, normalizers.BertNormalizer)
+            and isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+        )
+
+    @classmethod
+    def pipeline_of(cls, files: Sequence[Path], settings: dict[str, Any]) -> Tokenizer:
+        tokens = files[0].read_text(encoding="utf-8").split("\n")
+        vocabulary = {token: number for number, token in enumerate(tokens[:-1] if not tokens[-1] else tokens)}
+        return _pipeline(
+            models.WordPiece(vocabulary, unk_token="[UNK]"),
+            lowercase=settings.get("do_lower_case", True),
+            strip_accents=settings.get("strip_accents"),
+            handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        normalizer = self._backend.normalizer
+        names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
+        return {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": normalizer.lowercase,
+            "strip_accents": normalizer.strip_accents,
+            "tokenize_chinese_chars": normalizer.handle_chinese_chars,
+            "clean_up_tokenization_spaces": False,
+            **dict(zip(names, self.special_tokens, strict=True)),
+        }
+
+    @classmethod
+    def train(
+        cls, texts: Iterable[str], vocab_size: int, min_frequency: int = 2, lowercase: bool = True
+    ) -> BertTokenizer:
+        """Learn a vocabulary from text. The same texts give the same vocabulary.
+
+        Ids: `[PAD] [UNK] [CLS] [SEP] [MASK]` are 0 to 4, then characters, each also as a part within a word, then
+        longer pieces.
+
+        Args:
+            vocab_size: number of ids, at least 7. Text that yields fewer pieces gives a smaller vocabulary.
+            min_frequency: how often a pair of pieces must occur to be joined, at least 1.
+            lowercase: whether texts are read in lower case and without accents.
+
+        Raises:
+            InputError: a size out of range, texts without a character, or a single text.
+        """
+        check_integer("vocab_size", vocab_size, len(cls.special_tokens) + 2)
+        check_integer("min_frequency", min_frequency, 1)
+        learner = _pipeline(models.WordPiece(unk_token="[UNK]"), lowercase=lowercase)
+        # Words are joined to pieces in the order of these ids. The trainer would number characters as it meets them, in
+        # a map of words whose order is another one in every process.
+        texts = list(texts_to_learn(texts))
+        counts: dict[str, int] = {}
+        for text in texts:
+            for character in learner.normalizer.normalize_str(text):
+                counts[character] = counts.get(character, 0) + 1
+        common = sorted((one for one in counts if not one.isspace()), key=lambda one: (-counts[one], one))
+        common = sorted(common[: min(_MOST_CHARACTERS, (vocab_size - len(cls.special_tokens)) // 2)])
+        if not common:
+            raise InputError("texts have no characters: there is nothing to learn a vocabulary from")
+        first = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *common, *(_PREFIX + one for one in common)]
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocab_size,
+            min_frequency=min_frequency,
+            special_tokens=first,
+            limit_alphabet=len(common),
+            show_progress=False,
+        )
+        learner.train_from_iterator(texts, trainer)
+        return cls(_pipeline(models.WordPiece(learner.get_vocab(), unk_token="[UNK]"), lowercase=lowercase))
+
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        text_pair: str | Sequence[str] | None = None,
+        max_length: int | None = None,
+        truncation: bool | None = None,
+        padding: bool | str = False,
+        return_tensors: str | None = None,
+    ) -> Encoded:
+        """Encode one text, or several, as `[CLS] text [SEP]`, or pairs as `[CLS] text [SEP] text [SEP]`.
+
+        Args:
+            texts: a text, or a list of B texts.
+            text_pair: the second text of each. Of a pair that is too long the longer text is cut first.
+            max_length, truncation, padding, return_tensors: as for `BartTokenizer`.
+
+        Returns:
+            `input_ids`, `attention_mask`, and `token_type_ids`, 1 for a second text and the `[SEP]` behind it.
+
+        Raises:
+            InputError: as for `BartTokenizer`, or the second texts are not as many as the first ones.
+        """
+        truncation, limit = self._limit(max_length, truncation, padding, return_tensors)
+        is_one = isinstance(texts, str)
+        rows = self._encode([texts] if is_one else texts)
+        if text_pair is None:
+            most = limit - 2 if truncation else None
+            rows = [[self.cls_token_id, *row[:most], self.sep_token_id] for row in rows]
+            types = [[0] * len(row) for row in rows]
+            return self._batch(rows, is_one, limit, padding, return_tensors, token_type_ids=types)
+        others = self._encode([text_pair] if isinstance(text_pair, str) else text_pair)
+        if len(others) != len(rows):
+            raise InputError(f"text_pair has {len(others)} texts; allowed: {len(rows)}, one for each of texts")
+        both = [
+            self.cut(one, other, limit) if truncation else (one, other) for one, other in zip(rows, others, strict=True)
+        ]
+        joined = [self.join(one, other) for one, other in both]
+        types = [[0] * second + [1] * (len(row) - second) for row, second in joined]
+        return self._batch([row for row, _ in joined], is_one, limit, padding, return_tensors, token_type_ids=types)
+
+
+def _pipeline(model: models.WordPiece, **normalization: Any) -> Tokenizer:
+    backend = Tokenizer(model)
+    backend.normalizer = normalizers.BertNormalizer(clean_text=True, **normalization)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix=_PREFIX)
+    return backend
