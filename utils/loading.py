@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
 
+from bart.configuration.configuration import ModelConfig, kind_of
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
+from bart.files import read_json
 from bart.hub import resolve
 from bart.modeling.checkpoint import stored_configs
-from bart.modeling.modeling_bart import BartForConditionalGeneration, PretrainedBart
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.cli import option
 
 logger = logging.getLogger(__name__)
-Model = TypeVar("Model", bound=PretrainedBart)
+Model = TypeVar("Model", bound=PretrainedModel)
+Tokenizer = TypeVar("Tokenizer", bound=PretrainedTokenizer)
 SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_json"  # in exports, and in checkpoints
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 DEFAULT_CONFIG = "configs/config.json"
@@ -104,6 +108,7 @@ class ModelOptions:
     )
 
     new_head = False  # an option of those tasks whose head begins anew
+    config_classes: ClassVar[tuple[type[ModelConfig], ...]] = (BartConfig,)  # of models that the task has a class for
 
     def __post_init__(self) -> None:
         if self.is_scratch and self.config_path is None:
@@ -157,21 +162,27 @@ class ModelOptions:
         """What the product of an adapter's matrices is multiplied by; None without LoRA."""
         return None if self.lora_rank is None else (self.lora_alpha or 2 * self.lora_rank) / self.lora_rank
 
-    def config(self) -> BartConfig:
+    def config(self) -> ModelConfig:
         """The config of --config_path or of the weights, with the dropouts that are given in place of its own.
 
         Raises:
-            InputError: the file is no config, the weights have none, or --layers or --lora_rank exceeds it.
+            InputError: the file is no config, the weights have none, it is of an architecture that the task has no
+                model of, or an option is about what it has not.
         """
         if self.config_path is not None:
-            config = BartConfig.from_json(self.config_path)
-        elif (config := stored_configs(self.model_name_or_path)[0]) is None:
+            config = read_config(self.config_path, self.config_classes)
+        elif (config := stored_configs(self.model_name_or_path, self.config_classes)[0]) is None:
             raise InputError(f"--model_name_or_path {self.model_name_or_path}: no config there; give --config_path")
+        architecture = config.model_types[0]
         for name in DROPOUTS:
-            if getattr(self, name) is not None:
-                setattr(config, name, getattr(self, name))
+            if (value := getattr(self, name)) is not None:
+                if name not in config.dropouts:
+                    raise InputError(f"--{name} is {value}; {architecture} has no such dropout")
+                setattr(config, config.dropouts[name], value)
         for name in self.shrunk:
-            count = getattr(config, f"{name}_layers")
+            if name not in config.depths:
+                raise InputError(f"--do_{name} is given; {architecture} has no {name}")
+            count = getattr(config, config.depths[name])
             if max(self.kept_layers) >= count:
                 raise InputError(f"--layers is {self.layers}; the {name} has {count} layers, allowed: 0 to {count - 1}")
         if (self.lora_rank or 0) > config.d_model:
@@ -181,37 +192,57 @@ class ModelOptions:
         return config
 
 
+def read_config(path: str | os.PathLike[str], kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+    """A config.json of one of some architectures.
+
+    Raises:
+        InputError: it is missing, no such config, or of another architecture.
+    """
+    try:
+        kind = kind_of(read_json(Path(path)), kinds)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return kind.from_json(path)
+
+
+def class_for(config: ModelConfig, model_classes: Sequence[type[Model]]) -> type[Model]:
+    """The class of a model with such a config."""
+    return next(one for one in model_classes if isinstance(config, one.config_class))
+
+
 def initial_model(
     options: ModelOptions,
-    model_class: type[Model] = BartForConditionalGeneration,
+    model_classes: Sequence[type[Model]] = (BartForConditionalGeneration,),
     labels: Sequence[str] | None = None,
-) -> tuple[Model, BartTokenizer]:
+) -> tuple[Model, PretrainedTokenizer]:
     """Initial weights and their vocabulary for a training run.
 
     The config gives the architecture and the decoding defaults. Its vocabulary size is replaced by that of the weights,
     or from scratch by that of the tokenizer.
 
     Args:
+        model_classes: one for each architecture.
         labels: of a head; by default those of the weights. A head of the same labels keeps their order.
 
     Raises:
         InputError: no tokenizer can be found, or vocabulary, weights, labels and config do not fit together.
     """
     config, name = options.config(), options.model_name_or_path
+    model_class = class_for(config, model_classes)
     logger.info("architecture and decoding options: %s", options.config_path or f"those of {name}")
     if options.is_scratch:
         if options.tokenizer is None:
             raise InputError(
                 "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
             )
-        tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
+        tokenizer = model_class.tokenizer_class.from_pretrained(options.tokenizer)
         config.vocab_size = len(tokenizer)
         if labels is not None:
             config.labels = labels
         config.validate()
         model = model_class(config)
     else:
-        stored, generation = stored_configs(name)
+        stored, generation = stored_configs(name, [type(config)])
         if stored is not None:
             config.vocab_size = stored.vocab_size
             config.validate()
@@ -228,9 +259,10 @@ def initial_model(
         if labels is not None:
             config.labels = labels
         if options.new_vocabulary:
-            tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
+            tokenizer = model_class.tokenizer_class.from_pretrained(options.tokenizer)
         else:
-            tokenizer = own_vocabulary(name, options.tokenizer, ", or give --new_vocabulary")
+            remedy = ", or give --new_vocabulary"
+            tokenizer = own_vocabulary(name, options.tokenizer, model_class.tokenizer_class, remedy)
         try:
             model = model_class.from_pretrained(name, config, new_head=options.new_head or None)
         except InputError as error:
@@ -249,8 +281,8 @@ def initial_model(
 
 
 def resumed_model(
-    options: ModelOptions, checkpoint: Path, model_class: type[Model] = BartForConditionalGeneration
-) -> tuple[Model, BartTokenizer]:
+    options: ModelOptions, checkpoint: Path, model_classes: Sequence[type[Model]] = (BartForConditionalGeneration,)
+) -> tuple[Model, PretrainedTokenizer]:
     """The model and vocabulary of a training checkpoint.
 
     Raises:
@@ -262,11 +294,12 @@ def resumed_model(
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of this program")
-    stored = BartConfig(**content["config"])
+    stored = kind_of(content["config"], [type(config)])(**content["config"])
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
     config.labels = stored.labels  # the data did
     check_same_config(stored, config, checkpoint)
-    tokenizer = BartTokenizer.from_pretrained(checkpoint)
+    model_class = class_for(config, model_classes)
+    tokenizer = model_class.tokenizer_class.from_pretrained(checkpoint)
     model = model_class.from_pretrained(checkpoint, config, new_head=False)
     if options.config_path is None and model.generation_config is not None:
         model.generation_config = GenerationConfig.from_dict(content["generation_config"])
@@ -316,16 +349,16 @@ def pretraining_model(
 
 
 def check_same_config(
-    stored: BartConfig, config: BartConfig, where: str | os.PathLike[str], apart_from: Sequence[str] = ()
+    stored: ModelConfig, config: ModelConfig, where: str | os.PathLike[str], apart_from: Sequence[str] = ()
 ) -> None:
     """Raise InputError where the config of --resume_from_checkpoint is another one than that of this run."""
-    for field in dataclasses.fields(BartConfig):
-        old, new = getattr(stored, field.name), getattr(config, field.name)
-        if old != new and field.name not in apart_from:
-            raise InputError(f"--resume_from_checkpoint {where}: its {field.name} is {old}, this run's is {new}")
+    for name in config.types:
+        old, new = getattr(stored, name), getattr(config, name)
+        if old != new and name not in apart_from:
+            raise InputError(f"--resume_from_checkpoint {where}: its {name} is {old}, this run's is {new}")
 
 
-def checkpoint_parts(model: PretrainedBart, tokenizer: BartTokenizer) -> dict[str, Any]:
+def checkpoint_parts(model: PretrainedModel, tokenizer: PretrainedTokenizer) -> dict[str, Any]:
     """What a checkpoint holds besides weights, so that a model and its vocabulary can be made of it alone."""
     return {
         "config": model.config.to_dict(),
@@ -338,8 +371,8 @@ def load_for_evaluation(
     model_name_or_path: str | os.PathLike[str],
     config_path: str | os.PathLike[str] | None,
     tokenizer_path: str | None = None,
-    model_class: type[Model] = BartForConditionalGeneration,
-) -> tuple[Model, BartTokenizer]:
+    model_classes: Sequence[type[Model]] = (BartForConditionalGeneration,),
+) -> tuple[Model, PretrainedTokenizer]:
     """A trained model and its vocabulary.
 
     A checkpoint that carries its architecture keeps it, and one that carries decoding options keeps all of them. The
@@ -348,10 +381,13 @@ def load_for_evaluation(
     Raises:
         InputError: there is no such model or vocabulary, or they do not fit together.
     """
-    tokenizer = own_vocabulary(model_name_or_path, tokenizer_path)
-    config = None if config_path is None else BartConfig.from_json(config_path)
-    has_config = config is None or stored_configs(model_name_or_path)[0] is not None
-    model = model_class.from_pretrained(model_name_or_path, None if has_config else config, new_head=False)
+    kinds = [one.config_class for one in model_classes]
+    config = None if config_path is None else read_config(config_path, kinds)
+    stored = stored_configs(model_name_or_path, kinds)[0]
+    known = config if stored is None else stored
+    model_class = model_classes[0] if known is None else class_for(known, model_classes)
+    tokenizer = own_vocabulary(model_name_or_path, tokenizer_path, model_class.tokenizer_class)
+    model = model_class.from_pretrained(model_name_or_path, config if stored is None else None, new_head=False)
     if config is not None and model.generation_config is not None:
         others = GenerationConfig.from_model_config(config.to_dict())
         if not model.generation_config.choices():
@@ -363,18 +399,21 @@ def load_for_evaluation(
 
 
 def own_vocabulary(
-    model_name_or_path: str | os.PathLike[str], tokenizer_path: str | None, remedy: str = ""
-) -> BartTokenizer:
+    model_name_or_path: str | os.PathLike[str],
+    tokenizer_path: str | None,
+    tokenizer_class: type[Tokenizer],
+    remedy: str = "",
+) -> Tokenizer:
     """The vocabulary that lies with the weights, or the one at another place.
 
     Raises:
         InputError: there is none, or it is another one than that of the weights; the error ends with the remedy.
     """
     if tokenizer_path is None:
-        return BartTokenizer.from_pretrained(model_name_or_path)
-    tokenizer = BartTokenizer.from_pretrained(tokenizer_path)
+        return tokenizer_class.from_pretrained(model_name_or_path)
+    tokenizer = tokenizer_class.from_pretrained(tokenizer_path)
     try:
-        own = BartTokenizer.from_pretrained(model_name_or_path)
+        own = tokenizer_class.from_pretrained(model_name_or_path)
     except InputError:  # none lies with the weights
         return tokenizer
     if not tokenizer.same_vocabulary(own):
@@ -420,32 +459,34 @@ def for_inference(model: Model, precision: str) -> Model:
     return model.for_inference("fp32" if precision == "tf32" else precision)
 
 
-def shrink(model: PretrainedBart, layers: Sequence[int], stacks: Sequence[str]) -> None:
+def shrink(model: PretrainedModel, layers: Sequence[int], stacks: Sequence[str]) -> None:
     """Remove all layers but those of these numbers from the stacks (Shleifer & Rush, 2020, arXiv:2010.13002)."""
     for name in stacks:
-        stack = getattr(model.model, name)
+        stack = getattr(model.network, name)
         stack.layers = nn.ModuleList([stack.layers[i] for i in layers])
     set_layers(model.config, len(layers), stacks)
 
 
-def set_layers(config: BartConfig, count: int, stacks: Sequence[str]) -> None:
+def set_layers(config: ModelConfig, count: int, stacks: Sequence[str]) -> None:
     """Make a config describe the model that `shrink` leaves."""
     for name in stacks:
-        setattr(config, f"{name}_layers", count)
+        setattr(config, config.depths[name], count)
         if name == "encoder":
             config.extra.pop("num_hidden_layers", None)  # transformers' other name of encoder_layers
 
 
-def _prepare(model: PretrainedBart, options: ModelOptions) -> None:
+def _prepare(model: PretrainedModel, options: ModelOptions) -> None:
     """Freeze what is not trained, add adapters, and set how activations are kept."""
-    network = model.model
+    network = model.network
+    stacks = [getattr(network, name) for name in model.config.depths]
+    table = model.get_input_embeddings()
     if options.freeze_embeds:
-        for table in (network.shared, network.encoder.embed_positions, network.decoder.embed_positions):
-            table.requires_grad_(False)
+        for one in (table, *(stack.embed_positions for stack in stacks)):
+            one.requires_grad_(False)
     if options.freeze_encoder:
         network.encoder.requires_grad_(False)
-        # The token table belongs to the decoder and the head as well; --freeze_embeds freezes it.
-        network.shared.requires_grad_(not options.freeze_embeds)
+        if len(stacks) > 1:  # the token table belongs to the decoder and the head as well; --freeze_embeds freezes it
+            table.requires_grad_(not options.freeze_embeds)
     if options.lora_rank is not None:
         from peft import LoraConfig, inject_adapter_in_model  # which takes seconds to load
 
@@ -455,13 +496,12 @@ def _prepare(model: PretrainedBart, options: ModelOptions) -> None:
             lora_dropout=options.lora_dropout or 0.0,
             target_modules=list(options.lora_targets or LORA_DEFAULT),
         )
-        stacks = (network.encoder, network.decoder)
         trained = [stack for stack in stacks if next(stack.layers.parameters()).requires_grad]
         inject_adapter_in_model(adapters, trained[0] if len(trained) == 1 else network)
     model.set_activation_checkpointing(options.activation_checkpointing)
 
 
-def fit_vocabulary(model: PretrainedBart, tokenizer: BartTokenizer) -> None:
+def fit_vocabulary(model: PretrainedModel, tokenizer: PretrainedTokenizer) -> None:
     """Check that every id of the tokenizer has its row in the model, and that special ids and lengths agree.
 
     facebook/bart-large-cnn and -xsum were published without a row for `<mask>`, their vocabulary's last id; that row
@@ -472,7 +512,7 @@ def fit_vocabulary(model: PretrainedBart, tokenizer: BartTokenizer) -> None:
     """
     config = model.config
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        if getattr(config, name) != getattr(tokenizer, name):
+        if name in config.types and getattr(config, name) != getattr(tokenizer, name):
             raise InputError(
                 f"the vocabulary does not fit the model: {name} is {getattr(tokenizer, name)} in the tokenizer and "
                 f"{getattr(config, name)} in the model"
@@ -487,7 +527,7 @@ def fit_vocabulary(model: PretrainedBart, tokenizer: BartTokenizer) -> None:
     tokenizer.model_max_length = config.max_position_embeddings
 
 
-def check_lengths(config: BartConfig, **options: int | None) -> None:
+def check_lengths(config: ModelConfig, **options: int | None) -> None:
     """Raise InputError for an option that asks for more positions than the model has."""
     for name, value in options.items():
         if value is not None and value > config.max_position_embeddings:

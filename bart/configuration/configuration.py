@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
@@ -15,6 +15,7 @@ from bart.files import read_json, write_json
 if TYPE_CHECKING:
     from typing import Self
 
+Config = TypeVar("Config", bound="ModelConfig")
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
 
 
@@ -29,6 +30,8 @@ class ModelConfig:
         others: names that `extra` may hold, to which misspelt ones are compared as well.
         alike: names in published configs that are like known ones, but no misspellings of them.
         label_count: how many labels a head has if the config names none.
+        dropouts: the field of each kind of dropout that there is.
+        depths: the field of each stack's number of layers.
 
     Raises:
         InputError: a keyword looks like a misspelt field, or a value is out of range.
@@ -39,6 +42,8 @@ class ModelConfig:
     others: ClassVar[Collection[str]] = ()
     alike: ClassVar[Collection[str]] = ()
     label_count: ClassVar[int]
+    dropouts: ClassVar[Mapping[str, str]]
+    depths: ClassVar[Mapping[str, str]]
     extra: dict[str, Any]
 
     def __init__(self, **fields: Any) -> None:
@@ -110,18 +115,6 @@ class ModelConfig:
                     self.check(number and 0 <= value < 1, name, "a number from 0 up to, not including, 1")
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """The config that a config.json holds.
-
-        Raises:
-            InputError: it is one of another architecture, or holds a bad field.
-        """
-        model_type = fields.get("model_type", cls.model_types[0])
-        if model_type not in cls.model_types:
-            raise InputError(f"model_type {model_type!r}; allowed: {' and '.join(map(repr, cls.model_types))}")
-        return cls(**fields)
-
-    @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:
         """Read a config.json of ours or of the Hub.
 
@@ -142,6 +135,20 @@ class ModelConfig:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the config as JSON."""
         write_json(Path(path), self.to_dict())
+
+
+def kind_of(fields: Mapping[str, Any], kinds: Sequence[type[Config]]) -> type[Config]:
+    """The class among `kinds` of which a config.json holds the fields; the first one if it does not say.
+
+    Raises:
+        InputError: it is of none of them.
+    """
+    model_type = fields.get("model_type", kinds[0].model_types[0])
+    for kind in kinds:
+        if model_type in kind.model_types:
+            return kind
+    allowed = [repr(name) for kind in kinds for name in kind.model_types]
+    raise InputError(f"model_type {model_type!r}; allowed: {' and '.join(allowed)}")
 
 
 def field_types(config: type) -> dict[str, str]:

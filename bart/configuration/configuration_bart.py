@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from bart.configuration.configuration import ACTIVATIONS, ModelConfig, field_types
 from bart.configuration.configuration_generation import GenerationConfig
@@ -56,6 +56,10 @@ class BartConfig(ModelConfig):
         "classif_dropout",
     )
     label_count = 3
+    dropouts: ClassVar = {
+        name: name for name in ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
+    }
+    depths: ClassVar = {"encoder": "encoder_layers", "decoder": "decoder_layers"}
 
     def __init__(self, **fields: Any) -> None:
         if fields.get("model_type") == "mbart" or fields.get("normalize_before"):

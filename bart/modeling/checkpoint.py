@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,13 +19,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from bart.configuration.configuration import ModelConfig
+from bart.configuration.configuration import Config, ModelConfig, kind_of
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.files import read_json, replacing, write_json
 from bart.hub import resolve
 from bart.tensor_files import read_file
+from bart.tokenization.tokenizer import PretrainedTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +65,7 @@ class Saved(Pretrained, Protocol):
     def state_dict(self) -> dict[str, Tensor]: ...
 
 
-class Tokenizer(Protocol):
-    """A vocabulary that can be written beside a model."""
-
-    def save_pretrained(self, directory: str | os.PathLike[str]) -> None: ...
-
-
 Model = TypeVar("Model", bound=Pretrained)
-Config = TypeVar("Config", bound=ModelConfig)
 Made = TypeVar("Made")
 
 CONFIG_FILE = "config.json"
@@ -126,7 +120,7 @@ def load_pretrained(
     generation: GenerationConfig | None = None
     given = config
     if config is None:
-        config, generation = _stored_config(checkpoint, path, model_class.config_class)
+        config, generation = _stored_config(checkpoint, path, [model_class.config_class])
         if config is None:
             raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
     output = model_class.output_weight
@@ -158,18 +152,21 @@ def load_pretrained(
 
 
 def stored_configs(
-    path_or_name: str | os.PathLike[str], config_class: type[Config] = BartConfig
+    path_or_name: str | os.PathLike[str], kinds: Sequence[type[Config]] = (BartConfig,)
 ) -> tuple[Config | None, GenerationConfig | None]:
     """The config in a checkpoint or beside its weights, and the generation defaults of the same place, if any.
 
     Sources and errors are those of `load_pretrained`. Of a Hub repository no weights are downloaded.
+
+    Args:
+        kinds: the classes of which the config may be.
     """
     path = resolve(path_or_name, [CONFIG_FILE, GENERATION_FILE])
     if path.is_dir():
         path = path / WEIGHT_FILES[0]
     # Files of weights alone need not be read.
     checkpoint = {} if path.suffix in (".safetensors", ".json") else read_file(path)
-    return _stored_config(checkpoint, path, config_class)
+    return _stored_config(checkpoint, path, kinds)
 
 
 def _fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool) -> None:
@@ -275,7 +272,7 @@ def _tied_copies(model: Any) -> set[str]:
 
 
 def _stored_config(
-    checkpoint: dict[str, Any], path: Path, config_class: type[Config]
+    checkpoint: dict[str, Any], path: Path, kinds: Sequence[type[Config]]
 ) -> tuple[Config | None, GenerationConfig | None]:
     """The config in the checkpoint or beside it, and the generation defaults of the same place; None where missing."""
     fields, defaults = checkpoint.get("config"), checkpoint.get("generation_config")
@@ -285,7 +282,7 @@ def _stored_config(
         fields, defaults = (read_json(file) if file.is_file() else None for file in (config_file, defaults_file))
     if fields is None:
         return None, None
-    config = _made(config_class.from_dict, fields, config_file)
+    config = _made(lambda found: kind_of(found, kinds)(**found), fields, config_file)
     return config, None if defaults is None else _made(GenerationConfig.from_dict, defaults, defaults_file)
 
 
@@ -304,7 +301,9 @@ def shorten(names: Iterable[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def save_pretrained(model: Saved, directory: str | os.PathLike[str], tokenizer: Tokenizer | None = None) -> None:
+def save_pretrained(
+    model: Saved, directory: str | os.PathLike[str], tokenizer: PretrainedTokenizer | None = None
+) -> None:
     """Write the Hub format that `transformers` loads: config.json, model.safetensors and, of a model that generates,
     generation_config.json.
 

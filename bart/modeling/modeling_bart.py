@@ -29,6 +29,7 @@ from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
 from bart.modeling.outputs import Seq2SeqOutput
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
+from bart.tokenization.tokenization_bart import BartTokenizer
 
 logger = logging.getLogger(__name__)
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
@@ -70,6 +71,7 @@ class PretrainedBart(PretrainedModel):
     """BART's network under a head: its weights and files, whatever the head."""
 
     config_class = BartConfig
+    tokenizer_class = BartTokenizer
     shared = names.SHARED
     config: BartConfig
 
@@ -108,9 +110,13 @@ class PretrainedBart(PretrainedModel):
         return self.model.decoder
 
     @property
+    def network(self) -> BartModel:
+        return self.model
+
+    @property
     def stacks(self) -> list[nn.Module]:
         read = self.model.encoder.embed_tokens
-        return [*([read] if isinstance(read, SourceEncoder) else ()), self.model.encoder, self.model.decoder]
+        return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
 
     def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
         """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std)."""

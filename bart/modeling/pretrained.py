@@ -14,9 +14,10 @@ from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.hub import push
-from bart.modeling.checkpoint import Tokenizer, load_pretrained, save_pretrained
+from bart.modeling.checkpoint import load_pretrained, save_pretrained
 from bart.modeling.layers import BartDecoderLayer, BartEncoderLayer
 from bart.modeling.packed import Packer
+from bart.tokenization.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:
     from typing import Self
@@ -29,6 +30,7 @@ class PretrainedModel(nn.Module):
 
     Attributes:
         config_class: of its configs, which have a field or property `init_std`.
+        tokenizer_class: of its vocabularies.
         shared: the name of the token embeddings.
         head: what the names of the head's weights begin with.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
@@ -37,6 +39,7 @@ class PretrainedModel(nn.Module):
     """
 
     config_class: ClassVar[type[ModelConfig]]
+    tokenizer_class: ClassVar[type[PretrainedTokenizer]]
     shared: ClassVar[str]
     head: ClassVar[tuple[str, ...]]
     output_weight: ClassVar[str | None] = None
@@ -93,9 +96,14 @@ class PretrainedModel(nn.Module):
         return sum(one.numel() for one in self.parameters() if one.requires_grad or not only_trainable)
 
     @property
+    def network(self) -> nn.Module:
+        """All but the head; its stacks have the names that the config's `depths` give them."""
+        raise NotImplementedError
+
+    @property
     def stacks(self) -> list[nn.Module]:
         """The parts that have `layers`, and can recompute their activations."""
-        raise NotImplementedError
+        return [getattr(self.network, name) for name in self.config.depths]
 
     @property
     def layers(self) -> list[nn.Module]:
@@ -138,7 +146,7 @@ class PretrainedModel(nn.Module):
         """Load weights from a directory, a file or the Hub, in eval mode; see `bart.modeling.checkpoint`."""
         return load_pretrained(cls, path_or_name, config, **options)
 
-    def save_pretrained(self, directory: str | os.PathLike[str], tokenizer: Tokenizer | None = None) -> None:
+    def save_pretrained(self, directory: str | os.PathLike[str], tokenizer: PretrainedTokenizer | None = None) -> None:
         """Write a Hub-format directory that `transformers` loads; see `bart.modeling.checkpoint`."""
         self._check_whole()
         save_pretrained(self, directory, tokenizer)

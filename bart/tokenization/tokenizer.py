@@ -50,6 +50,7 @@ class PretrainedTokenizer:
         special_tokens: those that begin a text, pad it, end it, stand for what is unknown, and for what is masked.
         vocabulary_files: what a folder may hold in place of tokenizer.json.
         separators: how many end tokens lie between the texts of a pair.
+        has_types: whether networks are told which tokens are of the second text of a pair.
         bos_token_id, eos_token_id, pad_token_id, unk_token_id, mask_token_id: their ids.
         vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
         model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
@@ -61,6 +62,7 @@ class PretrainedTokenizer:
     special_tokens: ClassVar[tuple[str, str, str, str, str]]
     vocabulary_files: ClassVar[tuple[str, ...]]
     separators: ClassVar[int]
+    has_types: ClassVar[bool] = False
 
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
         """Wrap a pipeline; errors call it `source`.

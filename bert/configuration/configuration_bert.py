@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from bart.configuration.configuration import ACTIVATIONS, ModelConfig, field_types
 from bart.configuration.configuration_bart import BartConfig
@@ -34,6 +35,11 @@ class BertConfig(ModelConfig):
     model_types = ("bert",)
     alike = ("embedding_size", "num_labels")
     label_count = 2
+    dropouts: ClassVar = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+    depths: ClassVar = {"encoder": "num_hidden_layers"}
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**{"model_type": "bert", **fields})
 
     def validate(self) -> None:
         super().validate()
@@ -52,6 +58,11 @@ class BertConfig(ModelConfig):
         kind = self.extra.get("position_embedding_type", "absolute")
         if kind != "absolute":
             raise InputError(f"config field 'position_embedding_type' is {kind!r}; this BERT supports only 'absolute'")
+
+    @property
+    def d_model(self) -> int:
+        """The width, as BART's configs call it."""
+        return self.hidden_size
 
     @property
     def init_std(self) -> float:

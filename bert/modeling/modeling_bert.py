@@ -27,6 +27,7 @@ from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.outputs import ClassifierOutput, ModelOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
+from bert.tokenization.tokenization_bert import BertTokenizer
 
 # Parts of names: those of transformers, and ours.
 _NAMES = (
@@ -164,6 +165,7 @@ class PretrainedBert(PretrainedModel):
     """
 
     config_class = BertConfig
+    tokenizer_class = BertTokenizer
     shared = "bert.encoder.embed_tokens.weight"
     pools: ClassVar[bool]
     config: BertConfig
@@ -173,8 +175,8 @@ class PretrainedBert(PretrainedModel):
         self.bert = BertModel(config, self.pools)
 
     @property
-    def stacks(self) -> list[nn.Module]:
-        return [self.bert.encoder]
+    def network(self) -> BertModel:
+        return self.bert
 
     @property
     def optional(self) -> tuple[str, ...]:

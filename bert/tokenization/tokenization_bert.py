@@ -38,6 +38,7 @@ class BertTokenizer(PretrainedTokenizer):
     special_tokens = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
     vocabulary_files = ("vocab.txt",)
     separators = 1
+    has_types = True
 
     def __init__(self, backend: Tokenizer, model_max_length: int = 512, *, source: str = "tokenizer") -> None:
         super().__init__(backend, model_max_length, source=source)

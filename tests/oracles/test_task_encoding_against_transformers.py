@@ -6,14 +6,16 @@ import random
 from typing import Any
 
 import pytest
-from transformers import BartTokenizerFast
+from transformers import AutoTokenizer
 
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.corpora.squad import Question
 from utils.data.options import DataOptions
 from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringEvalOptions
 from utils.tasks.tagging import Sentence, Tagging, TaggingEvalOptions
 
+Tokenizer = BartTokenizer | BertTokenizer
 PIECES = [
     "word",
     "words",
@@ -40,37 +42,40 @@ def text(rng: random.Random, most: int) -> str:
     return "".join(rng.choices(PIECES, k=rng.randint(1, most))).strip() or "a"
 
 
-@pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> tuple[BartTokenizer, Any]:
+@pytest.fixture(scope="module", params=[BartTokenizer, BertTokenizer], ids=["bart", "bert"])
+def tokenizers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
     folder = tmp_path_factory.mktemp("tokenizer")
-    ours = BartTokenizer.train(["word words naïve don't 日本語 Ünïcode 3.14 " * 3], vocab_size=330)
+    ours = request.param.train(["word words naïve don't 日本語 Ünïcode 3.14 ﬁ — ( ) ' U.S. " * 3], vocab_size=330)
     ours.save_pretrained(folder)
-    return ours, BartTokenizerFast.from_pretrained(folder)
+    return ours, AutoTokenizer.from_pretrained(folder)
 
 
-def test_pairs(tokenizers: tuple[BartTokenizer, Any]) -> None:
+def test_pairs(tokenizers: tuple[Tokenizer, Any]) -> None:
     ours, theirs = tokenizers
     rng = random.Random(0)
     for _ in range(300):
         one, other, most = text(rng, 12), text(rng, 12), rng.randint(8, 40)
-        expected = theirs(one, other, truncation=True, max_length=most)["input_ids"]
+        expected = theirs(one, other, truncation=True, max_length=most)
         pair = (ids[1:-1] for ids in ours([one, other])["input_ids"])
-        assert ours.join(*ours.cut(*pair, most))[0] == expected
+        ids, second = ours.join(*ours.cut(*pair, most))
+        assert ids == expected["input_ids"]
+        assert not ours.has_types or [int(n >= second) for n in range(len(ids))] == expected["token_type_ids"]
 
 
-def task_of(kind: type, options: Any, tokenizer: BartTokenizer, positions: int, labels: list[str]) -> Any:
+def task_of(kind: type, options: Any, tokenizer: Tokenizer, positions: int, labels: list[str]) -> Any:
     task = kind(options, DataOptions())
     task.tokenizer, task.positions, task.labels = tokenizer, positions, labels
     return task
 
 
-def test_words(tokenizers: tuple[BartTokenizer, Any]) -> None:
+def test_words(tokenizers: tuple[Tokenizer, Any]) -> None:
     """A word's tokens are those it has in running text, where it begins with a space."""
     ours, theirs = tokenizers
     rng = random.Random(1)
     task = task_of(Tagging, TaggingEvalOptions(), ours, 40, ["O", "X"])
     for _ in range(100):
         words = ["".join(text(rng, 2).split()) or "a" for _ in range(rng.randint(1, 12))]
+        words = [word if word.strip("\u200b") else "a" for word in words]  # BERT reads no control characters
         tags = rng.choices(["O", "X"], k=len(words))
         [example] = task.encode([Sentence("1", words, tags)], "test").examples
         whole = theirs(" ".join(words))["input_ids"]
@@ -83,7 +88,7 @@ def test_words(tokenizers: tuple[BartTokenizer, Any]) -> None:
         assert len(example.ids) <= 40
 
 
-def test_windows_and_answers(tokenizers: tuple[BartTokenizer, Any]) -> None:
+def test_windows_and_answers(tokenizers: tuple[Tokenizer, Any]) -> None:
     """Windows are transformers'; an answer's tokens stand for it, and little more, whatever its characters."""
     ours, theirs = tokenizers
     rng = random.Random(2)
@@ -101,15 +106,20 @@ def test_windows_and_answers(tokenizers: tuple[BartTokenizer, Any]) -> None:
             return_offsets_mapping=True,
         )  # fmt: skip
         assert [window.ids.tolist() for window in example.windows] == expected["input_ids"]
+        if ours.has_types:
+            types = task.collate(example.windows)["token_type_ids"].tolist()
+            types = [row[: len(window.ids)] for row, window in zip(types, example.windows, strict=True)]
+            assert types == expected["token_type_ids"]
         for window, offsets in zip(example.windows, expected["offset_mapping"], strict=True):
-            part = slice(window.first, window.first + len(window.places))
+            part = slice(window.second, window.second + len(window.places))
             assert window.places.tolist() == list(map(list, offsets[part]))
             if window.labels == (0, 0):
                 continue
             found += 1
-            first, last = (label - window.first for label in window.labels)
+            first, last = (label - window.second for label in window.labels)
             said = context[window.places[first, 0] : window.places[last, 1]]
-            assert answer.strip() in said
+            # Around it there may be what no token stands for: spaces and, for BERT, control characters.
+            assert answer.strip(" \t\n\u00a0" + "\u200b" * ours.has_types) in said
             # No token of it is beyond the answer.
             assert window.places[first, 1] > begin
             assert window.places[last, 0] < begin + len(answer)

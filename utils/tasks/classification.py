@@ -8,17 +8,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration_bart import BartConfig
+from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.modeling.heads import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, BartForSequenceClassification
-from bart.modeling.modeling_bart import PretrainedBart
-from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.modeling.pretrained import PretrainedModel
+from bart.tokenization.tokenizer import PretrainedTokenizer
+from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.cli import option
 from utils.corpora.columns import Record, column_of, read_records
 from utils.data.batches import Inputs
@@ -108,7 +109,7 @@ class Classification(Comprehension):
 
     Options = ClassificationOptions
     EvalOptions = ClassificationEvalOptions
-    model_class: ClassVar[type[PretrainedBart]] = BartForSequenceClassification
+    model_classes = (BartForSequenceClassification, BertForSequenceClassification)
 
     def __init__(self, options: ClassificationOptions | ClassificationEvalOptions, data: DataOptions) -> None:
         self.problem: str | None = getattr(options, "problem_type", None)
@@ -192,10 +193,10 @@ class Classification(Comprehension):
                     "least two"
                 )
 
-    def set_up(self, config: BartConfig) -> None:
+    def set_up(self, config: ModelConfig) -> None:
         config.problem_type = self.problem
 
-    def _with(self, model: PretrainedBart, tokenizer: BartTokenizer) -> PretrainedBart:
+    def _with(self, model: PretrainedModel, tokenizer: PretrainedTokenizer) -> PretrainedModel:
         model = super()._with(model, tokenizer)
         if self.problem is None:
             stored = getattr(model.config, "problem_type", None)
@@ -205,14 +206,16 @@ class Classification(Comprehension):
     def encode(self, raw: Labelled, split: str) -> HeadExamples:
         began = time.perf_counter()
         if raw.pairs is None:
-            rows = self.tokenizer.encode_many(raw.texts, self.positions)
+            rows = [(row, None) for row in self.tokenizer.encode_many(raw.texts, self.positions)]
         else:  # whole ones, since the longer text is cut first
             pairs = zip(*(self.tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs)), strict=True)
             cut = (self.tokenizer.cut(one[1:-1], other[1:-1], self.positions) for one, other in pairs)
-            rows = [self.tokenizer.join(*both)[0] for both in cut]
+            rows = [self.tokenizer.join(*both) for both in cut]
         took = time.perf_counter() - began
         labels = [None] * len(raw) if raw.labels is None else map(self._target, raw.names, raw.labels)
-        examples = [Example(np.asarray(row, np.int32), label) for row, label in zip(rows, labels, strict=True)]
+        examples = [
+            Example(np.asarray(row, np.int32), label, second) for (row, second), label in zip(rows, labels, strict=True)
+        ]
         return HeadExamples(examples, took)
 
     def _target(self, where: str, label: Any) -> int | float | list[float]:
@@ -254,7 +257,7 @@ class Classification(Comprehension):
         return torch.tensor(labels.numel(), device=labels.device)
 
     def loss(self, model: BartForSequenceClassification, batch: Inputs) -> Tensor:
-        logits = logits_of(model(batch["input_ids"], batch["attention_mask"]))
+        logits = logits_of(self.output_of(model, batch))
         return model.loss(logits, batch["labels"], reduction="sum")
 
     def validate(self, model: BartForSequenceClassification, batch: Inputs) -> Tensor:
@@ -264,7 +267,7 @@ class Classification(Comprehension):
         and each label's hits, false and missed ones (3L,); or the moments (6,) of a regression.
         """
         labels = batch["labels"]
-        logits = logits_of(model(batch["input_ids"], batch["attention_mask"]))
+        logits = logits_of(self.output_of(model, batch))
         loss = model.loss(logits, labels, reduction="sum")
         if self.problem == SINGLE_LABEL:
             parts = confusion_of(labels, logits.argmax(dim=1), len(self.labels)).flatten()
@@ -293,7 +296,7 @@ class Classification(Comprehension):
     # ---- Prediction
 
     def predict_batch(self, model: BartForSequenceClassification, batch: Inputs) -> list[Prediction]:
-        logits = logits_of(model(batch["input_ids"], batch["attention_mask"]))
+        logits = logits_of(self.output_of(model, batch))
         losses = [(0.0, 0)] * len(logits)
         if "labels" in batch:
             each = model.loss(logits, batch["labels"], reduction="none").view(len(logits), -1)
@@ -345,7 +348,7 @@ class Classification(Comprehension):
         said = [str(self.chosen(prediction)) for prediction in predictions]
         return dict([submission(self.options.task_name, self.options.mismatched, said)])
 
-    def settings(self, model: PretrainedBart) -> dict[str, Any]:
+    def settings(self, model: PretrainedModel) -> dict[str, Any]:
         return {**super().settings(model), "problem_type": self.problem, "mismatched": self.options.mismatched}
 
 

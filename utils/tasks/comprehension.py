@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_bart import BartConfig
-from bart.modeling.modeling_bart import PretrainedBart
-from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.modeling.pretrained import PretrainedModel
+from bart.tokenization.tokenizer import PretrainedTokenizer
+from bert.configuration.configuration_bert import BertConfig
 from utils import loading
 from utils.cli import option
 from utils.data.batches import Batch, Inputs, pad_ids
@@ -39,8 +41,9 @@ class HeadOptions(ModelOptions):
         None, section="texts", least=8, help="tokens read at once; by default 512 at most"
     )
     labelled = True  # run_eval.py has an option --predict
+    config_classes = (BartConfig, BertConfig)
 
-    def config(self) -> BartConfig:
+    def config(self) -> ModelConfig:
         config = super().config()
         if self.classifier_dropout is not None:
             config.classifier_dropout = self.classifier_dropout
@@ -69,11 +72,13 @@ class Example:
 
     Attributes:
         ids: (S,).
+        second: where the second text begins; None of a single one.
         labels: what is right, as the task's `collate` takes it; None where nobody knows.
     """
 
     ids: np.ndarray
     labels: Any = None
+    second: int | None = None
 
 
 class HeadExamples:
@@ -97,8 +102,8 @@ class HeadExamples:
 class Comprehension(Task[HeadOptions | HeadEvalOptions]):
     """What the tasks with a head share: their model, and prediction in batches."""
 
-    model_class: ClassVar[type[PretrainedBart]]
-    tokenizer: BartTokenizer
+    model_classes: ClassVar[tuple[type[PretrainedModel], ...]]  # for each of HeadOptions.config_classes
+    tokenizer: PretrainedTokenizer
     positions: int  # tokens read at once
 
     def __init__(self, options: HeadOptions | HeadEvalOptions, data: DataOptions) -> None:
@@ -108,34 +113,34 @@ class Comprehension(Task[HeadOptions | HeadEvalOptions]):
 
     # ---- Model
 
-    def set_up(self, config: BartConfig) -> None:
+    def set_up(self, config: ModelConfig) -> None:
         """Let a new model's config say more than its labels."""
 
-    def initial_model(self) -> PretrainedBart:
-        model = self._with(*loading.initial_model(self.options, self.model_class, self.labels))
+    def initial_model(self) -> PretrainedModel:
+        model = self._with(*loading.initial_model(self.options, self.model_classes, self.labels))
         self.set_up(model.config)
         return model
 
-    def resumed_model(self, checkpoint: Path) -> PretrainedBart:
-        model = self._with(*loading.resumed_model(self.options, checkpoint, self.model_class))
+    def resumed_model(self, checkpoint: Path) -> PretrainedModel:
+        model = self._with(*loading.resumed_model(self.options, checkpoint, self.model_classes))
         self.set_up(model.config)
         return model
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> PretrainedBart:
-        return self._with(*loading.load_for_evaluation(path, config_path, tokenizer, self.model_class))
+    ) -> PretrainedModel:
+        return self._with(*loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes))
 
-    def _with(self, model: PretrainedBart, tokenizer: BartTokenizer) -> PretrainedBart:
+    def _with(self, model: PretrainedModel, tokenizer: PretrainedTokenizer) -> PretrainedModel:
         check_lengths(model.config, max_source_length=self.options.max_source_length)
-        self.tokenizer, self.labels = tokenizer, model.config.labels
+        self.model_class, self.tokenizer, self.labels = type(model), tokenizer, model.config.labels
         self.positions = self.options.max_source_length or min(512, model.config.max_position_embeddings)
         return model
 
-    def for_inference(self, model: PretrainedBart, precision: str) -> PretrainedBart:
+    def for_inference(self, model: PretrainedModel, precision: str) -> PretrainedModel:
         return loading.for_inference(model, precision)
 
-    def checkpoint_parts(self, model: PretrainedBart) -> dict[str, Any]:
+    def checkpoint_parts(self, model: PretrainedModel) -> dict[str, Any]:
         return {**loading.checkpoint_parts(model, self.tokenizer), "lora_scale": self.options.lora_scale}
 
     def export(self, checkpoint: Path, directory: Path) -> None:
@@ -144,18 +149,29 @@ class Comprehension(Task[HeadOptions | HeadEvalOptions]):
     # ---- Data
 
     def inputs_of(self, examples: Sequence[Example]) -> Inputs:
-        """input_ids and attention_mask (B, S) of examples."""
-        return pad_ids([example.ids for example in examples], self.tokenizer.pad_token_id)
+        """input_ids and attention_mask (B, S) of examples; and token_type_ids, of an architecture that has types."""
+        inputs = pad_ids([example.ids for example in examples], self.tokenizer.pad_token_id)
+        if self.tokenizer.has_types:
+            width = inputs["input_ids"].shape[1]
+            seconds = [width if example.second is None else example.second for example in examples]
+            is_second = torch.arange(width) >= torch.tensor(seconds)[:, None]
+            inputs["token_type_ids"] = is_second.long() * inputs["attention_mask"]
+        return inputs
+
+    def output_of(self, model: PretrainedModel, batch: Inputs) -> Any:
+        """What the network gives for a batch of `inputs_of`."""
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return model(**{name: batch[name] for name in names if name in batch})
 
     # ---- Prediction
 
     @abstractmethod
-    def predict_batch(self, model: PretrainedBart, batch: Inputs) -> list[Prediction]:
+    def predict_batch(self, model: PretrainedModel, batch: Inputs) -> list[Prediction]:
         """Predict the examples of a batch, whose seconds nobody need tell."""
 
     def predict(
         self,
-        model: PretrainedBart,
+        model: PretrainedModel,
         examples: HeadExamples,
         numbers: Sequence[int],
         batch_size: int,
@@ -171,7 +187,7 @@ class Comprehension(Task[HeadOptions | HeadEvalOptions]):
                 prediction.seconds = seconds
                 yield number, prediction
 
-    def settings(self, model: PretrainedBart) -> dict[str, Any]:
+    def settings(self, model: PretrainedModel) -> dict[str, Any]:
         return {"labels": self.labels, "max_source_length": self.positions}
 
 

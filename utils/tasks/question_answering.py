@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering
-from bart.modeling.modeling_bart import PretrainedBart
+from bart.modeling.pretrained import PretrainedModel
+from bert.modeling.modeling_bert import BertForQuestionAnswering
 from utils.cli import option
 from utils.corpora.squad import Question, read_questions
 from utils.data.batches import Inputs
@@ -24,7 +25,7 @@ from utils.metrics.squad import best, exact_match, f1
 from utils.tasks.comprehension import Comprehension, Example, HeadEvalOptions, HeadExamples, HeadOptions
 from utils.tasks.task import Prediction, text_of
 
-NO_ANSWER = 0  # the token, `<s>`, that stands for it
+NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
 
 
@@ -61,15 +62,14 @@ class QuestionAnsweringEvalOptions(_WindowOptions, HeadEvalOptions):
 
 @dataclass
 class Window(Example):
-    """`<s> question </s></s> part of the context </s>`.
+    """`<s> question </s></s> part of the context </s>`, or `[CLS] question [SEP] part of the context [SEP]`.
 
     Attributes:
         labels: the answer's first and last token; NO_ANSWER twice where it is not in the window.
-        first: the first token of the context.
+        second: the first token of the context.
         places: (C, 2) the characters of the context (begin, end) that each of its tokens stands for.
     """
 
-    first: int = 0
     places: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
 
 
@@ -86,7 +86,7 @@ class QuestionAnswering(Comprehension):
 
     Options = QuestionAnsweringOptions
     EvalOptions = QuestionAnsweringEvalOptions
-    model_class: ClassVar[type[PretrainedBart]] = BartForQuestionAnswering
+    model_classes = (BartForQuestionAnswering, BertForQuestionAnswering)
     figures: Mapping[str, str] = {"f1": "max", "exact_match": "max"}
 
     def __init__(self, options: QuestionAnsweringOptions | QuestionAnsweringEvalOptions, data: DataOptions) -> None:
@@ -104,7 +104,12 @@ class QuestionAnswering(Comprehension):
         """Tokens that windows share."""
         if self.options.doc_stride is not None:
             return self.options.doc_stride
-        return min(128, max(0, self.positions - self.options.max_query_length - 4) // 2)
+        return min(128, max(0, self.room) // 2)
+
+    @property
+    def room(self) -> int:
+        """Tokens of a context in a window beside the longest question."""
+        return self.positions - self.options.max_query_length - 2 - self.tokenizer.separators
 
     def read(self, split: str, for_scoring: bool = False) -> list[Question]:
         return read_questions(self.data.data_dir, split, self.data.limit(split), self.options.labelled)
@@ -119,8 +124,7 @@ class QuestionAnswering(Comprehension):
         return questions
 
     def encode(self, raw: list[Question], split: str) -> HeadExamples:
-        began, options = time.perf_counter(), self.options
-        room = self.positions - options.max_query_length - 4
+        began, options, room = time.perf_counter(), self.options, self.room
         if self.doc_stride >= room or room < SHORTEST_CONTEXT:
             raise InputError(
                 f"--doc_stride is {self.doc_stride}; windows of --max_source_length {self.positions} have room for "
@@ -140,7 +144,9 @@ class QuestionAnswering(Comprehension):
         if split == "train":
             return HeadExamples([window for windows in several for window in windows], took)
         examples = [
-            Windows(np.concatenate([one.ids for one in windows]), [one.labels for one in windows], windows, question)
+            Windows(
+                np.concatenate([one.ids for one in windows]), [one.labels for one in windows], None, windows, question
+            )
             for windows, question in zip(several, raw, strict=True)
         ]
         return HeadExamples(examples, took)
@@ -149,15 +155,16 @@ class QuestionAnswering(Comprehension):
         self, question: Question, asked: list[int], context: list[int], places: list[tuple[int, int]]
     ) -> Iterator[Window]:
         """Windows of a context; `asked` is `<s> question </s>`."""
-        first = len(asked) + 1
-        room = self.positions - first - 1
         end = self.tokenizer.eos_token_id
+        begins = [*asked, *[end] * (self.tokenizer.separators - 1)]
+        second = len(begins)
+        room = self.positions - second - 1
         spans = np.asarray(places, np.int32).reshape(-1, 2)
         for begin in range(0, max(1, len(context) - self.doc_stride), room - self.doc_stride):
             part = slice(begin, begin + room)
-            ids = np.asarray([*asked, end, *context[part], end], np.int32)
-            labels = None if question.answers is None else self._answer_in(question, spans[part], first)
-            yield Window(ids, labels, first, spans[part])
+            ids = np.asarray([*begins, *context[part], end], np.int32)
+            labels = None if question.answers is None else self._answer_in(question, spans[part], second)
+            yield Window(ids, labels, second, spans[part])
 
     def _answer_in(self, question: Question, spans: np.ndarray, first: int) -> tuple[int, int]:
         """The first and the last token of a window that the first right answer covers."""
@@ -186,11 +193,11 @@ class QuestionAnswering(Comprehension):
         starts = batch["start_positions"]
         return torch.tensor(len(starts), device=starts.device)
 
-    def loss(self, model: BartForQuestionAnswering, batch: Inputs) -> Tensor:
-        output = model(batch["input_ids"], batch["attention_mask"])
+    def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
+        output = self.output_of(model, batch)
         return _losses(model, output, batch).sum()
 
-    def validate(self, model: BartForQuestionAnswering, batch: Inputs) -> Tensor:
+    def validate(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         """Sums (5,): loss, windows, questions, F1 and exact matches."""
         predictions = self.predict_batch(model, batch)
         sums = torch.zeros(5, dtype=torch.float64)
@@ -207,14 +214,14 @@ class QuestionAnswering(Comprehension):
 
     # ---- Prediction
 
-    def predict_batch(self, model: BartForQuestionAnswering, batch: Inputs) -> list[Prediction]:
+    def predict_batch(self, model: PretrainedModel, batch: Inputs) -> list[Prediction]:
         windows = [window for asked in batch["questions"] for window in asked.windows]
         found: list[tuple[np.ndarray, np.ndarray, float]] = []  # logits and loss of each window
         size = max(1, len(batch["questions"]))
         for begin in range(0, len(windows), size):
             part = windows[begin : begin + size]
             inputs = {name: tensor.to(model.device) for name, tensor in self.collate(part).items()}
-            output = model(inputs["input_ids"], inputs["attention_mask"])
+            output = self.output_of(model, inputs)
             losses = [0.0] * len(part)
             if part[0].labels is not None:
                 losses = _losses(model, output, inputs).tolist()
@@ -235,7 +242,7 @@ class QuestionAnswering(Comprehension):
         null = math.inf
         for window, (starts, ends) in zip(asked.windows, logits, strict=True):
             null = min(null, float(starts[NO_ANSWER] + ends[NO_ANSWER]))
-            own = slice(window.first, window.first + len(window.places))
+            own = slice(window.second, window.second + len(window.places))
             scores = np.add.outer(starts[own], ends[own])
             # An answer ends where it begins or behind, at most max_answer_length tokens in all.
             allowed = np.triu(np.ones_like(scores, bool)) & ~np.triu(
@@ -301,13 +308,13 @@ class QuestionAnswering(Comprehension):
         }
         return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in files.items()}
 
-    def settings(self, model: PretrainedBart) -> dict[str, Any]:
+    def settings(self, model: PretrainedModel) -> dict[str, Any]:
         names = _WindowOptions.__dataclass_fields__
         windows = {name: getattr(self.options, name) for name in names}
         return {**super().settings(model), "windows": {**windows, "doc_stride": self.doc_stride}}
 
 
-def _losses(model: BartForQuestionAnswering, output: Any, batch: Inputs) -> Tensor:
+def _losses(model: PretrainedModel, output: Any, batch: Inputs) -> Tensor:
     """The loss (B,) of each window in fp32, which does not depend on how far it is padded."""
     padding = batch["attention_mask"] == 0
     return sum(

@@ -8,18 +8,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.configuration.configuration_bart import BartConfig
+from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.modeling.heads import STACKS, BartForTokenClassification
 from bart.modeling.loss import IGNORE_INDEX
-from bart.modeling.modeling_bart import PretrainedBart
+from bart.modeling.pretrained import PretrainedModel
+from bert.modeling.modeling_bert import BertForTokenClassification
 from utils.cli import option
 from utils.corpora.columns import Record, column_of, read_records
 from utils.data.batches import Inputs, pad
@@ -60,9 +61,11 @@ class TaggingOptions(_ColumnOptions, HeadOptions):
         None, section="model", choices=STACKS, help="the stack whose states are classified; by default the decoder"
     )
 
-    def config(self) -> BartConfig:
+    def config(self) -> ModelConfig:
         config = super().config()
         if self.token_states is not None:
+            if len(config.depths) == 1:
+                raise InputError(f"--token_states is {self.token_states}; {config.model_types[0]} has one stack alone")
             config.token_states = self.token_states
         return config
 
@@ -98,7 +101,7 @@ class Tagging(Comprehension):
 
     Options = TaggingOptions
     EvalOptions = TaggingEvalOptions
-    model_class: ClassVar[type[PretrainedBart]] = BartForTokenClassification
+    model_classes = (BartForTokenClassification, BertForTokenClassification)
     figures: Mapping[str, str] = {
         "f1": "max",
         "entity_precision": "max",
@@ -156,7 +159,7 @@ class Tagging(Comprehension):
         pieces = {f" {word}": [] for sentence in raw for word in sentence.words[1:]}
         pieces |= {sentence.words[0]: [] for sentence in raw}
         for piece, ids in zip(pieces, self.tokenizer(list(pieces))["input_ids"], strict=True):
-            pieces[piece] = ids[1:-1]
+            pieces[piece] = ids[1:-1] or [self.tokenizer.unk_token_id]  # BERT reads no control characters
         numbers = {label: number for number, label in enumerate(self.labels)}
         examples, cut = [], 0
         for sentence in raw:
@@ -179,7 +182,7 @@ class Tagging(Comprehension):
                             f"allowed: {', '.join(self.labels)}"
                         )
                     labels[first] = numbers[tag]
-            examples.append(TaggedExample(np.asarray(ids, np.int32), labels, np.asarray(firsts, np.int64)))
+            examples.append(TaggedExample(np.asarray(ids, np.int32), labels, firsts=np.asarray(firsts, np.int64)))
         if cut:
             logger.warning(
                 "%d of %d sentences of the %s split are longer than %d tokens; words behind get the tag %s",
@@ -198,13 +201,13 @@ class Tagging(Comprehension):
     def count(self, batch: Inputs) -> Tensor:
         return (batch["labels"] != IGNORE_INDEX).sum()
 
-    def loss(self, model: BartForTokenClassification, batch: Inputs) -> Tensor:
-        logits = logits_of(model(batch["input_ids"], batch["attention_mask"]))
+    def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
+        logits = logits_of(self.output_of(model, batch))
         return _loss(logits, batch["labels"]).sum()
 
-    def validate(self, model: BartForTokenClassification, batch: Inputs) -> Tensor:
+    def validate(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         """Sums (6,): loss, words, words that are right, and entities that are right, predicted, there."""
-        logits, labels = logits_of(model(batch["input_ids"], batch["attention_mask"])), batch["labels"]
+        logits, labels = logits_of(self.output_of(model, batch)), batch["labels"]
         chosen = logits.argmax(dim=-1)
         counts = np.zeros(3)
         for *both, firsts in zip(chosen.tolist(), labels.tolist(), batch["firsts"], strict=True):
@@ -218,8 +221,8 @@ class Tagging(Comprehension):
 
     # ---- Prediction
 
-    def predict_batch(self, model: BartForTokenClassification, batch: Inputs) -> list[Prediction]:
-        logits = logits_of(model(batch["input_ids"], batch["attention_mask"]))
+    def predict_batch(self, model: PretrainedModel, batch: Inputs) -> list[Prediction]:
+        logits = logits_of(self.output_of(model, batch))
         chosen = logits.argmax(dim=-1).tolist()
         losses, counts = [0.0] * len(chosen), [0] * len(chosen)
         if "labels" in batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import run_eval
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.tokenization.tokenization_bert import BertTokenizer
 from tests import forked
 from tests.tiny_run import CONFIG, checkpoint_of, compute_in_double, rows, same, weights
 from tests.utils.training.test_callbacks import add_callback
@@ -22,6 +24,10 @@ from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
 from utils.corpora.sample_tasks import write_sample_tasks
 
+OF_BERT = {
+    **{"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"intermediate_size": 32, "max_position_embeddings": 128, "initializer_range": 0.1},
+}
 TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}
 Run = Callable[..., Path]
 
@@ -34,18 +40,21 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     write_sample_tasks(folder, {"train": 40, "val": 6, "test": 8})
     texts = [json.loads(line)["text"] for line in (folder / "topics" / "train.jsonl").open()]
-    tokenizer = BartTokenizer.train(texts, vocab_size=400)
-    tokenizer.save_pretrained(folder / "tokenizer")
-    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 128}
-    (folder / "config.json").write_text(json.dumps({**CONFIG, **sizes}))
+    for name, tokenizer_class, config in (
+        ("bart", BartTokenizer, {**CONFIG, "max_position_embeddings": 128}),
+        ("bert", BertTokenizer, OF_BERT),
+    ):
+        tokenizer = tokenizer_class.train(texts, vocab_size=400)
+        tokenizer.save_pretrained(folder / name / "tokenizer")
+        (folder / name / "config.json").write_text(json.dumps({**config, "vocab_size": len(tokenizer)}))
     return folder
 
 
-def options_of(task: str, corpus: Path) -> list[str]:
+def options_of(task: str, corpus: Path, network: str = "bart") -> list[str]:
     """Those of finetune.py for 8 steps."""
     named = {
-        **{"--task": task, "--data_dir": corpus / TASKS[task], "--config_path": corpus / "config.json"},
-        **{"--model_name_or_path": "scratch", "--tokenizer": corpus / "tokenizer", "--num_workers": 0},
+        **{"--task": task, "--data_dir": corpus / TASKS[task], "--config_path": corpus / network / "config.json"},
+        **{"--model_name_or_path": "scratch", "--tokenizer": corpus / network / "tokenizer", "--num_workers": 0},
         **{"--gpus": 0, "--train_batch_size": 5, "--max_steps": 8, "--learning_rate": 1e-2},
         **{"--max_source_length": 96, "--log_every_n_steps": 1, "--val_check_interval": 20},
     }
@@ -56,8 +65,8 @@ def options_of(task: str, corpus: Path) -> list[str]:
 def train(corpus: Path, tmp_path: Path) -> Run:
     """Trains a task, and gives the run's directory."""
 
-    def run(name: str, task: str, *options: object) -> Path:
-        finetune.main([*options_of(task, corpus), *map(str, options), "--output_dir", str(tmp_path / name)])
+    def run(name: str, task: str, *options: object, network: str = "bart") -> Path:
+        finetune.main([*options_of(task, corpus, network), *map(str, options), "--output_dir", str(tmp_path / name)])
         return tmp_path / name
 
     return run
@@ -71,11 +80,13 @@ def articles_of(folder: Path, split: str = "test") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"{split}_articles.jsonl").open()]
 
 
+@pytest.mark.parametrize("network", ["bart", "bert"])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_goes_on_where_it_was_ended_and_is_scored(
-    task: str, train: Run, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: str, network: str, train: Run, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted run ends as the uninterrupted one, bit for bit; run_eval.py gives its scores again."""
+    train = partial(train, network=network)
     options = () if task != "question_answering" else ("--max_query_length", 20)
     whole = train("whole", task, *options)
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
@@ -86,7 +97,12 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     assert [row["train_loss"] for row in rows(parts)] == [row["train_loss"] for row in rows(whole)]
     run_eval.main(
         [
-            *(str(parts / "export"), str(corpus / "config.json"), str(corpus / TASKS[task]), str(tmp_path / "again")),
+            *(
+                str(parts / "export"),
+                str(corpus / network / "config.json"),
+                str(corpus / TASKS[task]),
+                str(tmp_path / "again"),
+            ),
             *("--task", task, "--max_source_length", "96", "--bs", "3", *map(str, options)),
         ]
     )
@@ -101,9 +117,11 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     assert all(article["prediction"] in article["source"] for article in articles) or task != "question_answering"
 
 
+@pytest.mark.parametrize("network", ["bart", "bert"])
 @pytest.mark.parametrize("task", TASKS)
-def test_more_options(task: str, train: Run) -> None:
+def test_more_options(task: str, network: str, train: Run) -> None:
     """bf16, adapters, early stopping and fewer layers."""
+    train = partial(train, network=network)
     options = () if task != "question_answering" else ("--max_query_length", 20)
     base = train("base", task, *options, "--bf16")
     start = ("--model_name_or_path", base, "--tokenizer", base / "export", "--config_path", base / "export/config.json")
@@ -115,7 +133,7 @@ def test_more_options(task: str, train: Run) -> None:
     stopped = train("stopped", task, *options, *start, "--early_stopping_patience", 0, "--max_steps", 40)
     assert json.loads((stopped / "train_summary.json").read_text())["steps"] < 40
     smaller = train("smaller", task, *options, *start, "--distill", "sft", "--layers", "0", "--do_encoder")
-    assert checkpoint_of(smaller)["config"]["encoder_layers"] == 1
+    assert checkpoint_of(smaller)["config"]["encoder_layers" if network == "bart" else "num_hidden_layers"] == 1
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -154,7 +172,7 @@ def test_predictions_without_labels(train: Run, corpus: Path, tmp_path: Path) ->
     run = train("rte", "classification", "--data_dir", folder, "--task_name", "rte")
     given = [
         str(run),
-        str(corpus / "config.json"),
+        str(corpus / "bart" / "config.json"),
         str(folder),
         str(tmp_path / "predicted"),
         "--task",
@@ -283,11 +301,30 @@ def test_what_is_refused(
         train("run", task, "--data_dir", folder, *options)
 
 
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("classification", ("--decoder_layerdrop", 0.1), "--decoder_layerdrop is 0.1; bert has no such dropout"),
+        ("tagging", ("--token_states", "decoder"), "--token_states is decoder; bert has one stack alone"),
+        ("summarization", (), "model_type 'bert'; allowed: 'bart' and 'mbart'"),
+    ],
+)
+def test_what_bert_has_not(task: str, options: tuple[object, ...], message: str, train: Run, corpus: Path) -> None:
+    given = ("--task", task, "--data_dir", corpus / TASKS.get(task, "topics"))
+    with pytest.raises(InputError, match=message):
+        train("run", "classification", *given, *options, network="bert")
+
+
 def test_a_task_that_does_not_fit_the_model(train: Run, corpus: Path, tmp_path: Path) -> None:
     base = train("base", "classification")
     for task, head in (("tagging", "classifier.weight"), ("summarization", "")):
-        given = [str(base), str(corpus / "config.json"), str(corpus / TASKS.get(task, "topics")), str(tmp_path / task)]
+        given = [
+            str(base),
+            str(corpus / "bart" / "config.json"),
+            str(corpus / TASKS.get(task, "topics")),
+            str(tmp_path / task),
+        ]
         if task == "summarization":
             write(corpus / "topics", test__source="a\n", test__target="b\n")
         with pytest.raises(InputError, match=f"no weights of a Bart.*{head}.* its head is classification_head"):
-            run_eval.main([*given, "--task", task])
+            run_eval.main([*map(str, given), "--task", task])
