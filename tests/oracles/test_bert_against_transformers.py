@@ -139,6 +139,15 @@ def test_a_pretrained_network_gets_a_new_head(tmp_path: Path, caplog: pytest.Log
     assert (ours.cls.predictions.bias == 0).all()
 
 
+def test_shipped_configs() -> None:
+    folder = Path(__file__).parents[2] / "configs"
+    published = transformers.BertConfig().to_dict()
+    config = BertConfig.from_json(folder / "bert_base.json")
+    assert {name: getattr(config, name) for name in config.types} == {name: published[name] for name in config.types}
+    tiny = transformers.BertForMaskedLM(transformers.BertConfig.from_json_file(folder / "bert_tiny.json"))
+    assert BertForMaskedLM(BertConfig.from_json(folder / "bert_tiny.json")).num_parameters() == tiny.num_parameters()
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     loaded(theirs_of("SequenceClassification", num_labels=3), tmp_path / "texts")
     for given, message in (

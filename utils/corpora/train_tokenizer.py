@@ -11,6 +11,7 @@ import xxhash
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.line_files import read_pairs
@@ -30,12 +31,16 @@ class Options:
     max_megabytes: int = option(
         1000, least=1, metavar="N", help="learn from about N megabytes of --input, documents drawn at random"
     )
-    vocab_size: int = option(8000, help="number of tokens, at least 261")
+    model_type: str = option("bart", choices=("bart", "bert"), help="bart has byte-level BPE, bert has WordPiece")
+    lowercase: bool = option(True, help="bert reads texts in lower case and without accents")
+    vocab_size: int = option(8000, help="number of tokens, at least 261, of bert 7")
     min_frequency: int = option(2, help="merge only pairs that occur this often")
 
     def __post_init__(self) -> None:
         if (self.data_dir is None) == (not self.input):
             raise InputError(f"--data_dir is {self.data_dir}, --input is {' '.join(self.input)!r}: give one of them")
+        if not self.lowercase and self.model_type != "bert":
+            raise InputError(f"--no_lowercase is about --model_type bert; --model_type is {self.model_type}")
 
 
 def sampled(files: Sequence[Path], text_field: str, megabytes: int) -> Iterator[str]:
@@ -54,7 +59,7 @@ def sampled(files: Sequence[Path], text_field: str, megabytes: int) -> Iterator[
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train a byte-level BPE vocabulary on a training split's sources and targets, or on raw text, and write it.
+    """Train a vocabulary on a training split's sources and targets, or on raw text, and write it.
 
     Raises:
         InputError: data are missing or malformed, a size is out of range, or the folder cannot be written.
@@ -62,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse_dataclass(
         Options,
         argv,
-        "Train a byte-level BPE vocabulary on the training split of a data directory, or on raw text.",
+        "Train a vocabulary on the training split of a data directory, or on raw text.",
     )
     if options.data_dir is not None:
         texts = chain(*read_pairs(options.data_dir, "train"))
@@ -74,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         unit = f"documents of {len(files)} files"
     numbers = count()
     counted = (text for text, _ in zip(texts, numbers, strict=False))
-    tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
+    if options.model_type == "bert":
+        tokenizer = BertTokenizer.train(counted, options.vocab_size, options.min_frequency, options.lowercase)
+    else:
+        tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
     tokenizer.save_pretrained(options.output_dir)
     print(f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {next(numbers)} {unit}")
 

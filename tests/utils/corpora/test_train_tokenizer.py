@@ -6,6 +6,7 @@ import pytest
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.corpora.train_tokenizer import main, sampled
 
 
@@ -31,9 +32,20 @@ def test_trains_on_sources_and_targets_and_says_so(
     assert lines == [f"{out}: a vocabulary of {len(tokenizer)} tokens from 4 lines of {data_dir}"]
 
 
+@pytest.mark.parametrize("case", ["--lowercase", "--no_lowercase"])
+def test_word_pieces(case: str, data_dir: Path, tmp_path: Path) -> None:
+    (data_dir / "train.source").write_text("The cat sat\non THE mat\n", encoding="utf-8")
+    main([*map(str, ("--data_dir", data_dir, "--output_dir", tmp_path)), "--model_type", "bert", case])
+    tokenizer = BertTokenizer.from_pretrained(tmp_path)
+    same = tokenizer("THE")["input_ids"] == tokenizer("the")["input_ids"]
+    assert same == (case == "--lowercase")
+    assert len(tokenizer("a cat")["input_ids"]) == 4
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--no_lowercase"], "--no_lowercase is about --model_type bert; --model_type is bart"),
         (["--data_dir", "nowhere"], "nowhere"),
         (["--vocab_size", "260"], "vocab_size=260: give a whole number from 261"),
         (["--min_frequency", "0"], "min_frequency=0: give a whole number from 1"),
