@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.tiny_run import CONFIG
+from tests.tiny_run import CONFIG, OF_BERT
 from tests.tiny_shards import write_tiny_shards
+from utils.data.shard_format import DENOISING, MLM_NSP
 
 PROGRAM = "run_pretraining"
 
 
-def write_tiny_pretraining(folder: Path, **shards: object) -> list[str]:
+def write_tiny_pretraining(folder: Path, task: str = DENOISING, **shards: object) -> list[str]:
     """Write `folder/{shards,config.json}`; return the options of run_pretraining.py that use them.
 
     Args:
         shards: see `write_tiny_shards`; by default 42 training examples of up to 32 tokens.
     """
-    tokenizer = write_tiny_shards(folder / "shards", **shards)
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": len(tokenizer)}))
+    tokenizer = write_tiny_shards(folder / "shards", task=task, **shards)
+    config = OF_BERT if task == MLM_NSP else CONFIG
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": len(tokenizer)}))
     options = {
+        "--task": task,
         "--data_dir": folder / "shards",
         "--config_path": folder / "config.json",
         "--gpus": 0,

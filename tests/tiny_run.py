@@ -32,6 +32,10 @@ CONFIG = {
     "num_beams": 2,
     "max_length": 12,
 }
+OF_BERT = {
+    **{"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"intermediate_size": 32, "max_position_embeddings": 128, "initializer_range": 0.1},
+}
 
 
 def write_tiny_run(folder: Path, n_train: int = 22, n_val: int = 5, n_test: int = 7) -> list[str]:

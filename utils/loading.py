@@ -34,6 +34,9 @@ SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 DEFAULT_CONFIG = "configs/config.json"
 DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
+# Fields in which the weights that a run starts from may have been trained otherwise.
+NOT_OF_SHAPE = (*DROPOUTS, "activation_dropout", "init_std", "hidden_dropout_prob", "attention_probs_dropout_prob")
+NOT_OF_SHAPE += ("classifier_dropout", "initializer_range")
 OF_HEADS = {"problem_type", "token_states"}  # what configs of models with a head say of it, besides its labels
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 LORA_DEFAULT = ("q_proj", "v_proj")  # Hu et al. (2021), section 7.1
@@ -309,8 +312,8 @@ def resumed_model(
 
 
 def pretraining_model(
-    options: ModelOptions, tokenizer: BartTokenizer, weights: str | None
-) -> BartForConditionalGeneration:
+    options: ModelOptions, model_class: type[Model], tokenizer: PretrainedTokenizer, weights: str | None
+) -> Model:
     """A model to pretrain.
 
     Args:
@@ -329,19 +332,19 @@ def pretraining_model(
     config.vocab_size = len(tokenizer)
     config.validate()
     if weights is None:
-        model = BartForConditionalGeneration(config)
+        model = model_class(config)
     else:
-        own = BartTokenizer.from_pretrained(weights)
+        own = model_class.tokenizer_class.from_pretrained(weights)
         if not tokenizer.same_vocabulary(own):
             raise InputError(
                 f"--resume_from_checkpoint {weights} has another vocabulary ({len(own)} ids) than the shards "
                 f"({len(tokenizer)} ids)"
             )
-        stored = stored_configs(weights)[0]
+        stored = stored_configs(weights, [type(config)])[0]
         if stored is not None:
             config.vocab_size = stored.vocab_size
-            check_same_config(stored, config, weights, apart_from=(*DROPOUTS, "activation_dropout", "init_std"))
-        model = BartForConditionalGeneration.from_pretrained(weights, config)
+            check_same_config(stored, config, weights, apart_from=NOT_OF_SHAPE)
+        model = model_class.from_pretrained(weights, config)
         logger.info("initial weights: those of %s", weights)
     fit_vocabulary(model, tokenizer)
     _prepare(model, options)

@@ -255,6 +255,7 @@ class BertForPreTraining(_ForMaskedLM):
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
+        only_masked: bool = False,
     ) -> BertForPreTrainingOutput:
         """Predict.
 
@@ -265,8 +266,12 @@ class BertForPreTraining(_ForMaskedLM):
             labels: (B, S) ids of the masked tokens, -100 elsewhere.
             next_sentence_label: (B,), 0 where the second segment follows the first one, 1 where it is a random one. The
                 loss is the sum of both means, if both kinds of labels are given.
+            only_masked: give the prediction logits (M, V) of the M labels that are not -100 alone.
         """
         states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
+        if only_masked:
+            is_masked = labels != IGNORE_INDEX
+            states, labels = states[is_masked], labels[is_masked]
         logits, related = self.predict_tokens(states), self.cls.seq_relationship(pooled)
         loss = None
         if labels is not None and next_sentence_label is not None:
@@ -377,4 +382,4 @@ class BertForQuestionAnswering(SpanLoss, PretrainedBert):
 
 def _loss_of_tokens(logits: Tensor, labels: Tensor) -> Tensor:
     """The mean cross entropy of logits (B, S, N or V) and labels (B, S), -100 where there is none."""
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX)

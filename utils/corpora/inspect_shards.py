@@ -10,8 +10,10 @@ import numpy as np
 from tabulate import tabulate
 
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.data.corruption import Corruption, CorruptionOptions
-from utils.data.shard_format import SPECIAL, TOKENIZER
+from utils.data.masking import Masking, MaskingOptions
+from utils.data.shard_format import MLM_NSP, SPECIAL, TOKENIZER
 from utils.data.shards import Manifest, ShardReader
 
 _BARS = 40  # characters of the longest
@@ -43,16 +45,19 @@ def inspect_shards(folder: Path) -> dict[str, Any]:
                     "files": len(of_bin),
                     "examples": examples,
                     "tokens": tokens,
-                    "filled": (tokens + SPECIAL * examples) / (longest * examples),
+                    "filled": (tokens + SPECIAL[read.task] * examples) / (longest * examples),
                     "sentences": float(np.mean([len(row.sentences) for row in rows])),
-                    "lengths": np.percentile([len(row.ids) + SPECIAL for row in rows], (5, 50, 95)).tolist(),
+                    "lengths": np.percentile([len(row.ids) + SPECIAL[read.task] for row in rows], (5, 50, 95)).tolist(),
                 }
             )
-    tokenizer = BartTokenizer.from_pretrained(folder / TOKENIZER)
-    _, ids, sentences = rows[0]  # the last bin's file, of the split that is last
+    tokenizer = (BertTokenizer if read.task == MLM_NSP else BartTokenizer).from_pretrained(folder / TOKENIZER)
+    _, ids, sentences, _ = row = rows[0]  # the last bin's file, of the split that is last
     facts["example"] = tokenizer.batch_decode([part.tolist() for part in np.split(ids, np.cumsum(sentences)[:-1])])
-    noise = Corruption(CorruptionOptions(), tokenizer, seed=0)
-    facts["corrupted"] = tokenizer.decode(noise([ids], [sentences], 0, [0])[0][1:-1])
+    if read.task == MLM_NSP:
+        noise = Masking(MaskingOptions(), tokenizer, len(ids), seed=0)
+    else:
+        noise = Corruption(CorruptionOptions(), tokenizer, seed=0)
+    facts["corrupted"] = tokenizer.decode(noise.pairs([row], 0)[0].source[1:-1])
     return facts
 
 
@@ -76,8 +81,8 @@ def describe_shards(facts: Mapping[str, Any]) -> str:
             f"{facts['vocab_size']:,}, seed {facts['seed']}\n{documents['kept']:,} documents of {len(files):,} files; "
             f"left out: {', '.join(left_out) or 'none'}",
             tabulate([head, *table], tablefmt="plain", colalign=("left", *["right"] * 9, "left"), disable_numparse=True)
-            + "\nLengths and bins count <s> and </s>; sentences are those of an example, on average.",
-            "An example, a sentence a line:\n"
+            + "\nLengths and bins count special tokens; sentences, or segments, are those of an example, on average.",
+            "An example, a sentence or segment a line:\n"
             + "\n".join(f"  {sentence.strip()}" for sentence in facts["example"])
             + f"\nThe same with the noise that run_pretraining.py makes by default:\n  {facts['corrupted'].strip()}",
         ]

@@ -1,6 +1,7 @@
 """Shards for pretraining from raw text: `python -m utils.corpora.make_shards --input PATH ... --output DIR ...`.
 
-A shard is a Parquet file of examples: the tokens of some sentences of one document, and how many each sentence has.
+A shard is a Parquet file of examples: the tokens of some sentences of one document, and how many each sentence has; or,
+for BERT, those of two segments, of which the second one follows the first or is from another document.
 Dask runs the stages of `shard_stages`, on processes of this machine or on a cluster whose machines share the folders.
 Every task leaves its files and a record of them, so that a run goes on with what one that was killed has finished.
 """
@@ -40,7 +41,7 @@ from utils.corpora.shard_stages import (
     make_examples,
     write_shard,
 )
-from utils.data.shard_format import FORMAT, MANIFEST, SPECIAL, TOKENIZER
+from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER
 from utils.errors import RunError, brief, unwritable
 from utils.files import difference, writable_folder, write_json
 from utils.progress import progress, start_log
@@ -62,8 +63,11 @@ class Options:
     input: tuple[str, ...] = option(metavar="PATH", help=f"files of text ({', '.join(KINDS)}), and folders of them")
     tokenizer: str = option(metavar="NAME", help="folder of a vocabulary, or Hub name")
     output: Path = option(metavar="DIR", help="folder for the shards, made if need be")
+    task: str = option(
+        DENOISING, choices=tuple(SPECIAL), help="what is trained: denoising for BART, mlm_nsp for BERT, on pairs"
+    )
     sequence_length: int = option(
-        128, least=16, most=65535, help="the longest example in tokens, <s> and </s> included"
+        128, least=16, most=65535, help="the longest example in tokens, special ones included"
     )
     bins: tuple[int, ...] = option(
         (),
@@ -78,13 +82,17 @@ class Options:
         0.005, least=0, most=0.5, help="share of the documents that is held out where there is no --val_input"
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
-    min_tokens: int = option(8, least=1, help="leave out examples that have fewer, <s> and </s> not counted")
+    min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")
     shards: int | None = option(
         None,
         least=1,
         help=f"files of each bin to train on (default: {LEAST_SHARDS}, or more, of {MOST_EXAMPLES:,} examples)",
     )
     seed: int = option(42, least=0, help="of the order of examples, and of what is held out")
+    short_seq_prob: float = option(
+        0.1, section="mlm_nsp", least=0, most=1, help="share of the documents whose pairs are to be shorter"
+    )
+    duplicate_factor: int = option(5, least=1, help="times that a document is cut into pairs, other ones each time")
     workers: int | None = option(None, least=1, help="processes; by default one for each core", section="Dask")
     scheduler: str | None = option(
         None, metavar="ADDRESS", help="scheduler of a running Dask cluster, such as tcp://host:8786"
@@ -96,10 +104,10 @@ class Options:
             raise InputError(
                 f"--bins {' '.join(map(str, bins))}: they must rise to --sequence_length, {self.sequence_length}"
             )
-        if self.min_tokens > (self.sequence_length - SPECIAL) // 2:
+        most = (self.sequence_length - SPECIAL[self.task]) // 2
+        if self.min_tokens > most:
             raise InputError(
-                f"--min_tokens is {self.min_tokens}; at --sequence_length {self.sequence_length} it is at most "
-                f"{(self.sequence_length - SPECIAL) // 2}"
+                f"--min_tokens is {self.min_tokens}; at --sequence_length {self.sequence_length} it is at most {most}"
             )
         if self.scheduler is not None and self.workers is not None:
             raise InputError(f"--workers {self.workers}: --scheduler {self.scheduler} has workers of its own")
@@ -110,6 +118,8 @@ class Options:
         """What the shards depend on, for the manifest, besides the texts and the vocabulary."""
         named = ("text_field", "min_tokens", "shards")
         share = 0.0 if self.val_input else self.val_ratio
+        if self.task == MLM_NSP:
+            named += ("short_seq_prob", "duplicate_factor")
         return {name: getattr(self, name) for name in named} | {"val_ratio": share}
 
 
@@ -120,14 +130,17 @@ def make_shards(options: Options) -> None:
         InputError: the input cannot be read or holds no text, the folder holds something else, or no scheduler answers.
         RunError: the disk is full, or workers died.
     """
-    from bart.tokenization.tokenization_bart import BartTokenizer  # loads torch, which the processes do without
+    # These load torch, which the processes do without.
+    from bart.tokenization.tokenization_bart import BartTokenizer
+    from bert.tokenization.tokenization_bert import BertTokenizer
 
     held_out = find_files("val_input", options.val_input) if options.val_input else []
     training = [path for path in find_files("input", options.input) if path not in held_out]
     files = [*((path, True) for path in held_out), *((path, False) for path in training)]
-    tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
+    tokenizer = (BertTokenizer if options.task == MLM_NSP else BartTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
         "format": FORMAT,
+        "task": options.task,
         "sequence_length": options.sequence_length,
         "bins": list(options.bins),
         "vocabulary": hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
@@ -148,6 +161,9 @@ def make_shards(options: Options) -> None:
         text_field=options.text_field,
         min_tokens=options.min_tokens,
         val_ratio=plan["options"]["val_ratio"],
+        task=options.task,
+        short_seq_prob=options.short_seq_prob,
+        duplicate_factor=options.duplicate_factor,
     )
     with _alone(options.output, own), _cluster(options, folder) as client:
         write_json(folder / WORK / OWN, own)
@@ -172,7 +188,7 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[Record]) -
         InputError: it holds something else.
     """
     if (folder / MANIFEST).exists():
-        found = read_json(folder / MANIFEST)
+        found = {"task": DENOISING, **read_json(folder / MANIFEST)}
         stored = {name: found.get(name) for name in plan}
         of_files = found.get("source", {}).get("files", [])
         stored["source"] = [{name: file[name] for name in ("name", "bytes", "split")} for file in of_files]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from tokenizers import Tokenizer
 
 from bart.files import replacing
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
-from utils.data.shard_format import SPECIAL, TOKENIZER
+from utils.data.shard_format import MLM_NSP, SPECIAL, TOKENIZER
 from utils.sentences import sentence_parts
 
 SPLITS = ("train", "val")
@@ -54,9 +55,11 @@ class Work:
     Attributes:
         folder: of the shards; other files lie in `.work` there.
         vocabulary: SHA-256 of the tokenizer's JSON, which lies in the folder.
-        bins: rising numbers of tokens, `<s>` and `</s>` included; the last is the longest that an example may have.
-        min_tokens: examples that have fewer, without `<s>` and `</s>`, are left out.
+        task: a key of SPECIAL.
+        bins: rising numbers of tokens, special ones included; the last is the longest that an example may have.
+        min_tokens: examples that have fewer, special ones not counted, are left out.
         val_ratio: share of the documents that is held out.
+        short_seq_prob, duplicate_factor: of pairs of segments; see `pair_up`.
     """
 
     folder: str
@@ -67,6 +70,14 @@ class Work:
     seed: int
     min_tokens: int
     val_ratio: float
+    task: str
+    short_seq_prob: float
+    duplicate_factor: int
+
+    @property
+    def special(self) -> int:
+        """Special tokens of an example, which shards do not hold."""
+        return SPECIAL[self.task]
 
     def path(self, stage: str, name: str) -> Path:
         """A file of a stage."""
@@ -163,6 +174,119 @@ def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
     return [*examples, example] if example else examples
 
 
+class Example(NamedTuple):
+    """An example.
+
+    Attributes:
+        parts: tokens of its sentences, or of its two segments.
+        ids: of all, where they do not lie one behind the other in the documents.
+        label: of a pair, 1 if the second segment is from another document, and 0 if it follows the first one.
+    """
+
+    parts: list[int]
+    ids: np.ndarray | None = None
+    label: int = 0
+
+
+class Text(NamedTuple):
+    """A document's tokens, and where its sentences begin and the last one ends."""
+
+    ids: np.ndarray
+    bounds: list[int]
+
+
+class _Pairs:
+    """Makes pairs of segments; a random one is from another document of the same split, near by in the same piece.
+
+    A document that is the only one of its split in a piece gives none.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.last: dict[int, Text] = {}  # of each split, in the documents before
+
+    def __call__(
+        self, ids: np.ndarray, lengths: Sequence[Sequence[int]], own: Sequence[bytes], splits: Sequence[int]
+    ) -> list[list[Example]]:
+        """The pairs of some documents, whose tokens `ids` are."""
+        ends = np.cumsum([sum(one) for one in lengths])[:-1]
+        texts = [
+            Text(part, np.cumsum([0, *one]).tolist()) for part, one in zip(np.split(ids, ends), lengths, strict=True)
+        ]
+        found = []
+        for number, (text, key, split) in enumerate(zip(texts, own, splits, strict=True)):
+            others = [other for place, other in enumerate(texts) if place != number and splits[place] == split]
+            if not others and split in self.last:
+                others = [self.last[split]]
+            found.append([*self._of(text, others, key)] if others else [])
+        self.last |= dict(zip(splits, texts, strict=True))
+        return found
+
+    def _of(self, text: Text, others: Sequence[Text], key: bytes) -> Iterator[Example]:
+        work = self.work
+        for copy in range(work.duplicate_factor):
+            rng = random.Random(xxhash.xxh3_64_intdigest(key + b"pairs" + copy.to_bytes(4, "little"), work.seed))
+            for first, second, other in pair_up(text, others, work.bins[-1] - work.special, work.short_seq_prob, rng):
+                both = np.concatenate([text.ids[slice(*first)], (other or text).ids[slice(*second)]])
+                yield Example([first[1] - first[0], second[1] - second[0]], both, int(other is not None))
+
+
+Segment = tuple[int, int]  # where it begins and ends
+
+
+def pair_up(
+    text: Text, others: Sequence[Text], room: int, short_seq_prob: float, rng: random.Random
+) -> Iterator[tuple[Segment, Segment, Text | None]]:
+    """Gather the sentences of a document into pairs of segments (Devlin et al., 2019, appendix A.2).
+
+    Half of the pairs, whatever their sentences, have a random second segment. A sentence that is left alone at the end
+    begins none, so that this holds there too.
+
+    Args:
+        others: what random segments are taken from.
+        room: tokens of a pair at most; of a longer one the longer segment loses tokens, at either end.
+        short_seq_prob: how often a document's pairs are to be shorter, by a length drawn from 2 to `room`.
+
+    Yields:
+        The segments, and the text that the second one is from, None if it is this one.
+    """
+    bounds = text.bounds
+    count = len(bounds) - 1
+    target = rng.randint(2, room) if rng.random() < short_seq_prob else room
+    begin = 0
+    while count - begin > 1:
+        other = rng.choice(others) if rng.random() < 0.5 else None
+        end = _end_of(bounds, begin, target, 2 if other is None else 1)
+        middle = begin + (1 if end - begin == 1 else rng.randint(1, end - begin - 1))
+        first, second = (bounds[begin], bounds[middle]), (bounds[middle], bounds[end])
+        if other is not None:
+            start = rng.randrange(len(other.bounds) - 1)
+            stop = _end_of(other.bounds, start, target - (first[1] - first[0]), 1)
+            second, end = (other.bounds[start], other.bounds[stop]), middle  # what is behind the first is used again
+        yield *_trimmed(first, second, room, rng), other
+        begin = end
+
+
+def _end_of(bounds: Sequence[int], begin: int, target: int, least: int) -> int:
+    """Behind the sentence with which those from `begin` on have `target` tokens, and are at least so many."""
+    end = begin + 1
+    while end < len(bounds) - 1 and (bounds[end] - bounds[begin] < target or end - begin < least):
+        end += 1
+    return end
+
+
+def _trimmed(first: Segment, second: Segment, room: int, rng: random.Random) -> tuple[Segment, Segment]:
+    """The segments without tokens at the ends of the longer one, one after the other, until both have room."""
+    both = [list(first), list(second)]
+    for _ in range(sum(end - begin for begin, end in both) - room):
+        longer = max(both, key=lambda segment: segment[1] - segment[0])
+        if rng.random() < 0.5:
+            longer[0] += 1
+        else:
+            longer[1] -= 1
+    return (both[0][0], both[0][1]), (both[1][0], both[1][1])
+
+
 def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
     """Cut the documents of a piece that repeat none into examples, and write runs of them, each sorted by their keys.
 
@@ -177,26 +301,32 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
     hashes = np.load(work.path("documents", f"{number:06d}.npy"))
     repeats = _numbers_between(work, first, first + len(hashes))
     tokenizer = _tokenizer(work.folder, work.vocabulary)
-    runs, counts = _Runs(work, number), Counter[str]()
+    runs, pairs, counts = _Runs(work, number), _Pairs(work), Counter[str]()
     readable = (document for document in read_documents(piece, work.text_field) if not document.fault)
     fresh = ((place, document) for place, document in enumerate(readable) if first + place not in repeats)
     for some in _batches(fresh):
         sentences = [sentences_of(document) for _, document in some]
         encoded = tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False)
         rows = [row.ids for row in encoded]
-        runs.ids.append(np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype()))
-        lengths = iter(map(len, rows))
-        for (place, _), of_document in zip(some, sentences, strict=True):
-            own = hashes[place].tobytes()
-            share = xxhash.xxh3_64_intdigest(own + b"val", work.seed) / (1 << 64)
-            split = int(piece.held_out or share < work.val_ratio)
-            examples = pack([next(lengths) for _ in of_document], work.bins[-1] - SPECIAL)
-            short = sum(sum(example) < work.min_tokens for example in examples)
+        ids = np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype())
+        sizes = iter(map(len, rows))
+        lengths = [[next(sizes) for _ in of_document] for of_document in sentences]
+        own = [hashes[place].tobytes() for place, _ in some]
+        shares = (xxhash.xxh3_64_intdigest(key + b"val", work.seed) / (1 << 64) for key in own)
+        splits = [int(piece.held_out or share < work.val_ratio) for share in shares]
+        if work.task == MLM_NSP:
+            examples = pairs(ids, lengths, own, splits)
+        else:
+            runs.ids.append(ids)
+            examples = [[Example(part) for part in pack(one, work.bins[-1] - work.special)] for one in lengths]
+        for key, split, of_document in zip(own, splits, examples, strict=True):
+            short = sum(sum(example.parts) < work.min_tokens for example in of_document)
             counts["short"] += short
-            counts["kept"] += short < len(examples)
-            for chunk, example in enumerate(examples):
-                key = xxhash.xxh3_64_intdigest(own + chunk.to_bytes(4, "little"), work.seed)
-                runs.add(split, key, example)
+            counts["kept"] += short < len(of_document)
+            for chunk, example in enumerate(of_document):
+                if example.ids is not None:
+                    runs.ids.append(example.ids)
+                runs.add(split, xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), work.seed), example)
         runs.write(at_least=_TOKENS)
     runs.write()
     dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
@@ -245,7 +375,7 @@ class _Runs:
 
     Attributes:
         ids: tokens of all examples, in order.
-        splits, keys, lengths, counts: of each example its split, key, tokens and sentences.
+        splits, keys, lengths, counts, labels: of each example its split, key, tokens, sentences and label.
         sentences: tokens of each sentence.
     """
 
@@ -257,22 +387,24 @@ class _Runs:
     lengths: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     sentences: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
     written: int = 0
 
-    def add(self, split: int, key: int, sentences: Sequence[int]) -> None:
+    def add(self, split: int, key: int, example: Example) -> None:
         """Add an example; its tokens stand in `ids`."""
         self.splits.append(split)
         self.keys.append(key)
-        self.lengths.append(sum(sentences))
-        self.counts.append(len(sentences))
-        self.sentences += sentences
+        self.lengths.append(sum(example.parts))
+        self.counts.append(len(example.parts))
+        self.sentences += example.parts
+        self.labels.append(example.label)
 
     def write(self, at_least: int = 0) -> None:
         """Write a run of what there is, without examples that are too short, unless it has fewer tokens."""
         if not self.keys or sum(map(len, self.ids)) < at_least:
             return
         lengths, keys = np.array(self.lengths), np.array(self.keys, np.uint64)
-        bins = np.searchsorted(self.work.bins, lengths + SPECIAL)
+        bins = np.searchsorted(self.work.bins, lengths + self.work.special)
         groups = np.array(self.splits) * len(self.work.bins) + bins
         order = np.lexsort((keys, groups))
         order = order[lengths[order] >= self.work.min_tokens]
@@ -282,12 +414,14 @@ class _Runs:
             "ids": _lists(np.concatenate(self.ids), lengths).take(order),
             "sentences": _lists(np.array(self.sentences, np.uint16), self.counts).take(order),
         }
+        if self.work.task == MLM_NSP:
+            columns["label"] = np.array(self.labels, np.uint8)[order]
         table = pa.table(columns)
         path = self.work.path("examples", f"{self.piece:06d}-{self.written:06d}.arrow")
         with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
             file.write_table(table)
         self.written += 1
-        for values in (self.ids, self.splits, self.keys, self.lengths, self.counts, self.sentences):
+        for values in (self.ids, self.splits, self.keys, self.lengths, self.counts, self.sentences, self.labels):
             values.clear()
 
 
@@ -321,7 +455,7 @@ def write_shard(work: Work, shard: Shard) -> Record:
         parts.append(run.slice(begin + low, high - low))
     found = pa.concat_tables(parts).combine_chunks()
     order = np.argsort(found["key"].to_numpy(), kind="stable")[shard.skip : shard.skip + shard.examples]
-    table = found.select(["ids", "sentences"]).take(order)
+    table = found.drop_columns(["group", "key"]).take(order)
     path = Path(work.folder) / shard.name
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary:

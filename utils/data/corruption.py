@@ -21,9 +21,11 @@ import numpy as np
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option
+from utils.data.draws import before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
+from utils.data.pairs import Pair
+from utils.data.shard_format import ShardRow
 
 SPACE = "Ġ"  # how byte-level BPE writes the space before a word
-_GOLDEN, _64_BITS = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
 # What a random number is for.
 _SENTENCES, _LENGTHS, _SPANS, _WORDS, _TOKENS, _REPLACED, _REPLACEMENTS, _ROTATED, _BEGINNINGS = range(9)
 
@@ -91,6 +93,15 @@ class Corruption:
         names = [field.name for field in fields(CorruptionOptions)]
         return {**{name: getattr(self.options, name) for name in names}, "seed": self.seed}
 
+    def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
+        """B rows of a shard -> what is corrupted, and the original."""
+        numbers, ids, sentences, _ = zip(*rows, strict=True)
+        begin, end = (np.array([token], np.int32) for token in (self.bos, self.eos))
+        return [
+            Pair(source, np.concatenate((begin, row, end), dtype=np.int32, casting="unsafe"))
+            for source, row in zip(self(ids, sentences, epoch, numbers), ids, strict=True)
+        ]
+
     def __call__(
         self, ids: Sequence[np.ndarray], sentences: Sequence[np.ndarray], epoch: int, numbers: Sequence[int]
     ) -> list[np.ndarray]:
@@ -104,9 +115,7 @@ class Corruption:
         Returns:
             (S,) int32 for each, with `<s>` and `</s>`.
         """
-        keys = np.full(len(ids), self.seed & _64_BITS, np.uint64)
-        for part in (np.full(len(ids), epoch, np.uint64), np.asarray(numbers, np.uint64)):
-            keys = _mixed(keys + _mixed(part + _GOLDEN))
+        keys = keys_of(self.seed, epoch, numbers)
         first, last = np.array([self.bos]), np.array([self.eos])
         flat = np.concatenate([part for row in ids for part in (first, row, last)], dtype=np.int32, casting="unsafe")
         sizes = np.array([len(row) + 2 for row in ids])
@@ -114,7 +123,7 @@ class Corruption:
         one = np.ones(1, np.int64)
         lengths = np.concatenate([part for row in sentences for part in (one, row, one)], dtype=np.int64)
         order = self._order(keys, np.array([len(row) for row in sentences]))
-        flat = flat[np.repeat((np.cumsum(lengths) - lengths)[order], lengths[order]) + _places(lengths[order])]
+        flat = flat[np.repeat((np.cumsum(lengths) - lengths)[order], lengths[order]) + places_of(lengths[order])]
         begins = self.begins_word[flat]
         begins[np.cumsum(lengths[order]) - lengths[order]] = True
         flat, sizes = self._without_taken(keys, flat, begins, sizes)
@@ -128,8 +137,8 @@ class Corruption:
         Args:
             counts: (B,) sentences of each example.
         """
-        rows, places = _rows(counts), _places(counts)
-        shuffled = _shuffled(rows, self._random(keys, _SENTENCES, rows, places))
+        rows, places = rows_of(counts), places_of(counts)
+        shuffled = shuffle_of(rows, random_bits(keys, _SENTENCES, rows, places))
         # The first of this random order, as many as are to move, change places among each other.
         moves = places < np.ceil(np.round(self.options.permute_sentence_ratio * counts, 9))[rows]
         moving = (shuffled + 2 * rows + 1)[moves]
@@ -151,7 +160,7 @@ class Corruption:
             The same as `flat` and `sizes`.
         """
         free = np.flatnonzero(~self.special[flat])  # the tokens that may be taken
-        rows = _rows(sizes)[free]
+        rows = rows_of(sizes)[free]
         counts = np.bincount(rows, minlength=len(sizes))
         taken, masked = np.zeros(len(free), bool), np.zeros(len(flat), bool)
         inserted = np.zeros(len(flat), np.int64)  # masks before each token
@@ -168,10 +177,10 @@ class Corruption:
             inserted = np.bincount(at, minlength=len(flat))
         if self.options.token_mask_ratio or self.options.token_delete_ratio:
             left = np.flatnonzero(~taken)
-            left = left[_shuffled(rows[left], self._random(keys, _TOKENS, rows[left], _places(counts)[left]))]
-            places = _places(np.bincount(rows[left], minlength=len(sizes)))
-            to_mask = _part(self.options.token_mask_ratio, counts)[rows[left]]
-            to_delete = _part(self.options.token_delete_ratio, counts)[rows[left]]
+            left = left[shuffle_of(rows[left], random_bits(keys, _TOKENS, rows[left], places_of(counts)[left]))]
+            places = places_of(np.bincount(rows[left], minlength=len(sizes)))
+            to_mask = part_of(self.options.token_mask_ratio, counts)[rows[left]]
+            to_delete = part_of(self.options.token_delete_ratio, counts)[rows[left]]
             masked[free[left[places < to_mask]]] = True
             taken[left[(places >= to_mask) & (places < to_mask + to_delete)]] = True
         kept = np.ones(len(flat), bool)
@@ -182,10 +191,10 @@ class Corruption:
         fresh = np.ones(len(noisy), bool)
         fresh[(np.cumsum(amounts) - 1)[kept]] = masked[kept]
         noisy[fresh] = self.mask
-        sizes = np.bincount(_rows(sizes), amounts).astype(np.int64)
+        sizes = np.bincount(rows_of(sizes), amounts).astype(np.int64)
         if self.options.random_ratio:
             at = np.flatnonzero(fresh)
-            noisy[at] = self._replaced(keys, _rows(sizes)[at], _places(sizes)[at])
+            noisy[at] = self._replaced(keys, rows_of(sizes)[at], places_of(sizes)[at])
         return noisy, sizes
 
     def _spans(
@@ -205,23 +214,23 @@ class Corruption:
         begins[(np.cumsum(counts) - counts)[counts > 0]] = True
         words = np.append(np.flatnonzero(begins), len(begins))  # where each begins, and where the last ends
         counts_of_words = np.bincount(rows[words[:-1]], minlength=len(counts))
-        budgets = _part(self.options.mlm_probability, counts)
+        budgets = part_of(self.options.mlm_probability, counts)
         # So many words surely hold the tokens to take. Which of their spans are used shows when it is known where they
         # lie, and thus how many tokens they have.
         most = np.minimum(budgets, counts_of_words)
         lengths, counts_of_spans = self._span_lengths(keys, most)
         counts_of_others = counts_of_words - most
-        spans, others = _rows(counts_of_spans), _rows(counts_of_others)
+        spans, others = rows_of(counts_of_spans), rows_of(counts_of_others)
         items = np.concatenate([spans, others])
-        of_spans = self._random(keys, _SPANS, spans, _places(counts_of_spans))
-        of_others = self._random(keys, _WORDS, others, _places(counts_of_others))
-        order = _shuffled(items, np.concatenate([of_spans, of_others]))
+        of_spans = random_bits(keys, _SPANS, spans, places_of(counts_of_spans))
+        of_others = random_bits(keys, _WORDS, others, places_of(counts_of_others))
+        order = shuffle_of(items, np.concatenate([of_spans, of_others]))
         items_lengths = np.concatenate([lengths, np.ones(len(others), np.int64)])
         before = np.empty(len(items), np.int64)
-        before[order] = _before(items_lengths[order], counts_of_spans + counts_of_others)
+        before[order] = before_each(items_lengths[order], counts_of_spans + counts_of_others)
         first = (np.cumsum(counts_of_words) - counts_of_words)[spans] + before[: len(spans)]
         starts, ends = words[first], words[first + lengths]
-        room = budgets[spans] - _before(ends - starts, counts_of_spans)
+        room = budgets[spans] - before_each(ends - starts, counts_of_spans)
         used = room > 0
         return starts[used], np.minimum(ends, starts + room)[used], spans[used]
 
@@ -230,8 +239,8 @@ class Corruption:
         draws = 8 + int(1.5 * most.max() / self.options.poisson_lambda)
         rows = np.arange(len(keys))[:, None]
         while True:
-            random = self._random(keys, _LENGTHS, rows, np.arange(draws))
-            lengths = np.searchsorted(self.poisson, _uniform(random), side="right")
+            random = random_bits(keys, _LENGTHS, rows, np.arange(draws))
+            lengths = np.searchsorted(self.poisson, uniform(random), side="right")
             before = np.cumsum(lengths, axis=1) - lengths
             if (before[:, -1] >= most).all():
                 break
@@ -241,39 +250,21 @@ class Corruption:
 
     def _replaced(self, keys: np.ndarray, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """What masks at these places of examples become: themselves, or random tokens."""
-        replaced = _uniform(self._random(keys, _REPLACED, rows, places)) < self.options.random_ratio
-        drawn = _uniform(self._random(keys, _REPLACEMENTS, rows, places)) * len(self.ordinary)
+        replaced = uniform(random_bits(keys, _REPLACED, rows, places)) < self.options.random_ratio
+        drawn = uniform(random_bits(keys, _REPLACEMENTS, rows, places)) * len(self.ordinary)
         return np.where(replaced, self.ordinary[drawn.astype(np.int64)], self.mask)
 
     def _rotated(self, keys: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """(N,) the token that comes in the place of each when some examples are rotated."""
         rows, zeros = np.arange(len(keys)), np.zeros(len(keys), np.int64)
-        rotates = _uniform(self._random(keys, _ROTATED, rows, zeros)) < self.options.rotate_ratio
+        rotates = uniform(random_bits(keys, _ROTATED, rows, zeros)) < self.options.rotate_ratio
         inner = sizes - 2
-        offsets = (_uniform(self._random(keys, _BEGINNINGS, rows, zeros)) * inner * rotates).astype(np.int64)
+        offsets = (uniform(random_bits(keys, _BEGINNINGS, rows, zeros)) * inner * rotates).astype(np.int64)
         starts = np.cumsum(sizes) - sizes + 1
         order = np.arange(sizes.sum())
-        rows, places = _rows(inner), _places(inner)
+        rows, places = rows_of(inner), places_of(inner)
         order[starts[rows] + places] = starts[rows] + (places + offsets[rows]) % inner[rows]
         return order
-
-    @staticmethod
-    def _random(keys: np.ndarray, purpose: int, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """64 random bits for each of some places in examples."""
-        streams = _mixed(keys + ((purpose + 1) * _GOLDEN & _64_BITS))
-        return _mixed(streams[rows] + (places.astype(np.uint64) + 1) * _GOLDEN)
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's mixing function (Steele, Lea and Flood, 2014), with the constants of Stafford's variant 13."""
-    values = (values ^ (values >> 30)) * 0xBF58476D1CE4E5B9
-    values = (values ^ (values >> 27)) * 0x94D049BB133111EB
-    return values ^ (values >> 31)
-
-
-def _uniform(random: np.ndarray) -> np.ndarray:
-    """Random bits as numbers from 0 to below 1."""
-    return (random >> 11) * 2.0**-53
 
 
 def _cumulated_poisson(mean: float) -> np.ndarray:
@@ -284,30 +275,3 @@ def _cumulated_poisson(mean: float) -> np.ndarray:
         mass *= mean / len(sums)
         sums.append(sums[-1] + mass)
     return np.array(sums[:-1])
-
-
-def _part(share: float, counts: np.ndarray) -> np.ndarray:
-    """A share of whole numbers, rounded to the nearest, halves up."""
-    # What a float has just below a half, such as 0.29 * 50 = 14.499999999999998, counts as a half.
-    return np.floor(np.round(share * counts, 9) + 0.5).astype(np.int64)
-
-
-def _rows(counts: np.ndarray) -> np.ndarray:
-    """The row of each item, of rows of so many."""
-    return np.repeat(np.arange(len(counts)), counts)
-
-
-def _before(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The sum of the values that come before each in its row."""
-    sums = np.concatenate([[0], np.cumsum(values)])
-    return sums[:-1] - np.repeat(sums[np.cumsum(counts) - counts], counts)
-
-
-def _places(counts: np.ndarray) -> np.ndarray:
-    """The place of each item in its row."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _shuffled(rows: np.ndarray, random: np.ndarray) -> np.ndarray:
-    """The items by rows and, in each row, in a random order; of at most 2**24 rows."""
-    return np.argsort((rows.astype(np.uint64) << 40) | (random >> 24), kind="stable")

@@ -14,17 +14,16 @@ from copy import copy
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bart.errors import InputError
-from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.data.corruption import Corruption
+from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.data.pairs import Pair, TokenPairs
-from utils.data.shard_format import FORMAT, MANIFEST, SPECIAL, TOKENIZER
+from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
 from utils.errors import RunError, brief
 
@@ -57,7 +56,8 @@ class Manifest:
     """What a directory of shards says of itself.
 
     Attributes:
-        sequence_length: tokens of the longest example, `<s>` and `</s>` included.
+        sequence_length: tokens of the longest example, special ones included.
+        task: what they are for, a key of SPECIAL.
         vocabulary: SHA-256 of the JSON of the tokenizer whose ids the examples are.
         splits: the shards of each, in the order in which their examples are numbered.
         values: all that stands in the file, as JSON has it.
@@ -65,6 +65,7 @@ class Manifest:
 
     directory: Path
     sequence_length: int
+    task: str
     vocabulary: str
     splits: Mapping[str, Sequence[Shard]]
     values: Mapping[str, Any]
@@ -86,7 +87,8 @@ class Manifest:
             values = json.loads(path.read_bytes())
             found = values["format"]
             splits = {split: list(_numbered(shards)) for split, shards in values["splits"].items()}
-            manifest = cls(folder, int(values["sequence_length"]), str(values["vocabulary"]), splits, values)
+            task = str(values.get("task", DENOISING))  # as there was but this one, manifests did not name it
+            manifest = cls(folder, int(values["sequence_length"]), task, str(values["vocabulary"]), splits, values)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: not a manifest of shards ({type(error).__name__}: {brief(error)})") from None
         if found != FORMAT:
@@ -107,10 +109,15 @@ class Manifest:
             raise InputError(f"{path}: the shard is cut off or damaged ({brief(error)})") from None
         if footer.num_rows != shard.examples:
             raise InputError(f"{path}: the shard has {footer.num_rows} examples; {MANIFEST} says {shard.examples}")
-        if missing := {"ids", "sentences"} - set(footer.schema.to_arrow_schema().names):
-            raise InputError(f"{path}: the shard lacks the column {min(missing)}; allowed: ids and sentences")
+        if missing := {*self.columns} - set(footer.schema.to_arrow_schema().names):
+            raise InputError(f"{path}: the shard lacks the column {min(missing)}; allowed: {', '.join(self.columns)}")
 
-    def check(self, tokenizer: BartTokenizer, sequence_length: int | None = None) -> None:
+    @property
+    def columns(self) -> list[str]:
+        """Of its shards."""
+        return ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
+
+    def check(self, tokenizer: PretrainedTokenizer, sequence_length: int | None = None) -> None:
         """See that these shards are for a vocabulary and, where it is given, for a length.
 
         Raises:
@@ -124,7 +131,7 @@ class Manifest:
         text = tokenizer.to_json()
         if hashlib.sha256(text.encode()).hexdigest() != self.vocabulary:
             # Another version of the library may write the same tokenizer in other words.
-            own = BartTokenizer.from_pretrained(self.directory / TOKENIZER)
+            own = type(tokenizer).from_pretrained(self.directory / TOKENIZER)
             if own.to_json() != text:
                 raise InputError(
                     f"--data_dir {self.directory}: its shards are of another vocabulary ({len(own)} tokens) than the "
@@ -166,14 +173,6 @@ def _by_bin(shards: Sequence[Shard]) -> dict[int, list[int]]:
     return bins
 
 
-class ShardRow(NamedTuple):
-    """An example as a shard has it: its number in the split, its ids (T,), the tokens of each of its sentences."""
-
-    number: int
-    ids: np.ndarray
-    sentences: np.ndarray
-
-
 class ShardReader:
     """Reads shards row by row, from any position on; see `utils.data.streaming.Reader`.
 
@@ -201,15 +200,15 @@ class ShardReader:
         """
         while self._file < len(self.shards):
             shard = self.shards[self._file]
-            for ids, sentences in islice(self._rows(shard), shard.examples - self._row):
+            for columns in islice(self._rows(shard), shard.examples - self._row):
                 number = shard.first + self._row
                 self._row += 1
                 self.count += 1
-                yield ShardRow(number, ids, sentences)
+                yield ShardRow(number, *columns)
             self._file, self._row = self._file + 1, 0
 
-    def _rows(self, shard: Shard) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The ids and sentences of a shard's rows, from the next on."""
+    def _rows(self, shard: Shard) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+        """The ids, sentences and labels of a shard's rows, from the next on."""
         path = self.directory / shard.file
         try:
             with pq.ParquetFile(path, pre_buffer=False) as file:  # which would start threads
@@ -217,12 +216,14 @@ class ShardReader:
                 for group in range(file.num_row_groups):
                     rows = file.metadata.row_group(group).num_rows
                     if skipped < rows:
-                        table = file.read_row_group(group, ["ids", "sentences"], use_threads=False)
+                        table = file.read_row_group(group, use_threads=False)
+                        labels = table["label"].to_pylist() if "label" in table.column_names else [0] * rows
                         (ids, ends), (sentences, sentence_ends) = _lists(table["ids"]), _lists(table["sentences"])
                         for row in range(skipped, rows):
                             yield (
                                 ids[ends[row] : ends[row + 1]],
                                 sentences[sentence_ends[row] : sentence_ends[row + 1]],
+                                labels[row],
                             )
                     skipped = max(0, skipped - rows)
         except (OSError, pa.ArrowException) as error:
@@ -235,12 +236,24 @@ def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
     return lists.values.to_numpy(), lists.offsets.to_numpy().tolist()
 
 
+class Noise(Protocol):
+    """What makes sources and targets of the rows of shards: `Corruption` and `Masking`."""
+
+    seed: int
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]: ...
+
+
 class _Shards:
     """Examples of a split, and the noise that makes sources of them."""
 
-    def __init__(self, manifest: Manifest, split: str, corruption: Corruption, limit: int) -> None:
+    def __init__(self, manifest: Manifest, split: str, corruption: Noise, limit: int) -> None:
         self.name = f"{manifest.directory} {split}"
         self.directory, self.corruption = manifest.directory, corruption
+        self.special = SPECIAL[manifest.task]
         self.shards = manifest.shards(split, limit)
         self.examples = sum(shard.examples for shard in self.shards)
         digest = hashlib.sha256(json.dumps([asdict(shard) for shard in self.shards]).encode())
@@ -251,13 +264,7 @@ class _Shards:
         return ShardReader(self.directory, [self.shards[number] for number in numbers], position)
 
     def encode(self, records: Sequence[ShardRow], epoch: int) -> tuple[list[Pair], int]:
-        numbers, ids, sentences = zip(*records, strict=True)
-        sources = self.corruption(ids, sentences, epoch, numbers)
-        begin, end = (np.array([token], np.int32) for token in (self.corruption.bos, self.corruption.eos))
-        pairs = [
-            Pair(source, np.concatenate((begin, row, end), dtype=np.int32, casting="unsafe"))
-            for source, row in zip(sources, ids, strict=True)
-        ]
+        pairs = self.corruption.pairs(records, epoch)
         return pairs, sum(len(pair.source) + len(pair.target) for pair in pairs)
 
 
@@ -268,7 +275,7 @@ class StreamedShards(_Shards):
         limit: see `Manifest.shards`.
     """
 
-    def __init__(self, manifest: Manifest, corruption: Corruption, limit: int = -1) -> None:
+    def __init__(self, manifest: Manifest, corruption: Noise, limit: int = -1) -> None:
         super().__init__(manifest, "train", corruption, limit)
         self.bins = list(_by_bin(self.shards).values())
         self.counts = [sum(self.shards[number].examples for number in members) for members in self.bins]
@@ -277,7 +284,7 @@ class StreamedShards(_Shards):
         return self.examples
 
     def estimated_lengths(self, record: ShardRow) -> list[int]:
-        return [len(record.ids) + SPECIAL]
+        return [len(record.ids) + self.special]
 
 
 class ShardExamples(TokenPairs):
@@ -290,7 +297,7 @@ class ShardExamples(TokenPairs):
         InputError: there are none.
     """
 
-    def __init__(self, manifest: Manifest, split: str, corruption: Corruption, limit: int = -1) -> None:
+    def __init__(self, manifest: Manifest, split: str, corruption: Noise, limit: int = -1) -> None:
         fixed = copy(corruption)
         fixed.seed = HELD_OUT_SEED
         shards = _Shards(manifest, split, fixed, limit)

@@ -11,6 +11,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from utils.data.places import HUB, HUB_NAME
+from utils.data.shard_format import SPECIAL
 from utils.evaluation.report.runs import label_of, read_run, scores_of
 from utils.evaluation.report.tables import score_table
 from utils.files import write_whole
@@ -25,7 +26,7 @@ max_tokens_per_batch weight_decay gradient_clip_val label_smoothing dropout atte
 max_target_length classifier_dropout token_states doc_stride source_encoder_layers translation_stage freeze_embeds
 freeze_encoder distill layers lora_rank lora_alpha lora_dropout lora_targets
 mlm_probability poisson_lambda permute_sentence_ratio token_mask_ratio token_delete_ratio rotate_ratio random_ratio
-nvlamb adam_epsilon dropout_off_ratio fp16 bf16 tf32 seed""".split()
+max_predictions_per_seq whole_word_mask nvlamb adam_epsilon dropout_off_ratio fp16 bf16 tf32 seed""".split()
 
 
 def write_card(folder: str | os.PathLike[str], export: str | os.PathLike[str]) -> None:
@@ -54,12 +55,15 @@ def card_of(folder: Path, export: Path) -> ModelCard:
     data, data_id = _named(data_dir, data_dir.startswith(HUB))
     shards = Path(data_dir) / "manifest.json"
     run.scores = {s: v for s, v in run.scores.items() if (folder / f"{s}_scores.json").stat().st_mtime_ns >= exported}
-    pipeline = PIPELINES.get(task, "text2text-generation")
     config = json.loads(config_file.read_bytes())
+    is_bert, pretrains = config["model_type"] == "bert", task in SPECIAL
+    pipeline = PIPELINES.get(task, "fill-mask" if is_bert else "text2text-generation")
     generates = "ForConditionalGeneration" in config["architectures"][0] and not config.get("source_encoder_layers")
-    is_known = generates or task in ("classification", "question_answering")  # to transformers
+    is_known = generates or is_bert or task in ("classification", "question_answering")  # to transformers
     library = "transformers" if is_known else None
-    metadata = ModelCardData(license="unknown", library_name=library, pipeline_tag=pipeline, tags=["bart"])
+    metadata = ModelCardData(
+        license="unknown", library_name=library, pipeline_tag=pipeline, tags=["bert" if is_bert else "bart"]
+    )
     metadata.base_model, metadata.datasets = base_id, data_id
     if run.scores:
         metadata.model_name = run.name
@@ -86,7 +90,9 @@ def card_of(folder: Path, export: Path) -> ModelCard:
         },
         config=config,
         generates=generates,
-        shards=json.loads(shards.read_bytes()) if task == "denoising" and shards.exists() else None,
+        network="BERT" if is_bert else "BART",
+        pretrains=pretrains,
+        shards=json.loads(shards.read_bytes()) if pretrains and shards.exists() else None,
         length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in OPTIONS if arguments.get(name) not in (None, False)},
     )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.cli import fixed, option, parse_dataclass
+from utils.cli import early_option, fixed, option, parse_dataclass
 from utils.data.options import DataOptions
 from utils.recipes.training_arguments import TrainingArguments
 from utils.run_files import LAST
 from utils.tasks.denoising import Denoising
+from utils.tasks.mlm_nsp import MlmNsp
+from utils.tasks.pretraining import Pretraining
 from utils.tasks.task import Task
 from utils.training.options import SCHEDULES, SCRATCH_RATE, HardwareOptions, OptimisationOptions, RunOptions
 
-DENOISING = "denoising"
+TASKS: dict[str, type[Pretraining[Any]]] = {task.name: task for task in (Denoising, MlmNsp)}
 LAMB_RATE = 5e-3  # of NVIDIA's first phase, with batches of 64,000
 
 
@@ -46,7 +49,8 @@ class PretrainingRunOptions(RunOptions):
         help="validate after every such share of the run (up to 1), or every so many training samples (above 1)",
     )
     val_metric: str | None = option(
-        None, help="what makes a checkpoint the best one: loss, accuracy or perplexity; by default loss"
+        None,
+        help="what makes a checkpoint the best one: loss, accuracy or another figure of validation; by default loss",
     )
     do_train: bool = fixed(True)
     do_predict: bool = fixed(False)
@@ -111,7 +115,9 @@ class PretrainingOptimisation(OptimisationOptions):
 class PretrainingArguments(TrainingArguments):
     """All options of run_pretraining.py."""
 
-    task: str = option(DENOISING, section="run", choices=(DENOISING,), help="what is trained")
+    task: str = option(
+        Denoising.name, section="run", choices=tuple(TASKS), help="what is trained: BART, or BERT by mlm_nsp"
+    )
 
     @property
     def default_rate(self) -> float:
@@ -122,25 +128,26 @@ class PretrainingArguments(TrainingArguments):
         return self.task_options.config_path
 
     @property
-    def task_class(self) -> type[Denoising]:
-        return Denoising
+    def task_class(self) -> type[Pretraining[Any]]:
+        return TASKS[self.task]
 
     def new_task(self) -> Task[Any]:
         weights = self.run.resume_from_checkpoint if self.run.load_model_weights_only else None
-        return Denoising(self.task_options, self.data, weights, self.run.seed)
+        return self.task_class(self.task_options, self.data, weights, self.run.seed)
 
 
 def parse_pretraining_arguments(argv: Sequence[str] | None = None) -> PretrainingArguments:
     """Read run_pretraining.py's command line, and the YAML file that it may name."""
+    task = early_option(sys.argv[1:] if argv is None else argv, "task", Denoising.name)
     return parse_dataclass(
         PretrainingArguments,
         argv,
-        "Pretrain BART by denoising shards of text.",
+        "Pretrain BART, or BERT, on shards of text.",
         parts={
             "run": PretrainingRunOptions,
             "data": ShardOptions,
             "optimisation": PretrainingOptimisation,
             "hardware": HardwareOptions,
-            "task_options": Denoising.Options,
+            "task_options": TASKS.get(task, Denoising).Options,
         },
     )

@@ -58,6 +58,7 @@ class Task(ABC, Generic[Options]):
             to predict from.
         streams: whether it can read a training set while it trains on it.
         prediction_name: what `row` calls a prediction's text.
+        means: how many means the loss is the sum of; `count` and `loss` give (means,) if there are several.
         figures: the figures that `figures_of` gives, each with "max" or "min", the direction in which it gets better.
             "loss" is a figure of every task.
     """
@@ -66,6 +67,7 @@ class Task(ABC, Generic[Options]):
     EvalOptions: ClassVar[type]
     streams: ClassVar[bool] = False
     prediction_name: ClassVar[str] = "prediction"
+    means: ClassVar[int] = 1
     figures: Mapping[str, str] = {}
 
     def __init__(self, options: Options, data: DataOptions) -> None:

@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 class TrainingModule(pl.LightningModule):
     """Trains a task's model.
 
-    The loss of an optimizer step is the mean over all targets of its micro-batches on all processes. The step is
-    optimised by hand, as Lightning calls it, since its number of targets must be known before the first micro-batch's
-    gradients are computed.
+    The loss of an optimizer step is the mean over all targets of its micro-batches on all processes, or the sum of such
+    means. The step is optimised by hand, as Lightning calls it, since its number of targets must be known before the
+    first micro-batch's gradients are computed.
 
     Attributes:
         train_loss: mean loss of the last step over its targets, on all processes.
@@ -61,12 +61,14 @@ class TrainingModule(pl.LightningModule):
         if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
             turn_dropout_off(self.model)
         counts = [self.task.count(batch.inputs) for batch in step if batch.counts]
-        targets = self._summed(sum(counts, torch.zeros((), dtype=torch.long, device=self.device)))
+        nothing = torch.zeros(self.task.means, dtype=torch.long, device=self.device)
+        targets = self._summed(sum(counts, nothing))
         losses = torch.zeros(len(step), device=self.device)
         for number, batch in enumerate(step):
             with self._exchanging_gradients(number == len(step) - 1):
                 # The strategies average gradients over processes.
-                share = self.task.loss(self.model, batch.inputs) * (batch.counts * self.trainer.world_size / targets)
+                shares = self.task.loss(self.model, batch.inputs) * (batch.counts * self.trainer.world_size / targets)
+                share = shares.sum()
                 with torch.autocast(self.device.type, enabled=False):  # for the forward pass alone
                     self.manual_backward(share)
             if isinstance(optimizer.optimizer, MasterWeights):

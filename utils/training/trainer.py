@@ -134,7 +134,8 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
 
 
 def drops_layers(model: nn.Module) -> bool:
-    return max(model.config.encoder_layerdrop, model.config.decoder_layerdrop) > 0
+    config = model.config
+    return any(getattr(config, field) > 0 for name, field in config.dropouts.items() if name.endswith("layerdrop"))
 
 
 def steps_between_validations(run: RunOptions, data: TrainingData) -> int:

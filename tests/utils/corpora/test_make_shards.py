@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from distributed import LocalCluster
 from hypothesis import given
@@ -24,8 +25,9 @@ from pyarrow import parquet
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.corpora import documents, inspect, make_shards, shard_stages
-from utils.corpora.shard_stages import pack
+from utils.corpora.shard_stages import Text, pack, pair_up
 from utils.errors import RunError
 from utils.sentences import split_sentences
 
@@ -123,6 +125,63 @@ def test_examples_are_the_documents_tokens_in_whole_sentences(make: Make, corpus
         assert sorted(found) == sorted(wanted)
     assert manifest["documents"] == {"kept": 140, "dropped": {}}
     assert (manifest["vocab_size"], manifest["bins"]) == (len(tokenizer), [16, 32, 48])
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=30),
+    st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=9), min_size=1, max_size=3),
+    st.integers(4, 60),
+    st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_pairs_of_segments(lengths: list[int], others: list[list[int]], room: int, short: float) -> None:
+    """Segments are whole sentences, one behind the other, but where a pair is too long, which then has no room left."""
+
+    def text(lengths: list[int]) -> Text:
+        return Text(np.arange(sum(lengths)), np.cumsum([0, *lengths]).tolist())
+
+    own, texts, reached = text(lengths), [text(one) for one in others], 0
+    for first, second, other in pair_up(own, texts, room, short, random.Random(1)):
+        sizes = first[1] - first[0], second[1] - second[0]
+        assert min(sizes) >= 1 and sum(sizes) <= room
+        assert any(other is one for one in (None, *texts))
+        if sum(sizes) < room:
+            assert {*first} <= {*own.bounds} and {*second} <= {*(other or own).bounds}
+            assert other is not None or second[0] == first[1]
+        assert first[0] >= reached
+        reached = first[1]
+
+
+def test_shards_of_pairs(make: Make, corpus: Path, tmp_path: Path) -> None:
+    """Half of the second segments are random, and of other documents; the same corpus gives the same bytes."""
+    BertTokenizer.train([" ".join(WORDS)] * 3, 120).save_pretrained(tmp_path / "words")
+    options = ("--task", "mlm_nsp", "--tokenizer", tmp_path / "words", "--val_input", corpus / "val.txt")
+    options += ("--duplicate_factor", 20, "--min_tokens", 2)
+    manifest = make("out", *options)
+    assert (manifest["task"], manifest["options"]["duplicate_factor"]) == ("mlm_nsp", 20)
+    tokenizer = BertTokenizer.from_pretrained(tmp_path / "words")
+
+    def marked(ids: Sequence[int]) -> str:
+        """Marks between the tokens, so that only whole ones are found."""
+        return f",{','.join(map(str, ids))},"
+
+    for split, names in (("train", ("a.txt", "b.txt")), ("val", ("val.txt",))):
+        texts = [text for name in names for text in (corpus / name).read_text().split("\n\n")]
+        whole = [marked(tokenizer(text)["input_ids"][1:-1]) for text in texts]
+        rows = rows_of(tmp_path / "out", split)
+        for row in rows:
+            cut = row["sentences"][0]
+            assert sum(row["sentences"]) == len(row["ids"]) <= 45
+            first, second = marked(row["ids"][:cut]), marked(row["ids"][cut:])
+            assert any(first in text for text in whole) and any(second in text for text in whole)
+            if row["label"]:  # no document has both, unless one is short
+                assert min(row["sentences"]) < 9 or not any(first in text and second in text for text in whole)
+            elif len(row["ids"]) < 45:
+                assert any(marked(row["ids"]) in text for text in whole)
+        assert abs(sum(row["label"] for row in rows) - len(rows) / 2) < 4 * len(rows) ** 0.5 / 2
+    assert make("again", *options)["splits"] == manifest["splits"]
+    (tmp_path / "one.txt").write_text("Only one document. It has two sentences.\n")
+    with pytest.raises(InputError, match="no text is left to train on"):
+        make("one", *options[:4], inputs=[tmp_path / "one.txt"])
 
 
 def test_what_the_manifest_says(make: Make, corpus: Path, tmp_path: Path) -> None:

@@ -359,7 +359,7 @@ def test_shards_that_are_not_whole_are_named(made: Path) -> None:
     pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").slice(1), shard)
     assert message(made) == f"{shard}: the shard has 9 examples; manifest.json says 10"
     pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").drop_columns(["sentences"]), shard)
-    assert message(made) == f"{shard}: the shard lacks the column sentences; allowed: ids and sentences"
+    assert message(made) == f"{shard}: the shard lacks the column sentences; allowed: ids, sentences"
     shard.unlink()
     assert message(made) == f"{shard}: the shard is missing; manifest.json lists it"
 

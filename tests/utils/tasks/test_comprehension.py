@@ -18,16 +18,12 @@ from bart.modeling.heads import BartForSequenceClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests import forked
-from tests.tiny_run import CONFIG, checkpoint_of, compute_in_double, rows, same, weights
+from tests.tiny_run import CONFIG, OF_BERT, checkpoint_of, compute_in_double, rows, same, weights
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
 from utils.corpora.sample_tasks import write_sample_tasks
 
-OF_BERT = {
-    **{"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"intermediate_size": 32, "max_position_embeddings": 128, "initializer_range": 0.1},
-}
 TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}
 Run = Callable[..., Path]
 

@@ -1,0 +1,125 @@
+"""Whole runs of run_pretraining.py --task mlm_nsp on tiny shards."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertForPreTraining
+
+import finetune
+import run_pretraining
+from bart.errors import InputError
+from tests import forked
+from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
+from tests.tiny_run import ALIKE, Train, compute_in_double, rows, same, weights
+from tests.utils.recipes.test_pretraining import kill_one_of_two
+from tests.utils.training.test_callbacks import add_callback
+from tests.utils.training.test_interruption import Interrupt, Killed
+from utils.data.shard_format import MLM_NSP
+from utils.data.shards import Manifest, ShardReader
+from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> list[str]:
+    return write_tiny_pretraining(tmp_path, MLM_NSP)
+
+
+@pytest.fixture
+def pretrain(tiny: list[str], tmp_path: Path, no_pictures: None) -> Train:
+    def run(name: str, *options: object) -> Path:
+        run_pretraining.main([*tiny, "--output_dir", str(tmp_path / name), *map(str, options)])
+        return tmp_path / name
+
+    return run
+
+
+@pytest.mark.usefixtures("double")
+def test_figures_of_held_out_pairs_are_those_of_transformers(pretrain: Train, tiny: list[str], tmp_path: Path) -> None:
+    """The loss of all ten, and how often the masked tokens and the next sentences are right."""
+    output = pretrain("run", "--max_steps", 20, "--lamb", "--learning_rate", 0.05, "--val_check_interval", 0.5)
+    task = parse_pretraining_arguments([*tiny, "--max_steps", "1", "--seed", "9"]).make_task()
+    examples = task.encode(task.read("val"), "val")
+    batch = task.collate([examples[number] for number in range(len(examples))])
+    theirs = BertForPreTraining.from_pretrained(output / "export", dtype=torch.float64)
+    expected = theirs(**batch)
+    masked = batch["labels"] != -100
+    right = (expected.prediction_logits.argmax(2) == batch["labels"])[masked].double().mean()
+    related = (expected.seq_relationship_logits.argmax(1) == batch["next_sentence_label"]).double().mean()
+    found = rows(output, "val_loss")[-1]
+    assert found["val_loss"] == pytest.approx(expected.loss.item(), abs=ALIKE)
+    assert (found["val_accuracy"], found["val_next_sentence_accuracy"]) == pytest.approx((right.item(), related.item()))
+    assert found["val_loss"] < rows(output, "val_loss")[0]["val_loss"]
+    manifest = Manifest.read(tmp_path / "shards")
+    stored = list(ShardReader(manifest.directory, manifest.shards("val")))
+    assert batch["token_type_ids"].sum(1).tolist() == [int(row.sentences[1]) + 1 for row in stored]
+    assert batch["next_sentence_label"].tolist() == [row.label for row in stored]
+
+
+@pytest.mark.usefixtures("double")
+def test_a_step_does_not_depend_on_how_it_is_cut(pretrain: Train, tiny: list[str], tmp_path: Path) -> None:
+    """At once, one by one, and on 2 processes: both means are those of the whole step."""
+    common = ("--max_steps", 4, "--dropout", 0, "--attention_dropout", 0, "--val_check_interval", 1)
+    expected = pretrain("whole", *common, "--train_batch_size", 16)
+    for name, size, accumulation, ranks in (("ones", 1, 16, 1), ("two", 4, 2, 2)):
+        cut = (*common, "--train_batch_size", size, "--gradient_accumulation_steps", accumulation)
+        if ranks == 1:
+            pretrain(name, *cut)
+        else:
+            forked.run([*tiny, *cut], tmp_path / name, ranks=ranks, before=compute_in_double, program=PROGRAM)
+        torch.testing.assert_close(weights(tmp_path / name), weights(expected), rtol=0, atol=ALIKE)
+        assert [row["train_loss"] for row in rows(tmp_path / name)] == pytest.approx(
+            [row["train_loss"] for row in rows(expected)], abs=ALIKE, rel=0
+        )
+
+
+def test_an_interrupted_run_ends_as_the_uninterrupted_one(pretrain: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--max_steps", 15, "--lamb", "--dropout", 0.1, "--save_checkpoint_steps", 1, "--whole_word_mask")
+    expected = pretrain("whole", *options)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        add_callback(patch, Interrupt("killed", 11, in_validation=False))
+        pretrain("run", *options)
+    output = pretrain("run", *options, "--resume_from_checkpoint", "last")
+    assert same(weights(output), weights(expected))
+
+
+def test_two_processes_of_which_one_is_killed(tiny: list[str], tmp_path: Path) -> None:
+    options = [*tiny, "--max_steps", "15", "--dropout", "0.1", "--save_checkpoint_steps", "3"]
+    options += ["--resume_from_checkpoint", "last", "--val_check_interval", "40"]
+    forked.run(options, tmp_path / "whole", ranks=2, program=PROGRAM)
+    output, before = tmp_path / "run", partial(kill_one_of_two, tmp_path / "marker")
+    assert forked.finish(forked.start(options, output, ranks=2, before=before, program=PROGRAM)) == [1, -9]
+    forked.run(options, output, ranks=2, program=PROGRAM)
+    assert same(weights(output), weights(tmp_path / "whole"))
+
+
+def test_a_second_phase_and_a_task_begin_with_the_weights(pretrain: Train, tmp_path: Path) -> None:
+    first = pretrain("first", "--max_steps", 3)
+    longer = write_tiny_pretraining(tmp_path / "longer", MLM_NSP, bins=(16, 32, 64))
+    begun = ("--resume_from_checkpoint", first, "--load_model_weights_only")
+    second = pretrain("second", *longer, *begun, "--max_steps", 2)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for split in ("train", "val"):
+        (folder / f"{split}.csv").write_text("text,label\n" + "the dog sat,yes\nold men ran,no\n" * 4)
+    given = ["--task", "classification", "--data_dir", folder, "--model_name_or_path", second, "--max_steps", 1]
+    finetune.main([*map(str, given), "--do_train", "--gpus", "0", "--output_dir", str(tmp_path / "classes")])
+    assert "model.classifier.weight" in weights(tmp_path / "classes")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--task", "denoising"], "its shards are for --task mlm_nsp, and --task is denoising"),
+        (["--mlm_probability", "0"], "--mlm_probability"),
+        (["--max_source_length", "64"], "examples of up to 32 tokens, and --max_source_length is 64"),
+        (["--poisson_lambda", "3"], "poisson_lambda"),
+    ],
+)
+def test_what_is_refused(options: list[str], message: str, pretrain: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((InputError, SystemExit)) as error:
+        pretrain("run", "--max_steps", 1, *options)
+    assert message in f"{error.value} {capsys.readouterr().err}"

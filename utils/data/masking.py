@@ -1,0 +1,110 @@
+"""Masked tokens, from which BERT learns (Devlin et al., 2019, section 3.1): other ones in every epoch.
+
+As with `utils.data.corruption`, what becomes of an example depends on the seed, the epoch, the example's number and its
+tokens alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from bart.modeling.loss import IGNORE_INDEX
+from bert.tokenization.tokenization_bert import BertTokenizer
+from utils.cli import option
+from utils.data.draws import before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
+from utils.data.pairs import Pair
+from utils.data.shard_format import ShardRow
+
+CONTINUES = "##"  # how WordPiece writes a piece within a word
+MASKED, RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
+_CHOSEN, _KINDS, _DRAWN = range(3)  # what a random number is for
+
+
+@dataclass(frozen=True)
+class MaskingOptions:
+    """Which tokens are to be predicted."""
+
+    mlm_probability: float = option(
+        0.15, section="masking", above=0, most=1, help="share of an example's tokens, special ones counted"
+    )
+    max_predictions_per_seq: int | None = option(
+        None, least=1, help="tokens of an example at most; by default 20 at length 128 and 80 at 512"
+    )
+    whole_word_mask: bool = option(False, help="choose words with all their pieces")
+
+
+class Masking:
+    """Makes inputs and labels of pairs of segments.
+
+    Of an example of n tokens, special ones counted, the share of `mlm_probability`, rounded, at least one and at most
+    `most` of them, are chosen; with whole words as many words, in a random order, as do not have more tokens, and at
+    least one. Of these 80 % become `[MASK]`, 10 % a random token, 10 % stay. Special tokens are neither chosen nor
+    drawn.
+
+    Args:
+        most: tokens of an example that are chosen at most.
+        seed: of the run; for validation a fixed one.
+    """
+
+    def __init__(self, options: MaskingOptions, tokenizer: BertTokenizer, most: int, seed: int) -> None:
+        self.options, self.most, self.seed = options, most, seed
+        self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
+        stored = json.loads(tokenizer.to_json())
+        self.begins_word = np.ones(len(tokenizer), bool)
+        self.begins_word[[i for token, i in stored["model"]["vocab"].items() if token.startswith(CONTINUES)]] = False
+        self.special = np.zeros(len(tokenizer), bool)
+        self.special[[token["id"] for token in stored["added_tokens"] if token["special"]]] = True
+        self.ordinary = np.flatnonzero(~self.special).astype(np.int32)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Plain values that are equal only for equal noise."""
+        named = {field.name: getattr(self.options, field.name) for field in fields(MaskingOptions)}
+        return {**named, "max_predictions_per_seq": self.most, "seed": self.seed}
+
+    def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
+        """B rows of a shard -> `[CLS] first [SEP] second [SEP]` with masks, and labels.
+
+        Labels are the ids of chosen tokens, and -100 elsewhere, but for `[CLS]`, whose label is that of the segments.
+        """
+        keys = keys_of(self.seed, epoch, [row.number for row in rows])
+        cls, sep = np.array([self.cls]), np.array([self.sep])
+        parts = [
+            part for row in rows for part in (cls, row.ids[: row.sentences[0]], sep, row.ids[row.sentences[0] :], sep)
+        ]
+        flat = np.concatenate(parts, dtype=np.int32, casting="unsafe")
+        sizes = np.array([len(row.ids) + 3 for row in rows])
+        chosen = self._chosen(keys, flat, sizes)
+        labels = np.full(len(flat), IGNORE_INDEX, np.int32)
+        labels[chosen] = flat[chosen]
+        of, places = rows_of(sizes)[chosen], places_of(sizes)[chosen]
+        kinds = uniform(random_bits(keys, _KINDS, of, places))
+        drawn = self.ordinary[(uniform(random_bits(keys, _DRAWN, of, places)) * len(self.ordinary)).astype(np.int64)]
+        flat[chosen] = np.where(kinds < MASKED, self.mask, np.where(kinds < MASKED + RANDOM, drawn, flat[chosen]))
+        ends = np.cumsum(sizes)
+        labels[ends - sizes] = [row.label for row in rows]
+        both = zip(np.split(flat, ends[:-1]), np.split(labels, ends[:-1]), strict=True)
+        return [Pair(source, target) for source, target in both]
+
+    def _chosen(self, keys: np.ndarray, flat: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """The places among the tokens (N,) of all examples that are chosen, in a rising order."""
+        free = np.flatnonzero(~self.special[flat])
+        rows = rows_of(sizes)[free]
+        wanted = np.clip(part_of(self.options.mlm_probability, sizes), 1, self.most)
+        begins = np.ones(len(free), bool)
+        if self.options.whole_word_mask:  # a piece that follows no other, as where a text was cut, begins one too
+            begins = self.begins_word[flat[free]] | (np.diff(free, prepend=-2) > 1)
+        words = np.cumsum(begins) - 1  # of each token
+        rows_of_words, lengths = rows[begins], np.bincount(words)
+        counts = np.bincount(rows_of_words, minlength=len(sizes))
+        order = shuffle_of(rows_of_words, random_bits(keys, _CHOSEN, rows_of_words, places_of(counts)))
+        behind = before_each(lengths[order], counts) + lengths[order]
+        taken = np.zeros(len(lengths), bool)
+        # The first word in any case, so that there is something to predict.
+        taken[order] = (behind <= wanted[rows_of_words[order]]) | (behind == lengths[order])
+        return free[taken[words]]

@@ -1,0 +1,87 @@
+"""Masked tokens and next sentences, which BERT is pretrained by (Devlin et al., 2019, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bart.modeling.loss import IGNORE_INDEX
+from bert.configuration.configuration_bert import BertConfig
+from bert.modeling.modeling_bert import BertForPreTraining
+from utils.data.batches import Inputs
+from utils.data.masking import Masking, MaskingOptions
+from utils.data.shard_format import MLM_NSP
+from utils.tasks.pretraining import Pretraining, PretrainingOptions
+
+SHARE = 0.15625  # of a length, that is predicted at most: 20 of 128 tokens, and 80 of 512
+
+
+@dataclass(frozen=True)
+class MlmNspOptions(PretrainingOptions, MaskingOptions):
+    """The options of run_pretraining.py."""
+
+    config_classes = (BertConfig,)
+
+
+class MlmNsp(Pretraining[MlmNspOptions]):
+    """Pairs of segments with masks to the masked tokens, and to whether the second segment follows the first one."""
+
+    Options = MlmNspOptions
+    name = MLM_NSP
+    model_class = BertForPreTraining
+    means = 2
+    figures: ClassVar[Mapping[str, str]] = {"accuracy": "max", "next_sentence_accuracy": "max"}
+
+    def noise(self) -> Masking:
+        most = self.options.max_predictions_per_seq or max(1, round(SHARE * self.options.max_source_length))
+        return Masking(self.options, self.tokenizer, most, self.seed)
+
+    def collate(self, examples: Sequence[Any]) -> Inputs:
+        inputs = super().collate(examples)
+        inputs["next_sentence_label"] = inputs["labels"][:, 0].clone()
+        inputs["labels"][:, 0] = IGNORE_INDEX
+        is_end = (inputs["input_ids"] == self.tokenizer.sep_token_id).long()
+        behind = (is_end.cumsum(1) - is_end).clamp(max=1)  # the first [SEP]
+        return inputs | {"token_type_ids": behind * inputs["attention_mask"]}
+
+    # ---- Training and validation
+
+    def count(self, batch: Inputs) -> Tensor:
+        """(2,): masked tokens, and pairs."""
+        masked = (batch["labels"] != IGNORE_INDEX).sum()
+        return torch.stack([masked, torch.full_like(masked, len(batch["labels"]))])
+
+    def loss(self, model: BertForPreTraining, batch: Inputs) -> Tensor:
+        """(2,): the cross entropies of the masked tokens, and of the pairs."""
+        return torch.stack([loss for loss, _ in self._measured(model, batch)])
+
+    def validate(self, model: BertForPreTraining, batch: Inputs) -> Tensor:
+        """Sums (6,): both losses, both counts, and how many of both are right."""
+        losses, right = zip(*self._measured(model, batch), strict=True)
+        return torch.cat([torch.stack(losses), self.count(batch), torch.stack(right)]).double()
+
+    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+        of_tokens, of_pairs, tokens, pairs, right, right_pairs = sums
+        return {
+            "loss": of_tokens / tokens + of_pairs / pairs,
+            "accuracy": right / tokens,
+            "next_sentence_accuracy": right_pairs / pairs,
+        }
+
+    @staticmethod
+    def _measured(model: BertForPreTraining, batch: Inputs) -> Iterator[tuple[Tensor, Tensor]]:
+        """The loss in fp32, and how many are right, of masked tokens and of pairs; all scalars."""
+        names = ("input_ids", "attention_mask", "token_type_ids", "labels")
+        output = model(**{name: batch[name] for name in names}, only_masked=True)
+        tokens = batch["labels"][batch["labels"] != IGNORE_INDEX]
+        for logits, labels in (
+            (output.prediction_logits, tokens),
+            (output.seq_relationship_logits, batch["next_sentence_label"]),
+        ):
+            loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+            yield loss, (logits.argmax(dim=1) == labels).sum()
