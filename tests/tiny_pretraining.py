@@ -22,7 +22,6 @@ def write_tiny_pretraining(folder: Path, task: str = DENOISING, **shards: object
     config = OF_BERT if task == MLM_NSP else CONFIG
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": len(tokenizer)}))
     options = {
-        "--task": task,
         "--data_dir": folder / "shards",
         "--config_path": folder / "config.json",
         "--gpus": 0,
@@ -31,5 +30,6 @@ def write_tiny_pretraining(folder: Path, task: str = DENOISING, **shards: object
         "--eval_batch_size": 4,
         "--log_freq": 1,
         "--learning_rate": 1e-3,
+        "--task": task,
     }
     return [str(word) for pair in options.items() for word in pair]

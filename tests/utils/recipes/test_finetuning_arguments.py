@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bart.errors import InputError
+from utils.loading import DROPOUTS
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
 from utils.recipes.training_arguments import STAMP
@@ -44,7 +45,7 @@ def test_every_option_is_read_somewhere() -> None:
     names = [field.name for part in parts for field in dataclasses.fields(part)]
     assert len(names) > 60
     unread = {name for name in names if not re.search(rf"\.{name}\b", sources)}
-    assert unread == {"dropout", "attention_dropout"}  # which are read by name
+    assert unread == {*DROPOUTS}  # which are read by name
 
 
 def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path) -> None:
