@@ -112,10 +112,11 @@ class ModelOptions:
 
     new_head = False  # an option of those tasks whose head begins anew
     config_classes: ClassVar[tuple[type[ModelConfig], ...]] = (BartConfig,)  # of models that the task has a class for
+    default_config = DEFAULT_CONFIG  # from scratch
 
     def __post_init__(self) -> None:
         if self.is_scratch and self.config_path is None:
-            here = Path(DEFAULT_CONFIG)  # as users see it, where the current folder is the repository
+            here = Path(self.default_config)  # as users see it, where the current folder is the repository
             root = Path(__file__).resolve().parents[1]
             object.__setattr__(self, "config_path", str(here if here.exists() else root / here))
         if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
@@ -177,6 +178,8 @@ class ModelOptions:
         elif (config := stored_configs(self.model_name_or_path, self.config_classes)[0]) is None:
             raise InputError(f"--model_name_or_path {self.model_name_or_path}: no config there; give --config_path")
         architecture = config.model_types[0]
+        if self.new_vocabulary and not isinstance(config, BartConfig):
+            raise InputError(f"--new_vocabulary is given; allowed with bart alone, and this model is {architecture}")
         for name in DROPOUTS:
             if (value := getattr(self, name)) is not None:
                 if name not in config.dropouts:
@@ -201,8 +204,9 @@ def read_config(path: str | os.PathLike[str], kinds: Sequence[type[ModelConfig]]
     Raises:
         InputError: it is missing, no such config, or of another architecture.
     """
+    fields = read_json(Path(path))
     try:
-        kind = kind_of(read_json(Path(path)), kinds)
+        kind = kind_of(fields, kinds)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return kind.from_json(path)
@@ -297,7 +301,10 @@ def resumed_model(
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of this program")
-    stored = kind_of(content["config"], [type(config)])(**content["config"])
+    try:
+        stored = kind_of(content["config"], [type(config)])(**content["config"])
+    except InputError as error:
+        raise InputError(f"--resume_from_checkpoint {checkpoint}: {error}") from None
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
     config.labels = stored.labels  # the data did
     check_same_config(stored, config, checkpoint)
@@ -500,6 +507,8 @@ def _prepare(model: PretrainedModel, options: ModelOptions) -> None:
             target_modules=list(options.lora_targets or LORA_DEFAULT),
         )
         trained = [stack for stack in stacks if next(stack.layers.parameters()).requires_grad]
+        if not trained:
+            raise InputError("--freeze_encoder and --lora_rank exclude each other: bert has no other layers to adapt")
         inject_adapter_in_model(adapters, trained[0] if len(trained) == 1 else network)
     model.set_activation_checkpointing(options.activation_checkpointing)
 
@@ -520,7 +529,8 @@ def fit_vocabulary(model: PretrainedModel, tokenizer: PretrainedTokenizer) -> No
                 f"the vocabulary does not fit the model: {name} is {getattr(tokenizer, name)} in the tokenizer and "
                 f"{getattr(config, name)} in the model"
             )
-    if len(tokenizer) == config.vocab_size + 1 and tokenizer.mask_token_id == config.vocab_size:
+    adds_mask = isinstance(config, BartConfig) and tokenizer.mask_token_id == config.vocab_size
+    if adds_mask and len(tokenizer) == config.vocab_size + 1:
         model.resize_token_embeddings(len(tokenizer))
     if len(tokenizer) > config.vocab_size:
         raise InputError(

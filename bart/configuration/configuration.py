@@ -138,12 +138,14 @@ class ModelConfig:
 
 
 def kind_of(fields: Mapping[str, Any], kinds: Sequence[type[Config]]) -> type[Config]:
-    """The class among `kinds` of which a config.json holds the fields; the first one if it does not say.
+    """The class among `kinds` of which a config.json holds the fields; where it says none, that which has most of them.
 
     Raises:
         InputError: it is of none of them.
     """
-    model_type = fields.get("model_type", kinds[0].model_types[0])
+    model_type = fields.get("model_type")
+    if model_type is None:
+        return max(kinds, key=lambda kind: len(kind.types.keys() & fields.keys()))
     for kind in kinds:
         if model_type in kind.model_types:
             return kind

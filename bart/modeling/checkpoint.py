@@ -37,6 +37,7 @@ class Pretrained(Protocol):
     config_class: type[ModelConfig]
     shared: str
     head: tuple[str, ...]
+    lookalikes: tuple[str, ...]
     output_weight: str | None
     generation_config: GenerationConfig | None
 
@@ -117,6 +118,9 @@ def load_pretrained(
     path = _find_weights(path_or_name)
     checkpoint = _read(path)
     state, others = model_class.read_names(_state_dict(checkpoint, path), path)
+    if model_class.lookalikes and "config" not in checkpoint and _published_class(path) in model_class.lookalikes:
+        others += [name for name in state if name.startswith(model_class.head)]
+        state = {name: tensor for name, tensor in state.items() if not name.startswith(model_class.head)}
     generation: GenerationConfig | None = None
     given = config
     if config is None:
@@ -143,6 +147,8 @@ def load_pretrained(
         logger.warning("%s: a new head begins with random weights: %s", path, ", ".join(model.head))
     for part in model.optional:
         if not any(name.startswith(f"{part}.") for name in state):
+            if new_head is False:
+                raise InputError(f"{path}: no weights of a {model_class.__name__}: it has no {part}")
             state |= model.new_weights((part,))
             logger.warning("%s: it has no %s, which begins with random weights", path, part)
     _fill(model, state, path)
@@ -269,6 +275,13 @@ def _tied_copies(model: Any) -> set[str]:
     shared = model.get_parameter(model.shared)
     named = model.named_parameters(remove_duplicate=False)
     return {name for name, parameter in named if parameter is shared and name != model.shared}
+
+
+def _published_class(path: Path) -> str | None:
+    """The class that the config.json beside weights names."""
+    file = path.with_name(CONFIG_FILE)
+    named = read_json(file).get("architectures") if file.is_file() else None
+    return named[0] if isinstance(named, list) and named else None
 
 
 def _stored_config(

@@ -33,6 +33,7 @@ class PretrainedModel(nn.Module):
         tokenizer_class: of its vocabularies.
         shared: the name of the token embeddings.
         head: what the names of the head's weights begin with.
+        lookalikes: other classes whose heads' weights have the same names.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
         generation_config: of a model that generates.
         is_packed: whether it is a copy for inference.
@@ -42,6 +43,7 @@ class PretrainedModel(nn.Module):
     tokenizer_class: ClassVar[type[PretrainedTokenizer]]
     shared: ClassVar[str]
     head: ClassVar[tuple[str, ...]]
+    lookalikes: ClassVar[tuple[str, ...]] = ()
     output_weight: ClassVar[str | None] = None
     generation_config: GenerationConfig | None = None
     is_packed = False

@@ -33,7 +33,7 @@ class BertConfig(ModelConfig):
     pad_token_id: int = 0
 
     model_types = ("bert",)
-    alike = ("embedding_size", "num_labels")
+    alike = ("embedding_size", "num_labels", "pooler_num_attention_heads", "sep_token_id", "mask_token_id")
     label_count = 2
     dropouts: ClassVar = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
     depths: ClassVar = {"encoder": "num_hidden_layers"}

@@ -268,6 +268,8 @@ class BertForPreTraining(_ForMaskedLM):
                 loss is the sum of both means, if both kinds of labels are given.
             only_masked: give the prediction logits (M, V) of the M labels that are not -100 alone.
         """
+        if only_masked and labels is None:
+            raise InputError("only_masked needs labels, and got none")
         states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
         if only_masked:
             is_masked = labels != IGNORE_INDEX
@@ -304,6 +306,7 @@ class BertForSequenceClassification(TextLoss, PretrainedBert):
     """
 
     head = ("classifier",)
+    lookalikes = ("BertForTokenClassification",)
     output_weight: ClassVar[str | None] = "classifier.weight"
     pools = True
 
@@ -330,6 +333,7 @@ class BertForTokenClassification(PretrainedBert):
     """BERT that gives each token a label."""
 
     head = ("classifier",)
+    lookalikes = ("BertForSequenceClassification",)
     output_weight: ClassVar[str | None] = "classifier.weight"
     pools = False
 

@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from bart.configuration.configuration import kind_of
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import (
@@ -139,6 +140,29 @@ def test_a_pretrained_network_gets_a_new_head(tmp_path: Path, caplog: pytest.Log
     assert (ours.cls.predictions.bias == 0).all()
 
 
+def test_heads_whose_weights_have_the_same_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A tagger is no classifier, and the other way round."""
+    for mine, other in (
+        ("SequenceClassification", "TokenClassification"),
+        ("TokenClassification", "SequenceClassification"),
+    ):
+        theirs_of(mine, num_labels=3).save_pretrained(tmp_path / mine)
+        with pytest.raises(InputError, match=f"no weights of a BertFor{other}, whose head is classifier.weight"):
+            CLASSES[other].from_pretrained(tmp_path / mine, new_head=False)
+        CLASSES[other].from_pretrained(tmp_path / mine)
+        assert "a new head begins with random weights: classifier" in caplog.text
+        caplog.clear()
+
+
+def test_fields_of_published_configs() -> None:
+    """Of bert-base-chinese and of old ones, without a model type."""
+    pooler = {"pooler_fc_size": 768, "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3}
+    pooler |= {"pooler_size_per_head": 128, "pooler_type": "first_token_transform", "directionality": "bidi"}
+    BertConfig(**SIZES, **pooler, sep_token_id=3, mask_token_id=4, gradient_checkpointing=False, use_cache=True)
+    assert kind_of(SIZES, [BartConfig, BertConfig]) is BertConfig
+    assert kind_of(BartConfig().to_dict(), [BertConfig, BartConfig]) is BartConfig
+
+
 def test_shipped_configs() -> None:
     folder = Path(__file__).parents[2] / "configs"
     published = transformers.BertConfig().to_dict()
@@ -173,3 +197,5 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ours(torch.ones(1, 41, dtype=torch.long))
     with pytest.raises(InputError, match="needs input_ids"):
         ours()
+    with pytest.raises(InputError, match="only_masked needs labels"):
+        BertForPreTraining(BertConfig(**SIZES))(torch.ones(1, 4, dtype=torch.long), only_masked=True)

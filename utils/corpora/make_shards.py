@@ -219,7 +219,11 @@ def _alone(folder: Path, own: dict[str, Any]) -> Iterator[None]:
             (work / name).mkdir(parents=True, exist_ok=True)
         with FileLock(work / ".lock", timeout=0):
             if (work / OWN).exists():
-                _refuse(folder, difference(read_json(work / OWN), own), "holds what another run has begun")
+                _refuse(
+                    folder,
+                    difference({"task": DENOISING, **read_json(work / OWN)}, own),
+                    "holds what another run has begun",
+                )
             try:
                 yield
             finally:

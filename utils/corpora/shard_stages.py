@@ -195,6 +195,19 @@ class Text(NamedTuple):
     bounds: list[int]
 
 
+class _Others(Sequence[Text]):
+    """Texts but for one, without a copy of the list."""
+
+    def __init__(self, texts: Sequence[Text], left_out: int) -> None:
+        self.texts, self.left_out = texts, left_out
+
+    def __len__(self) -> int:
+        return len(self.texts) - 1
+
+    def __getitem__(self, place: int) -> Text:
+        return self.texts[place + (place >= self.left_out)]
+
+
 class _Pairs:
     """Makes pairs of segments; a random one is from another document of the same split, near by in the same piece.
 
@@ -213,12 +226,15 @@ class _Pairs:
         texts = [
             Text(part, np.cumsum([0, *one]).tolist()) for part, one in zip(np.split(ids, ends), lengths, strict=True)
         ]
+        of_split: dict[int, list[Text]] = {split: [last] for split, last in self.last.items()}
+        places = []
+        for text, split in zip(texts, splits, strict=True):
+            places.append(len(of_split.setdefault(split, [])))
+            of_split[split].append(text)
         found = []
-        for number, (text, key, split) in enumerate(zip(texts, own, splits, strict=True)):
-            others = [other for place, other in enumerate(texts) if place != number and splits[place] == split]
-            if not others and split in self.last:
-                others = [self.last[split]]
-            found.append([*self._of(text, others, key)] if others else [])
+        for text, key, split, place in zip(texts, own, splits, places, strict=True):
+            others = _Others(of_split[split], place)
+            found.append([*self._of(text, others, key)] if len(others) else [])
         self.last |= dict(zip(splits, texts, strict=True))
         return found
 

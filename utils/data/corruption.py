@@ -76,6 +76,8 @@ class Corruption:
         seed: of the run; for validation a fixed one, so that all runs are measured by the same noise.
     """
 
+    writes = True
+
     def __init__(self, options: CorruptionOptions, tokenizer: BartTokenizer, seed: int) -> None:
         self.options, self.seed = options, seed
         self.bos, self.eos, self.mask = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.mask_token_id

@@ -51,6 +51,8 @@ class Masking:
         seed: of the run; for validation a fixed one.
     """
 
+    writes = False
+
     def __init__(self, options: MaskingOptions, tokenizer: BertTokenizer, most: int, seed: int) -> None:
         self.options, self.most, self.seed = options, most, seed
         self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id

@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -237,9 +237,14 @@ def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
 
 
 class Noise(Protocol):
-    """What makes sources and targets of the rows of shards: `Corruption` and `Masking`."""
+    """What makes sources and targets of the rows of shards: `Corruption` and `Masking`.
+
+    Attributes:
+        writes: whether targets are texts, which a decoder reads as well.
+    """
 
     seed: int
+    writes: ClassVar[bool]
 
     @property
     def identity(self) -> dict[str, Any]: ...
@@ -265,7 +270,7 @@ class _Shards:
 
     def encode(self, records: Sequence[ShardRow], epoch: int) -> tuple[list[Pair], int]:
         pairs = self.corruption.pairs(records, epoch)
-        return pairs, sum(len(pair.source) + len(pair.target) for pair in pairs)
+        return pairs, sum(len(pair.source) + len(pair.target) * self.corruption.writes for pair in pairs)
 
 
 class StreamedShards(_Shards):

@@ -74,7 +74,7 @@ class PredictionService(Endpoint):
     def __init__(self, args: ServeArguments) -> None:
         if args.threads is not None:
             torch.set_num_threads(args.threads)
-        self.path, self.title = HEAD_PATHS[args.task], f"BART: {args.task.replace('_', ' ')}"  # of this service alone
+        self.path = HEAD_PATHS[args.task]  # of this service alone
         self.predictor = Predictor(
             args.task,
             args.model,
@@ -88,6 +88,7 @@ class PredictionService(Endpoint):
         inputs = list[INPUTS[args.task]], Field(min_length=1, max_length=args.max_articles_per_request)
         request_model = create_model("PredictionRequest", __base__=_Strict, inputs=inputs)
         model = self.predictor.model
+        self.title = f"{model.config.model_types[0].upper()}: {args.task.replace('_', ' ')}"
         super().__init__(args, request_model, self.predictor.task.positions, model.config.vocab_size)
         self.queue: set[_Work] = set()
         self.at_work = 0  # inputs

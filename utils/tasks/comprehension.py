@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.configuration.configuration_bert import BertConfig
@@ -133,6 +134,10 @@ class Comprehension(Task[HeadOptions | HeadEvalOptions]):
 
     def _with(self, model: PretrainedModel, tokenizer: PretrainedTokenizer) -> PretrainedModel:
         check_lengths(model.config, max_source_length=self.options.max_source_length)
+        if tokenizer.has_types and model.config.type_vocab_size < 2:
+            raise InputError(
+                f"config field 'type_vocab_size' is {model.config.type_vocab_size}; allowed here: at least 2"
+            )
         self.model_class, self.tokenizer, self.labels = type(model), tokenizer, model.config.labels
         self.positions = self.options.max_source_length or min(512, model.config.max_position_embeddings)
         return model

@@ -26,6 +26,7 @@ class MlmNspOptions(PretrainingOptions, MaskingOptions):
     """The options of run_pretraining.py."""
 
     config_classes = (BertConfig,)
+    default_config = "configs/bert_base.json"
 
 
 class MlmNsp(Pretraining[MlmNspOptions]):

@@ -33,7 +33,8 @@ class PretrainingOptions(ModelOptions):
     config_path: str | None = option(
         None,
         section="model",
-        help=f"JSON with the architecture, and decoding options for the export; by default {loading.DEFAULT_CONFIG}",
+        help=f"JSON with the architecture, and decoding options for the export; by default "
+        f"{loading.DEFAULT_CONFIG}, of mlm_nsp configs/bert_base.json",
     )
     tokenizer: str | None = option(
         None, help="vocabulary that the shards' own must be equal to: a Hub name or directory; by default it is that"

@@ -161,11 +161,11 @@ class Task(ABC, Generic[Options]):
 
     @abstractmethod
     def count(self, batch: Inputs) -> Tensor:
-        """How many targets of a batch the loss is the mean over; a scalar."""
+        """How many targets of a batch the loss is the mean over; a scalar, or (means,)."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
-        """The loss of a batch in fp32, summed over its targets."""
+        """The loss of a batch in fp32, summed over its targets; a scalar, or (means,)."""
 
     @abstractmethod
     def validate(self, model: nn.Module, batch: Inputs) -> Tensor:

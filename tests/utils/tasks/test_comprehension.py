@@ -302,6 +302,7 @@ def test_what_is_refused(
     [
         ("classification", ("--decoder_layerdrop", 0.1), "--decoder_layerdrop is 0.1; bert has no such dropout"),
         ("tagging", ("--token_states", "decoder"), "--token_states is decoder; bert has one stack alone"),
+        ("tagging", ("--config_path", "nowhere.json"), "^nowhere.json: cannot be read"),
         ("summarization", (), "model_type 'bert'; allowed: 'bart' and 'mbart'"),
     ],
 )
@@ -309,6 +310,18 @@ def test_what_bert_has_not(task: str, options: tuple[object, ...], message: str,
     given = ("--task", task, "--data_dir", corpus / TASKS.get(task, "topics"))
     with pytest.raises(InputError, match=message):
         train("run", "classification", *given, *options, network="bert")
+
+
+def test_what_bert_cannot_be_fine_tuned_by(train: Run) -> None:
+    base = train("base", "tagging", network="bert")
+    start = ("--model_name_or_path", base, "--config_path", base / "export/config.json")
+    for options, message in (
+        (("--new_vocabulary",), "--new_vocabulary is given; allowed with bart alone"),
+        (("--freeze_encoder", "--lora_rank", 2), "--freeze_encoder and --lora_rank exclude each other"),
+        (("--distill", "sft", "--layers", "0", "--do_decoder"), "--do_decoder is given; bert has no decoder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train("run", "tagging", *start, "--tokenizer", base / "export", *options, network="bert")
 
 
 def test_a_task_that_does_not_fit_the_model(train: Run, corpus: Path, tmp_path: Path) -> None:
