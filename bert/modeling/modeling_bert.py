@@ -182,12 +182,6 @@ class PretrainedBert(PretrainedModel):
     def optional(self) -> tuple[str, ...]:
         return ("bert.pooler",) if self.pools else ()
 
-    @property
-    def classifier_dropout(self) -> float:
-        """The probability with which a classifier's inputs are dropped."""
-        dropout = self.config.classifier_dropout
-        return self.config.hidden_dropout_prob if dropout is None else dropout
-
     def stored_name(self, name: str) -> str:
         for theirs, own in _NAMES:
             name = name.replace(own, theirs)
@@ -299,22 +293,28 @@ class BertForMaskedLM(_ForMaskedLM):
         return ClassifierOutput(None if labels is None else _loss_of_tokens(logits, labels), logits)
 
 
-class BertForSequenceClassification(TextLoss, PretrainedBert):
+class _Classifier(PretrainedBert):
+    """What both classes with an output layer for labels share."""
+
+    head = ("classifier",)
+    output_weight: ClassVar[str | None] = "classifier.weight"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        dropout = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+        self.classifier = nn.Linear(config.hidden_size, len(config.labels))
+        self.init_weights(self)
+
+
+class BertForSequenceClassification(TextLoss, _Classifier):
     """BERT that classifies texts, or pairs of texts, by the pooled state.
 
     Labels and kinds of problems are those of `bart.modeling.heads.BartForSequenceClassification`.
     """
 
-    head = ("classifier",)
     lookalikes = ("BertForTokenClassification",)
-    output_weight: ClassVar[str | None] = "classifier.weight"
     pools = True
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.dropout = nn.Dropout(self.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, len(config.labels))
-        self.init_weights(self)
 
     def forward(
         self,
@@ -329,19 +329,11 @@ class BertForSequenceClassification(TextLoss, PretrainedBert):
         return ClassifierOutput(None if labels is None else self.loss(logits, labels), logits)
 
 
-class BertForTokenClassification(PretrainedBert):
+class BertForTokenClassification(_Classifier):
     """BERT that gives each token a label."""
 
-    head = ("classifier",)
     lookalikes = ("BertForSequenceClassification",)
-    output_weight: ClassVar[str | None] = "classifier.weight"
     pools = False
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.dropout = nn.Dropout(self.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, len(config.labels))
-        self.init_weights(self)
 
     def forward(
         self,
