@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from bart.tokenization.tokenizer import Encoded, PretrainedTokenizer, check_integer, texts_to_learn
 
@@ -32,17 +32,10 @@ class BartTokenizer(PretrainedTokenizer):
     special_tokens = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     vocabulary_files = ("vocab.json", "merges.txt")
     separators = 2
+    mask_takes_space = True
 
     def __init__(self, backend: Tokenizer, model_max_length: int = 1024, *, source: str = "tokenizer") -> None:
         super().__init__(backend, model_max_length, source=source)
-        declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-        backend.add_special_tokens(
-            [
-                AddedToken(token, lstrip=token == "<mask>", normalized=False, special=True)
-                for token in self.special_tokens
-                if token not in declared
-            ]
-        )
         backend.model.dropout = None  # random merges would make the ids differ between calls
         pre_tokenizer = backend.pre_tokenizer
         self.add_prefix_space: bool = pre_tokenizer.add_prefix_space

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from tokenizers import Encoding, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
@@ -50,6 +50,7 @@ class PretrainedTokenizer:
         special_tokens: those that begin a text, pad it, end it, stand for what is unknown, and for what is masked.
         vocabulary_files: what a folder may hold in place of tokenizer.json.
         separators: how many end tokens lie between the texts of a pair.
+        mask_takes_space: whether the spaces before a mask in a text belong to it.
         has_types: whether networks are told which tokens are of the second text of a pair.
         bos_token_id, eos_token_id, pad_token_id, unk_token_id, mask_token_id: their ids.
         vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
@@ -62,6 +63,7 @@ class PretrainedTokenizer:
     special_tokens: ClassVar[tuple[str, str, str, str, str]]
     vocabulary_files: ClassVar[tuple[str, ...]]
     separators: ClassVar[int]
+    mask_takes_space: ClassVar[bool] = False
     has_types: ClassVar[bool] = False
 
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
@@ -77,6 +79,15 @@ class PretrainedTokenizer:
             raise InputError(f"{source}: the vocabulary lacks {' '.join(missing)} (of {' '.join(self.special_tokens)})")
         if set(vocabulary.values()) != set(range(len(vocabulary))):
             raise InputError(f"{source}: the {len(vocabulary)} token ids must be 0 to {len(vocabulary) - 1}, each once")
+        declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+        mask = self.special_tokens[-1]
+        backend.add_special_tokens(
+            [
+                AddedToken(token, lstrip=token == mask and self.mask_takes_space, normalized=False, special=True)
+                for token in self.special_tokens
+                if token not in declared
+            ]
+        )
         # A tokenizer.json may hold settings for other uses; each call decides about truncation and padding.
         backend.no_truncation()
         backend.no_padding()

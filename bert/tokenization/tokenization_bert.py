@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import (
-    AddedToken,
     Tokenizer,
     decoders,
     models,
@@ -43,9 +42,6 @@ class BertTokenizer(PretrainedTokenizer):
     def __init__(self, backend: Tokenizer, model_max_length: int = 512, *, source: str = "tokenizer") -> None:
         super().__init__(backend, model_max_length, source=source)
         self.cls_token_id, self.sep_token_id = self.bos_token_id, self.eos_token_id
-        declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-        new = [token for token in self.special_tokens if token not in declared]
-        backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in new])
         backend.post_processor = processors.TemplateProcessing(
             single="[CLS]:0 $A:0 [SEP]:0",
             pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
