@@ -29,6 +29,7 @@ class ModelConfig:
         model_types: what `model_type` of a config.json may be.
         others: names that `extra` may hold, to which misspelt ones are compared as well.
         alike: names in published configs that are like known ones, but no misspellings of them.
+        unsupported: values of other fields that mean a network that is not implemented.
         label_count: how many labels a head has if the config names none.
         dropouts: the field of each kind of dropout that there is.
         depths: the field of each stack's number of layers.
@@ -41,6 +42,7 @@ class ModelConfig:
     model_types: ClassVar[tuple[str, ...]]
     others: ClassVar[Collection[str]] = ()
     alike: ClassVar[Collection[str]] = ()
+    unsupported: ClassVar[Mapping[str, bool]]
     label_count: ClassVar[int]
     dropouts: ClassVar[Mapping[str, str]]
     depths: ClassVar[Mapping[str, str]]
@@ -113,6 +115,10 @@ class ModelConfig:
                     self.check(number and value > 0, name, "a positive number")
                 else:
                     self.check(number and 0 <= value < 1, name, "a number from 0 up to, not including, 1")
+        for name, value in self.unsupported.items():
+            if self.extra.get(name) is value:
+                network = self.model_types[0].upper()
+                raise InputError(f"config field {name!r} is {value!r}; this {network} supports only {not value!r}")
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:

@@ -7,16 +7,6 @@ from typing import Any, ClassVar
 
 from bart.configuration.configuration import ACTIVATIONS, ModelConfig, field_types
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.errors import InputError
-
-# Values of fields that mean a network that modeling_bart.py does not implement.
-_UNSUPPORTED = {
-    "static_position_embeddings": True,
-    "normalize_embedding": False,
-    "tie_word_embeddings": False,
-    "add_bias_logits": True,
-    "is_encoder_decoder": False,
-}
 
 
 @dataclass(init=False, eq=False)
@@ -56,6 +46,10 @@ class BartConfig(ModelConfig):
         "classif_dropout",
     )
     label_count = 3
+    unsupported: ClassVar = {
+        **{"static_position_embeddings": True, "normalize_embedding": False, "tie_word_embeddings": False},
+        **{"add_bias_logits": True, "is_encoder_decoder": False},
+    }
     dropouts: ClassVar = {
         name: name for name in ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
     }
@@ -86,9 +80,6 @@ class BartConfig(ModelConfig):
         for name, least in (("source_encoder_layers", 0), ("source_vocab_size", 1)):
             value = getattr(self, name)
             self.check(type(value) is int and value >= least, name, f"an integer of at least {least}")
-        for name, value in _UNSUPPORTED.items():
-            if self.extra.get(name) is value:
-                raise InputError(f"config field {name!r} is {value!r}; this BART supports only {not value!r}")
 
 
 BartConfig.types = field_types(BartConfig)

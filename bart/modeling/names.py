@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bart.errors import InputError
-from bart.modeling.checkpoint import shorten
+from bart.modeling.checkpoint import prefix_of, shorten
 
 SHARED = "model.shared.weight"
 _COPIES = (  # names under which files hold the same embeddings again
@@ -40,11 +40,7 @@ def canonical_names(state: dict[str, Tensor], path: Path, head: tuple[str, ...])
     Raises:
         InputError: no BART network in it, or more than one, or copies of the embeddings that differ.
     """
-    stems = sorted({_ANCHOR.sub("", name) for name in state if _ANCHOR.search(name)})
-    if len(stems) != 1:
-        found = f"{len(stems)} BART networks ({shorten(stems)})" if stems else "no BART network"
-        raise InputError(f"{path}: {found} in it; its names are {shorten(state)}")
-    prefix = re.sub(r"(^|(?<=\.))model\.$", "", stems[0])
+    prefix = re.sub(r"(^|(?<=\.))model\.$", "", prefix_of(state, _ANCHOR, "BART", path))
 
     if len(found := {match[0] for name in state if (match := _FAIRSEQ_HEAD.search(name.removeprefix(prefix)))}) > 1:
         raise InputError(f"{path}: {len(found)} heads in it: {shorten(sorted(found))}; allowed: one")

@@ -9,9 +9,6 @@ from bart.configuration.configuration import ACTIVATIONS, ModelConfig, field_typ
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 
-# Values of fields that mean a network that modeling_bert.py does not implement.
-_UNSUPPORTED = {"is_decoder": True, "add_cross_attention": True, "tie_word_embeddings": False}
-
 
 @dataclass(init=False, eq=False)
 class BertConfig(ModelConfig):
@@ -35,6 +32,7 @@ class BertConfig(ModelConfig):
     model_types = ("bert",)
     alike = ("embedding_size", "num_labels", "pooler_num_attention_heads", "sep_token_id", "mask_token_id")
     label_count = 2
+    unsupported: ClassVar = {"is_decoder": True, "add_cross_attention": True, "tie_word_embeddings": False}
     dropouts: ClassVar = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
     depths: ClassVar = {"encoder": "num_hidden_layers"}
 
@@ -52,9 +50,6 @@ class BertConfig(ModelConfig):
         dropout = self.classifier_dropout
         ok = dropout is None or (isinstance(dropout, (int, float)) and 0 <= dropout < 1)
         self.check(ok, "classifier_dropout", "null, or a number from 0 up to, not including, 1")
-        for name, value in _UNSUPPORTED.items():
-            if self.extra.get(name) is value:
-                raise InputError(f"config field {name!r} is {value!r}; this BERT supports only {not value!r}")
         kind = self.extra.get("position_embedding_type", "absolute")
         if kind != "absolute":
             raise InputError(f"config field 'position_embedding_type' is {kind!r}; this BERT supports only 'absolute'")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bart.errors import InputError
 from bart.generation.generate import check_tensors
-from bart.modeling.checkpoint import shorten
+from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanLoss, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import IGNORE_INDEX
@@ -189,11 +189,7 @@ class PretrainedBert(PretrainedModel):
 
     @classmethod
     def read_names(cls, state: dict[str, Tensor], path: Path) -> tuple[dict[str, Tensor], list[str]]:
-        stems = sorted({_ANCHOR.sub("", name) for name in state if _ANCHOR.search(name)})
-        if len(stems) != 1:
-            found = f"{len(stems)} BERT networks ({shorten(stems)})" if stems else "no BERT network"
-            raise InputError(f"{path}: {found} in it; its names are {shorten(state)}")
-        prefix = stems[0].removesuffix("bert.")
+        prefix = prefix_of(state, _ANCHOR, "BERT", path).removesuffix("bert.")
         renamed: dict[str, Tensor] = {}
         others: list[str] = []
         for stored, tensor in state.items():
