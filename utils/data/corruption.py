@@ -10,11 +10,9 @@ That also lets numpy compute it for a whole batch at once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import exp
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +20,7 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.cli import option
 from utils.data.draws import before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
+from utils.data.noise import Noise
 from utils.data.pairs import Pair
 from utils.data.shard_format import ShardRow
 
@@ -61,7 +60,7 @@ class CorruptionOptions:
             )
 
 
-class Corruption:
+class Corruption(Noise):
     """Makes the sources of a denoising model.
 
     What an option's share of N things comes to is rounded to the nearest whole number, halves up, except that of
@@ -71,29 +70,16 @@ class Corruption:
     the tokens. They are put among the other words in a random order, so that none overlap, though two may touch. Each
     begins where a word does, and only the last that is drawn may end within one: it is cut so that exactly the share is
     taken. Every span, an empty one too, is one `<mask>`.
-
-    Args:
-        seed: of the run; for validation a fixed one, so that all runs are measured by the same noise.
     """
 
+    Options = CorruptionOptions
     writes = True
 
     def __init__(self, options: CorruptionOptions, tokenizer: BartTokenizer, seed: int) -> None:
-        self.options, self.seed = options, seed
-        self.bos, self.eos, self.mask = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.mask_token_id
-        stored = json.loads(tokenizer.to_json())
-        self.begins_word = np.zeros(len(tokenizer), bool)
-        self.begins_word[[i for token, i in stored["model"]["vocab"].items() if token.startswith(SPACE)]] = True
-        self.special = np.zeros(len(tokenizer), bool)
-        self.special[[token["id"] for token in stored["added_tokens"] if token["special"]]] = True
-        self.ordinary = np.flatnonzero(~self.special).astype(np.int32)
+        super().__init__(options, tokenizer, seed)
+        self.bos, self.eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        self.begins_word = self.begin_with(SPACE)
         self.poisson = _cumulated_poisson(options.poisson_lambda)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Plain values that are equal only for equal noise."""
-        names = [field.name for field in fields(CorruptionOptions)]
-        return {**{name: getattr(self.options, name) for name in names}, "seed": self.seed}
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
         """B rows of a shard -> what is corrupted, and the original."""
@@ -253,8 +239,7 @@ class Corruption:
     def _replaced(self, keys: np.ndarray, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """What masks at these places of examples become: themselves, or random tokens."""
         replaced = uniform(random_bits(keys, _REPLACED, rows, places)) < self.options.random_ratio
-        drawn = uniform(random_bits(keys, _REPLACEMENTS, rows, places)) * len(self.ordinary)
-        return np.where(replaced, self.ordinary[drawn.astype(np.int64)], self.mask)
+        return np.where(replaced, self.draw(keys, _REPLACEMENTS, rows, places), self.mask)
 
     def _rotated(self, keys: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """(N,) the token that comes in the place of each when some examples are rotated."""

@@ -6,9 +6,8 @@ tokens alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from bart.modeling.loss import IGNORE_INDEX
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.cli import option
 from utils.data.draws import before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
+from utils.data.noise import Noise
 from utils.data.pairs import Pair
 from utils.data.shard_format import ShardRow
 
@@ -38,7 +38,7 @@ class MaskingOptions:
     whole_word_mask: bool = option(False, help="choose words with all their pieces")
 
 
-class Masking:
+class Masking(Noise):
     """Makes inputs and labels of pairs of segments.
 
     Of an example of n tokens, special ones counted, the share of `mlm_probability`, rounded, at least one and at most
@@ -48,26 +48,19 @@ class Masking:
 
     Args:
         most: tokens of an example that are chosen at most.
-        seed: of the run; for validation a fixed one.
     """
 
+    Options = MaskingOptions
     writes = False
 
     def __init__(self, options: MaskingOptions, tokenizer: BertTokenizer, most: int, seed: int) -> None:
-        self.options, self.most, self.seed = options, most, seed
-        self.cls, self.sep, self.mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
-        stored = json.loads(tokenizer.to_json())
-        self.begins_word = np.ones(len(tokenizer), bool)
-        self.begins_word[[i for token, i in stored["model"]["vocab"].items() if token.startswith(CONTINUES)]] = False
-        self.special = np.zeros(len(tokenizer), bool)
-        self.special[[token["id"] for token in stored["added_tokens"] if token["special"]]] = True
-        self.ordinary = np.flatnonzero(~self.special).astype(np.int32)
+        super().__init__(options, tokenizer, seed)
+        self.most, self.cls, self.sep = most, tokenizer.cls_token_id, tokenizer.sep_token_id
+        self.begins_word = ~self.begin_with(CONTINUES)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Plain values that are equal only for equal noise."""
-        named = {field.name: getattr(self.options, field.name) for field in fields(MaskingOptions)}
-        return {**named, "max_predictions_per_seq": self.most, "seed": self.seed}
+        return {**super().identity, "max_predictions_per_seq": self.most}
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
         """B rows of a shard -> `[CLS] first [SEP] second [SEP]` with masks, and labels.
@@ -86,7 +79,7 @@ class Masking:
         labels[chosen] = flat[chosen]
         of, places = rows_of(sizes)[chosen], places_of(sizes)[chosen]
         kinds = uniform(random_bits(keys, _KINDS, of, places))
-        drawn = self.ordinary[(uniform(random_bits(keys, _DRAWN, of, places)) * len(self.ordinary)).astype(np.int64)]
+        drawn = self.draw(keys, _DRAWN, of, places)
         flat[chosen] = np.where(kinds < MASKED, self.mask, np.where(kinds < MASKED + RANDOM, drawn, flat[chosen]))
         ends = np.cumsum(sizes)
         labels[ends - sizes] = [row.label for row in rows]

@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from bart.errors import InputError
 from bart.tokenization.tokenizer import PretrainedTokenizer
+from utils.data.noise import Noise
 from utils.data.pairs import Pair, TokenPairs
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
@@ -234,22 +235,6 @@ def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
     """All values of a column of lists, and where each row's begin; behind these, where the last row's end."""
     lists = column.combine_chunks()
     return lists.values.to_numpy(), lists.offsets.to_numpy().tolist()
-
-
-class Noise(Protocol):
-    """What makes sources and targets of the rows of shards: `Corruption` and `Masking`.
-
-    Attributes:
-        writes: whether targets are texts, which a decoder reads as well.
-    """
-
-    seed: int
-    writes: ClassVar[bool]
-
-    @property
-    def identity(self) -> dict[str, Any]: ...
-
-    def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]: ...
 
 
 class _Shards:

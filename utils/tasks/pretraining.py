@@ -17,10 +17,11 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils import loading
 from utils.cli import fixed, option
 from utils.data.batches import Inputs
+from utils.data.noise import Noise
 from utils.data.options import DataOptions
 from utils.data.pairs import collate_pairs
 from utils.data.shard_format import TOKENIZER
-from utils.data.shards import Manifest, Noise, ShardExamples, StreamedShards
+from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.loading import ModelOptions, check_lengths
 from utils.tasks.task import Task
 

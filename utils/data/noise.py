@@ -1,0 +1,58 @@
+"""What makes examples of the rows of shards: `Corruption` and `Masking`."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bart.tokenization.tokenizer import PretrainedTokenizer
+from utils.data.draws import random_bits, uniform
+from utils.data.pairs import Pair
+from utils.data.shard_format import ShardRow
+
+
+class Noise(ABC):
+    """Makes sources and targets.
+
+    Attributes:
+        Options: dataclass of what it is made by.
+        writes: whether targets are texts, which a decoder reads as well.
+        special: (V,) which tokens are special; these are neither taken nor drawn.
+        ordinary: the ids of all others.
+    """
+
+    Options: ClassVar[type]
+    writes: ClassVar[bool]
+
+    def __init__(self, options: Any, tokenizer: PretrainedTokenizer, seed: int) -> None:
+        """options: an `Options`. seed: of the run; for validation a fixed one, so that all are measured alike."""
+        self.options, self.seed, self.mask = options, seed, tokenizer.mask_token_id
+        self._stored = json.loads(tokenizer.to_json())
+        self.special = np.zeros(len(tokenizer), bool)
+        self.special[[token["id"] for token in self._stored["added_tokens"] if token["special"]]] = True
+        self.ordinary = np.flatnonzero(~self.special).astype(np.int32)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Plain values that are equal only for equal noise."""
+        return {**{field.name: getattr(self.options, field.name) for field in fields(self.Options)}, "seed": self.seed}
+
+    @abstractmethod
+    def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
+        """A source and a target for each row."""
+
+    def begin_with(self, mark: str) -> np.ndarray:
+        """(V,) which tokens begin with a mark."""
+        found = np.zeros(len(self.special), bool)
+        found[[i for token, i in self._stored["model"]["vocab"].items() if token.startswith(mark)]] = True
+        return found
+
+    def draw(self, keys: np.ndarray, purpose: int, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """A random ordinary token for each of some places in examples."""
+        drawn = uniform(random_bits(keys, purpose, rows, places)) * len(self.ordinary)
+        return self.ordinary[drawn.astype(np.int64)]
