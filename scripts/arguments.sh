@@ -63,11 +63,13 @@ run() {
     return "$status"
 }
 
-# Write the synthetic corpus to a folder, and its vocabulary, unless they are there.
-make_sample() {
+# Write the synthetic corpus to a folder, and a vocabulary of it, unless they are there.
+make_sample() { # folder, type of the model (default bart)
+    local tokenizer=$1/tokenizer type=()
+    [[ ${2:-bart} == bart ]] || tokenizer=$1/$2_tokenizer type=(--model_type "$2")
     [[ -s $1/test.target ]] || run python -m utils.corpora.sample_corpus --output_dir "$1"
-    [[ -s $1/tokenizer/tokenizer_config.json ]] ||
-        run python -m utils.corpora.train_tokenizer --data_dir "$1" --output_dir "$1/tokenizer" --vocab_size 1600
+    [[ -s $tokenizer/tokenizer_config.json ]] || run python -m utils.corpora.train_tokenizer --data_dir "$1" \
+        --output_dir "$tokenizer" --vocab_size 1600 ${type[@]+"${type[@]}"}
 }
 
 # Read the values in front of the first argument that starts with "--":

@@ -13,11 +13,12 @@
 # A killed run goes on with the same command; a phase that is done is not trained again. run_pretraining_phase1.sh and
 # run_pretraining_phase2.sh take the same arguments for one phase alone.
 # Read from the environment: DATA_DIR (default data), where pretrain_lddl_128 and pretrain_lddl_512 hold the shards of
-# utils.corpora.make_shards (--data_dir wins; those in data/sample are made where they are missing); RESULTS_DIR (default
-# results/bart_pyt_pretraining), for phase_1 and phase_2; PHASE1_CKPT, a checkpoint or run to start phase 2 from, in place
-# of phase 1; LENGTH_PHASE1 and LENGTH_PHASE2 (default 128 and 512), tokens; SEED (default 42: with a random one a run
-# that goes on would see other noise); LAUNCH (default python), the words that start run_pretraining.py, such as
-# "torchrun --nproc_per_node=8 --numa-binding=node".
+# utils.corpora.make_shards (--data_dir wins; those in data/sample are made where they are missing), or SHARDS_PHASE1 and
+# SHARDS_PHASE2, the folder of each; RESULTS_DIR (default results/bart_pyt_pretraining), for phase_1 and phase_2;
+# INIT_CHECKPOINT, a checkpoint, run, export or Hub name to start phase 1 from; PHASE1_CKPT, a checkpoint or run to start
+# phase 2 from, in place of phase 1; LENGTH_PHASE1 and LENGTH_PHASE2 (default 128 and 512), tokens; SEED (default 42: with a
+# random one a run that goes on would see other noise); LAUNCH (default python), the words that start run_pretraining.py,
+# such as "torchrun --nproc_per_node=8 --numa-binding=node".
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 [[ $0 != "${BASH_SOURCE[0]}" ]] || phases=(1 2) # otherwise the script of one phase reads this
@@ -42,9 +43,10 @@ for phase in 1 2; do
 done
 read_precision PRECISION fp16 bf16 tf32 fp32
 case $USE_PRELN in
-true) norms=--pre_ln ;;
-false) norms=--no_pre_ln ;;
-*) fail "USE_PRELN is '$USE_PRELN'; allowed: true, false" ;;
+true) norms=(--pre_ln) ;;
+false) norms=(--no_pre_ln) ;;
+config) norms=() ;;
+*) fail "USE_PRELN is '$USE_PRELN'; allowed: true, false, config" ;;
 esac
 
 DATA_DIR=${DATA_DIR:-data}
@@ -61,24 +63,24 @@ for ((i = 0; i < ${#options[@]}; i++)); do
     esac
 done
 DATA_DIR=${DATA_DIR%/}
+shards=("${SHARDS_PHASE1:-$DATA_DIR/pretrain_lddl_$LENGTH_PHASE1}"
+    "${SHARDS_PHASE2:-$DATA_DIR/pretrain_lddl_$LENGTH_PHASE2}")
 
-shards() { # length
-    echo "$DATA_DIR/pretrain_lddl_$1"
-}
-
-# Write the sample corpus as documents of eight stories each, and shards of it.
-make_sample_shards() { # length
-    [[ ! -e $(shards "$1")/manifest.json ]] || return 0
-    local split documents=$DATA_DIR/documents
-    make_sample "$DATA_DIR"
+# Write the synthetic corpus as documents of eight stories each, and shards of it.
+make_sample_shards() { # folder of the shards, length
+    [[ ! -e $1/manifest.json ]] || return 0
+    local split sample=${1%/*} tokenizer=tokenizer task=()
+    local documents=$sample/documents
+    [[ " ${further[*]-} " != *" mlm_nsp "* ]] || tokenizer=bert_tokenizer task=(--task mlm_nsp)
+    make_sample "$sample" ${task[@]+bert}
     mkdir -p "$documents"
     for split in train val; do
         [[ ! -e $documents/$split.txt ]] || continue # shards that a killed run has begun are of this file
-        awk '{ print } NR % 8 == 0 { print "" }' "$DATA_DIR/$split.source" >"$documents/$split.part"
+        awk '{ print } NR % 8 == 0 { print "" }' "$sample/$split.source" >"$documents/$split.part"
         mv "$documents/$split.part" "$documents/$split.txt"
     done
     run python -m utils.corpora.make_shards --input "$documents/train.txt" --val_input "$documents/val.txt" \
-        --tokenizer "$DATA_DIR/tokenizer" --output "$(shards "$1")" --sequence_length "$1"
+        --tokenizer "$sample/$tokenizer" --output "$1" --sequence_length "$2" ${task[@]+"${task[@]}"}
 }
 
 is_done() { # phase
@@ -92,27 +94,30 @@ has_checkpoints() { # run's directory
 }
 
 # Train a phase; this script ends with the last one.
-train() { # phase, length, batch, learning rate, warm-up, steps, accumulation
+train() { # phase, shards, length, batch, learning rate, warm-up, steps, accumulation
     local folder=$RESULTS_DIR/phase_$1 start=(--resume_from_checkpoint last) words weights
-    if (($1 == 2)) && ! has_checkpoints "$folder"; then
+    weights=${INIT_CHECKPOINT:-}
+    if (($1 == 2)); then
         weights=${PHASE1_CKPT:-$RESULTS_DIR/phase_1/last.ckpt}
         [[ -e $weights ]] || weights=${weights%/last.ckpt} # whose export may be left
         [[ -e $weights || ! ${PHASE1_CKPT:-} ]] || fail "PHASE1_CKPT is '$PHASE1_CKPT'; no such file or folder"
+    fi
+    if [[ $weights ]] && ! has_checkpoints "$folder"; then
         start=(--resume_from_checkpoint "$weights" --load_model_weights_only)
         # A run killed before its first checkpoint leaves files that would be taken for one to go on with.
         [[ -e $folder/train_summary.json ]] || start+=(--overwrite_output_dir)
     fi
     read -ra words <<<"${LAUNCH:-python}"
     words+=("$root/run_pretraining.py"
-        --data_dir "$(shards "$2")" --config_path "$CONFIG_PATH" --output_dir "$folder" --seed "${SEED:-42}"
-        --gpus "$NUM_GPUS" ${precision[@]+"${precision[@]}"} "$norms" --max_source_length "$2"
-        --train_batch_size "$3" --gradient_accumulation_steps "$7" --num_workers 1
-        --lamb --learning_rate "$4" --lr_scheduler polynomial --warmup_steps "$5" --max_steps "$6"
+        --data_dir "$2" --config_path "$CONFIG_PATH" --output_dir "$folder" --seed "${SEED:-42}"
+        --gpus "$NUM_GPUS" ${precision[@]+"${precision[@]}"} ${norms[@]+"${norms[@]}"} --max_source_length "$3"
+        --train_batch_size "$4" --gradient_accumulation_steps "$8" --num_workers 1
+        --lamb --learning_rate "$5" --lr_scheduler polynomial --warmup_steps "$6" --max_steps "$7"
         --weight_decay 0.1 --dropout 0.1 --attention_dropout 0.1 --gradient_clip_val 0.1
         --save_checkpoint_steps "$SAVE_CHECKPOINTS_STEPS" --log_freq "$SAVE_CHECKPOINTS_STEPS"
         "${start[@]}")
     check_config "${words[*]} --fp16 --bf16 --tf32 --no_pre_ln"
-    echo "phase $1: training on $(shards "$2"); results go to $folder"
+    echo "phase $1: training on $2; results go to $folder"
     words+=(${further[@]+"${further[@]}"})
     (($1 < ${remaining[${#remaining[@]} - 1]})) || exec "${words[@]}"
     run "${words[@]}"
@@ -136,9 +141,9 @@ for phase in "${phases[@]}"; do
     fi
     remaining+=("$phase")
     length=LENGTH_PHASE$phase
-    folder=$(shards "${!length}")
-    case $DATA_DIR in
-    data/sample | "$root/data/sample") make_sample_shards "${!length}" ;;
+    folder=${shards[phase - 1]}
+    case $folder in
+    data/sample/* | "$root"/data/sample/*) make_sample_shards "$folder" "${!length}" ;;
     *)
         [[ -e $folder/manifest.json ]] || fail "no manifest.json in $folder, the data of phase $phase; make it with\
  python -m utils.corpora.make_shards, or name the folder that holds it by DATA_DIR"
@@ -146,7 +151,7 @@ for phase in "${phases[@]}"; do
     esac
 done
 for phase in ${remaining[@]+"${remaining[@]}"}; do
-    values=()
+    values=("${shards[phase - 1]}")
     for name in {LENGTH,TRAIN_BATCH_SIZE,LEARNING_RATE,WARMUP_STEPS,TRAIN_STEPS,NUM_ACCUMULATION_STEPS}_PHASE$phase; do
         values+=("${!name}")
     done

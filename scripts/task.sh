@@ -62,8 +62,17 @@ train_and_score() { # task, split
     score "$1" "$RESULTS_DIR" --type_path "$2" ${scoring[@]+"${scoring[@]}"}
 }
 
+# Score a model that was trained before; all options are run_eval.py's.
+score_alone() { # task, split, model
+    read_precision PREC fp16 bf16 tf32 fp32
+    find_python
+    read_scoring_device
+    scored=$3
+    score "$1" "$RESULTS_DIR" --type_path "$2" ${options[@]+"${options[@]}"}
+}
+
 score() { # task, folder for the scores, options
-    run "${launch[@]}" "$root/run_eval.py" "$RESULTS_DIR/export" "$CONFIG_PATH" "$DATA_DIR" "$2" --task "$1" \
+    run "${launch[@]}" "$root/run_eval.py" "${scored:-$RESULTS_DIR/export}" "$CONFIG_PATH" "$DATA_DIR" "$2" --task "$1" \
         --device "$device" --max_source_length "$MAX_SOURCE_LEN" --bs "$EVAL_BS" ${precision[@]+"${precision[@]}"} \
         ${shared[@]+"${shared[@]}"} "${@:3}" --overwrite_output_dir
 }

@@ -79,7 +79,8 @@ def shell(
 ) -> subprocess.CompletedProcess[str]:
     """Run a bash command line, from the root of the repository unless told otherwise."""
     read = ("SEED", "RESULTS_DIR", "LAUNCH", "SCORE", "PYTHON", "VENV", "CONDA_DEFAULT_ENV", "PYTHONPATH")
-    read += ("DATA_DIR", "PHASE1_CKPT", "LENGTH_PHASE1", "LENGTH_PHASE2")
+    read += ("DATA_DIR", "PHASE1_CKPT", "LENGTH_PHASE1", "LENGTH_PHASE2", "INIT_CHECKPOINT", "VOCAB_FILE")
+    read += ("SHARDS_PHASE1", "SHARDS_PHASE2")
     environment = {key: value for key, value in os.environ.items() if key not in read}
     # An environment that is active, so that `python` is what PATH says.
     environment |= {"PATH": path, "VIRTUAL_ENV": "active", **{key: str(value) for key, value in variables.items()}}
@@ -318,6 +319,18 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
         ("run_pretraining.sh --max-source-length=64", "--max-source-length=64 is set for each phase; RESULTS_DIR, "),
         ("run_pretraining.sh --resume_from_checkpoint last", "--resume_from_checkpoint is set for each phase; "),
         ("run_pretraining.sh --data_dir nowhere", "no manifest.json in nowhere/pretrain_lddl_128, the data of phase 1"),
+        ("bert/run_pretraining.sh many", "TRAIN_BATCH_SIZE is 'many'; allowed: a whole number, at least 1"),
+        (
+            "bert/run_pretraining.sh 100",
+            "TRAIN_BATCH_SIZE is 100; allowed: a multiple of GRADIENT_ACCUMULATION_STEPS, which is 128",
+        ),
+        ("bert/run_pretraining.sh 128 1 fp32 1 1.2", "WARMUP_PROPORTION is '1.2'; allowed: 0 or more, below 1"),
+        (
+            "bert/run_pretraining.sh",
+            "no manifest.json in data/pretrain_mlm_nsp_128, and no texts to make it from: WIKIPEDIA_SOURCE is",
+        ),
+        ("bert/run_squad.sh x 2.5", "EPOCHS is '2.5'; allowed: a whole number, at least 1"),
+        ("bert/run_squad.sh x 2 3 4 .1 fp16 1 1 d v o test", "MODE is 'test'; allowed: train, eval, 'train eval'"),
         (
             "run_pretraining_phase2.sh",
             "phase 1 is not done: no results/bart_pyt_pretraining/phase_1/train_summary.json",
@@ -409,9 +422,9 @@ def pretrain(recorded: Recorder, tmp_path: Path) -> Callable[..., tuple[int, lis
     return run
 
 
-def pretraining_rows() -> list[dict[str, str]]:
+def pretraining_rows(section: str = "Pretraining") -> list[dict[str, str]]:
     """The presets of pretraining in docs/presets.md."""
-    section = PRESETS.split("\n## Pretraining\n")[1].split("\n## ")[0]
+    section = PRESETS.split(f"\n## {section}\n")[1].split("\n## ")[0]
     names, _, *table = [
         [cell.strip(" `") for cell in line.split("|")] for line in re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
     ]
@@ -433,6 +446,7 @@ def test_presets_of_pretraining_have_the_published_batches(row: dict[str, str], 
 
 def test_every_preset_of_pretraining_is_documented() -> None:
     assert set(presets("pretrain")) == {*(row["preset"] for row in pretraining_rows()), "cpu_smoke", "cpu_small"}
+    assert set(presets("bert_pretrain")) == {*(row["preset"] for row in pretraining_rows("BERT")), "cpu_smoke"}
 
 
 def test_pretrainings_defaults_and_fixed_flags_are_nvidias(pretrain: Any, tmp_path: Path) -> None:
@@ -503,6 +517,93 @@ def test_a_killed_pretraining_goes_on_and_a_phase_that_is_done_is_not_trained_ag
     assert second["resume_from_checkpoint"] == "results/bart_pyt_pretraining/phase_1"
     _, [longer, _] = pretrain(f"{' '.join(NVIDIAS.split()[:9])} 95041 7561")
     assert (longer["max_steps"], longer["resume_from_checkpoint"]) == ("95041", "last")
+
+
+@pytest.mark.parametrize("row", pretraining_rows("BERT"), ids=lambda row: row["preset"])
+def test_presets_of_bert_have_nvidias_batches_and_schedule(row: dict[str, str], pretrain: Any, tmp_path: Path) -> None:
+    for length in (128, 512):
+        (tmp_path / f"work/data/pretrain_lddl_{length}").rename(tmp_path / f"work/data/pretrain_mlm_nsp_{length}")
+    preset = f"$(source {ROOT}/scripts/params/bert_pretrain_params.sh && {row['preset']})"
+    status, (first, second) = pretrain(preset, "bert/run_pretraining.sh")
+    shared = {
+        **{"task": "mlm_nsp", "config_path": f"{ROOT}/configs/bert_large.json", "seed": "42", "gpus": row["NUM_GPUS"]},
+        **{"lr_scheduler": "poly_warmup", "weight_decay": "0.01", "gradient_clip_val": "1", "adam_epsilon": "1e-6"},
+        **{"num_workers": "4", "lamb": None, "save_checkpoint_steps": "200"},
+    } | ({} if row["PRECISION"] == "fp32" else {row["PRECISION"]: None})
+    expected = [
+        shared | {"max_source_length": "128", "learning_rate": "6e-3", "max_steps": "7038", "warmup_steps": "2001"},
+        shared | {"max_source_length": "512", "learning_rate": "4e-3", "max_steps": "1563", "warmup_steps": "200"},
+    ]
+    assert status == 0
+    for phase, published, args, asked in zip((1, 2), (65_536, 32_768), (first, second), expected, strict=True):
+        assert asked.items() <= args.items() and not {"pre_ln", "no_pre_ln", "nvlamb"} & {*args}
+        assert args["data_dir"] == f"data/pretrain_mlm_nsp_{args['max_source_length']}"
+        assert args["output_dir"] == f"results/bert_lamb_pretraining/phase_{phase}"
+        assert args["gradient_accumulation_steps"] == row[f"accumulation {phase}"]
+        micro_batch = int(row[f"batch {phase}"]) // int(row[f"accumulation {phase}"])
+        assert int(args["train_batch_size"]) == micro_batch
+        assert int(row["NUM_GPUS"]) * int(row[f"batch {phase}"]) == published
+
+
+def test_bert_begins_with_given_weights_and_makes_shards_that_are_missing(
+    recorded: Recorder, pretrain: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "work/texts").mkdir()
+    words = (
+        "64 6e-3 fp32 0 .5 7 3 true false true 8 5 job true true 32 4e-3 0 9 8 made/a made/b /code weights texts 3 2"
+    )
+    done, calls = recorded(
+        f"bash {ROOT}/scripts/bert/run_pretraining.sh {words}", tmp_path / "work", VOCAB_FILE="words"
+    )
+    assert done.returncode == 0, done.stderr
+    *shards, first, second = calls
+    made = ["--task", "mlm_nsp", "--input", "texts", "--output"]
+    further = ["--tokenizer", "words", "--sequence_length"]
+    counted = ["--workers", "3", "--shards", "6"]
+    bins = ["--bins", *(str(length) for length in range(64, 513, 64))]
+    assert [call[3:] for call in shards] == [
+        [*made, "made/a", *further, "128", *counted], [*made, "made/b", *further, "512", *counted, *bins],
+    ]  # fmt: skip
+    begun = {"resume_from_checkpoint": "weights", "load_model_weights_only": None, "seed": "5", "warmup_steps": "4"}
+    begun |= {"train_batch_size": "8", "output_dir": "results/job/phase_1"}
+    assert begun.items() <= settings_of(first).items()
+    assert settings_of(second)["resume_from_checkpoint"] == "results/job/phase_1/last.ckpt"
+    without = words.replace("true true 32", "true true 64").replace("true false true", "true false false")
+    without = without.replace("weights", "None")
+    _, [first, _] = pretrain(f"{without} --n_val 3", "bert/run_pretraining.sh", RESULTS_DIR="other")
+    assert (first["gradient_accumulation_steps"], first["train_batch_size"]) == ("1", "64")
+    assert (first["resume_from_checkpoint"], first["n_val"]) == ("last", "3")
+
+
+@pytest.mark.parametrize("name", sorted(presets("bert_squad")))
+def test_presets_of_bert_for_squad(name: str, recorded: Recorder) -> None:
+    preset = f"$(source scripts/params/bert_squad_params.sh && {name})"
+    train, score = recorded.succeed(f"bash scripts/bert/run_squad.sh {preset} --n_val 7")
+    args = train_settings(train)
+    gpus = 1 if "1gpu" in name else 8
+    expected = {
+        **{"task": "question_answering", "model_name_or_path": "google-bert/bert-large-uncased", "max_epochs": 2},
+        **{"max_steps": -1, "learning_rate": 4.6e-5, "warmup_proportion": 0.2, "warmup_steps": 0, "gpus": gpus},
+        **{"seed": 1, "data_dir": "hub:rajpurkar/squad", "max_source_length": 384, "n_val": 7},
+        **{"config_path": "configs/bert_large.json", "output_dir": "results/bert_squad"},
+    }
+    assert expected.items() <= args.items()
+    assert gpus * args["train_batch_size"] == (128 if "fp32" in name else 256)
+    precision = name.rsplit("_", 1)[1]
+    assert precision == "fp32" or args[precision]
+    scored = {"model": "results/bert_squad/export", "type_path": "val", "bs": 8, "n_obs": 7}
+    assert scored.items() <= eval_settings(score).items()
+
+
+def test_berts_squad_trains_or_scores_alone(recorded: Recorder) -> None:
+    words = "ckpt 3 4 5e-5 .1 bf16 1 9 data/x vocab out"
+    [train] = recorded.succeed(f"bash scripts/bert/run_squad.sh {words} train configs/bert_base.json 50")
+    expected = {"max_steps": 50, "tokenizer": "vocab", "seed": 9, "train_batch_size": 4, "output_dir": "out"}
+    assert expected.items() <= train_settings(train).items()
+    assert train_settings(train)["max_epochs"] is None
+    [score] = recorded.succeed(f"bash scripts/bert/run_squad.sh {words} eval configs/bert_base.json -1 --n_obs 3")
+    expected = {"model": "ckpt", "save_dir": "out", "tokenizer": "vocab", "bs": 8, "n_obs": 3, "device": "cuda"}
+    assert expected.items() <= eval_settings(score).items()
 
 
 def test_each_phase_has_a_script(recorded: Recorder, pretrain: Any, tmp_path: Path) -> None:
@@ -774,6 +875,7 @@ HEADED = [
     "pretrain_small.sh", "get_data.sh", "get_pretraining_data.sh", "serve.sh", "quickstart.sh", "run_tests.sh",
     "docker/build.sh", "docker/launch.sh", "slurm/run_summarization.sbatch", "slurm/run_pretraining.sbatch",
     "setup_env.sh", "run_glue.sh", "run_squad.sh", "run_tagging.sh", "run_translation.sh",
+    "bert/run_pretraining.sh", "bert/run_squad.sh",
 ]  # fmt: skip
 
 
@@ -789,7 +891,10 @@ def test_help_prints_the_scripts_arguments_and_runs_nothing(script: str, recorde
 
 def test_every_script_that_is_run_has_help() -> None:
     scripts = {str(path.relative_to(ROOT / "scripts")) for path in (ROOT / "scripts").rglob("*.s*")}
-    params = (f"params/{name}_params.sh" for name in (*SETS, "pretrain", "glue", "squad", "tagging"))
+    params = (
+        f"params/{name}_params.sh"
+        for name in (*SETS, "pretrain", "glue", "squad", "tagging", "bert_pretrain", "bert_squad")
+    )
     sourced = {"arguments.sh", "task.sh", "slurm/job.sh", *params}
     assert scripts - sourced == {*HEADED}
 

@@ -21,12 +21,13 @@ from utils.tasks import PIPELINES
 logger = logging.getLogger(__name__)
 OURS = "<!-- Training and scoring write this file anew until you delete this line. -->"
 # What bears on the model, among the options of training.
-OPTIONS = """optimizer learning_rate lr_scheduler warmup_steps train_batch_size gradient_accumulation_steps
-max_tokens_per_batch weight_decay gradient_clip_val label_smoothing dropout attention_dropout max_source_length
-max_target_length classifier_dropout token_states doc_stride source_encoder_layers translation_stage freeze_embeds
-freeze_encoder distill layers lora_rank lora_alpha lora_dropout lora_targets
-mlm_probability poisson_lambda permute_sentence_ratio token_mask_ratio token_delete_ratio rotate_ratio random_ratio
-max_predictions_per_seq whole_word_mask nvlamb adam_epsilon dropout_off_ratio fp16 bf16 tf32 seed""".split()
+OPTIONS = """optimizer learning_rate lr_scheduler warmup_steps warmup_proportion train_batch_size
+gradient_accumulation_steps max_tokens_per_batch weight_decay gradient_clip_val label_smoothing dropout
+attention_dropout max_source_length max_target_length classifier_dropout token_states doc_stride
+source_encoder_layers translation_stage freeze_embeds freeze_encoder distill layers lora_rank lora_alpha
+lora_dropout lora_targets mlm_probability poisson_lambda permute_sentence_ratio token_mask_ratio
+token_delete_ratio rotate_ratio random_ratio max_predictions_per_seq whole_word_mask nvlamb adam_epsilon
+dropout_off_ratio fp16 bf16 tf32 seed""".split()
 
 
 def write_card(folder: str | os.PathLike[str], export: str | os.PathLike[str]) -> None:

@@ -17,7 +17,14 @@ from utils.tasks.denoising import Denoising
 from utils.tasks.mlm_nsp import MlmNsp
 from utils.tasks.pretraining import Pretraining
 from utils.tasks.task import Task
-from utils.training.options import SCHEDULES, SCRATCH_RATE, HardwareOptions, OptimisationOptions, RunOptions
+from utils.training.options import (
+    POLY_WARMUP,
+    SCHEDULES,
+    SCRATCH_RATE,
+    HardwareOptions,
+    OptimisationOptions,
+    RunOptions,
+)
 
 TASKS: dict[str, type[Pretraining[Any]]] = {task.name: task for task in (Denoising, MlmNsp)}
 LAMB_RATE = 5e-3  # of NVIDIA's first phase, with batches of 64,000
@@ -95,7 +102,11 @@ class PretrainingOptimisation(OptimisationOptions):
     learning_rate: float | None = option(
         None, above=0, help=f"peak; by default {SCRATCH_RATE:g}, with --lamb {LAMB_RATE:g}"
     )
-    lr_scheduler: str = option("polynomial", choices=tuple(SCHEDULES), help="decay after the warm-up")
+    lr_scheduler: str = option(
+        "polynomial",
+        choices=(*SCHEDULES, POLY_WARMUP),
+        help=f"decay after the warm-up; {POLY_WARMUP} is NVIDIA's for BERT",
+    )
     max_steps: int = option(-1, least=1, help="optimizer steps to train; must be given")
     weight_decay: float = option(0.1, least=0, help="of all but biases and norms")
     gradient_clip_val: float = option(

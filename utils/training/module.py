@@ -123,7 +123,7 @@ class TrainingModule(pl.LightningModule):
     def configure_optimizers(self) -> dict[str, Any]:
         options = self.plan.optimisation
         optimizer = build_optimizer(self.model, options, self.plan.hardware)
-        schedule = build_schedule(options.lr_scheduler, optimizer, options.warmup_steps, self.total_steps)
+        schedule = build_schedule(options.lr_scheduler, optimizer, options.warmup(self.total_steps), self.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def configure_model(self) -> None:

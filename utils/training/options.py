@@ -25,6 +25,7 @@ SCHEDULES = {
     "cosine_w_restarts": ("cosine_with_restarts", {"num_cycles": COSINE_CYCLES}),
     "constant": ("constant_with_warmup", {}),
 }
+POLY_WARMUP = "poly_warmup"  # NVIDIA's schedule for pretraining BERT, which transformers lacks
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
 STRATEGIES = ("ddp", "fsdp")
 AMP_LEVELS = ("O0", "O1", "O2", "O3")
@@ -109,10 +110,12 @@ class OptimisationOptions:
     )
     lr_scheduler: str = option(
         "linear",
-        choices=tuple(SCHEDULES),
-        help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times",
+        choices=(*SCHEDULES, POLY_WARMUP),
+        help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_WARMUP} by "
+        "the root of what is left of the whole run, and so falls at the end of the warm-up",
     )
     warmup_steps: int = option(0, least=0, help="optimizer steps of linear warm-up")
+    warmup_proportion: float = option(0.0, least=0, most=1, help="the same as a share of the run's steps")
     max_steps: int = option(-1, least=-1, help="optimizer steps to train; -1 leaves it to max_epochs")
     max_epochs: int | None = option(
         None, least=1, help="epochs to train; by default 1, and unlimited where --max_steps is given"
@@ -129,6 +132,11 @@ class OptimisationOptions:
     def __post_init__(self) -> None:
         if self.max_steps == 0:
             raise InputError("--max_steps is 0; allowed: -1, or at least 1")
+        if self.warmup_steps and self.warmup_proportion:
+            raise InputError(
+                f"--warmup_steps is {self.warmup_steps} and --warmup_proportion {self.warmup_proportion:g}; "
+                "give one of them"
+            )
         if self.nvlamb and self.optimizer not in ("lamb", "fused_lamb"):
             raise InputError(f"--nvlamb is about --optimizer lamb; --optimizer is {self.optimizer}")
         if self.adam_epsilon != type(self).adam_epsilon and self.optimizer in ("sgd", "adafactor"):
@@ -138,6 +146,10 @@ class OptimisationOptions:
                 f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "
                 "allowed: above that"
             )
+
+    def warmup(self, total_steps: int) -> int:
+        """Steps of the warm-up, in a run of so many optimizer steps."""
+        return self.warmup_steps or round(self.warmup_proportion * total_steps)
 
 
 @dataclass(frozen=True)

@@ -115,9 +115,10 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
             "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "
             "other: processes that drop other layers would wait for each other"
         )
-    warmup = plan.optimisation.warmup_steps
+    share, warmup = plan.optimisation.warmup_proportion, plan.optimisation.warmup(steps)
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
-        raise InputError(f"--warmup_steps is {warmup}; allowed: fewer than the run's {steps} steps")
+        given = f"--warmup_proportion is {share:g}, or {warmup} steps" if share else f"--warmup_steps is {warmup}"
+        raise InputError(f"{given}; allowed: fewer than the run's {steps} steps")
     if run.early_stopping_patience >= 0 and run.val_check_interval > max(1, steps * data.examples_per_step):
         raise InputError(
             f"--early_stopping_patience is {run.early_stopping_patience} and --val_check_interval "

@@ -19,7 +19,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import CONFIG
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
-from utils.training.options import OPTIMIZERS, HardwareOptions, OptimisationOptions
+from utils.training.options import OPTIMIZERS, POLY_WARMUP, HardwareOptions, OptimisationOptions
 from utils.training.precision import MasterWeights
 
 
@@ -281,3 +281,22 @@ def test_apexs_lamb_gets_nvlamb_and_epsilon(model: nn.Module, monkeypatch: pytes
     options = OptimisationOptions(optimizer="fused_lamb", learning_rate=1e-2, nvlamb=True, adam_epsilon=1e-7)
     made = build_optimizer(model, options, HardwareOptions(gpus=1)).options
     assert made == {"lr": 1e-2, "max_grad_norm": math.inf, "use_nvlamb": True, "eps": 1e-7}
+
+
+def test_nvidias_schedule_for_bert_falls_at_the_end_of_the_warm_up() -> None:
+    """Against a reading of NVIDIA's PolyWarmUpScheduler, whose steps are numbered from 1."""
+    steps, warmup = 7038, round(0.2843 * 7038)
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=6e-3)
+    schedule = build_schedule(POLY_WARMUP, optimizer, warmup, steps)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    expected = []
+    for number in range(1, steps + 1):
+        progress = number / steps
+        expected.append(6e-3 * (progress / (warmup / steps) if progress < warmup / steps else (1 - progress) ** 0.5))
+    assert rates == pytest.approx(expected, rel=1e-9)
+    assert max(rates) == rates[warmup - 2] and round(rates[warmup - 1], 5) == 5.08e-3
+    assert rates[-1] == 0

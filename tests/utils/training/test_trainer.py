@@ -87,6 +87,11 @@ def test_batches_of_tokens_validate_by_samples_and_say_their_size(
             "--early_stopping_patience is 2 .* the run's 6 steps end before its first validation",
         ),
         (("--warmup_steps", 6), "--warmup_steps is 6; allowed: fewer than the run's 6 steps"),
+        (("--warmup_proportion", 1), "--warmup_proportion is 1, or 6 steps; allowed: fewer than the run's 6 steps"),
+        (
+            ("--warmup_proportion", 0.5, "--warmup_steps", 1),
+            "--warmup_steps is 1 and --warmup_proportion 0.5; give one",
+        ),
         (("--gpus", 0, "--devices", 2, "--n_val", 1), "1 validation examples cannot be shared by 2 processes"),
         (
             ("--gpus", 0, "--devices", 2, "--strategy", "fsdp", "--decoder_layerdrop", 0.1),
@@ -98,6 +103,13 @@ def test_batches_of_tokens_validate_by_samples_and_say_their_size(
 def test_what_a_run_cannot_do(train: Train, options: tuple[object, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         train("run", *options)
+
+
+def test_a_share_of_the_steps_is_warm_up(train: Train) -> None:
+    by_share = rows(train("share", "--warmup_proportion", 0.3, "--max_steps", 7), "lr")
+    by_steps = rows(train("steps", "--warmup_steps", 2, "--max_steps", 7), "lr")
+    rates = [row["lr"] for row in by_share]
+    assert rates == [row["lr"] for row in by_steps] and rates[0] < rates[1] < rates[2] > rates[3]
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
