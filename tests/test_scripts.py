@@ -527,7 +527,7 @@ def test_presets_of_bert_have_nvidias_batches_and_schedule(row: dict[str, str], 
     status, (first, second) = pretrain(preset, "bert/run_pretraining.sh")
     shared = {
         **{"task": "mlm_nsp", "config_path": f"{ROOT}/configs/bert_large.json", "seed": "42", "gpus": row["NUM_GPUS"]},
-        **{"lr_scheduler": "poly_warmup", "weight_decay": "0.01", "gradient_clip_val": "1", "adam_epsilon": "1e-6"},
+        **{"lr_scheduler": "poly_sqrt", "weight_decay": "0.01", "gradient_clip_val": "1", "adam_epsilon": "1e-6"},
         **{"num_workers": "4", "lamb": None, "save_checkpoint_steps": "200"},
     } | ({} if row["PRECISION"] == "fp32" else {row["PRECISION"]: None})
     expected = [

@@ -73,5 +73,5 @@ export RESULTS_DIR=${RESULTS_DIR:-results/$JOB_NAME}
 exec bash "$root/scripts/run_pretraining.sh" "${micro_batches[@]}" "$LEARNING_RATE" "$LEARNING_RATE_PHASE2" \
     "$PRECISION" config "$NUM_GPUS" "${warmups[@]}" "$TRAIN_STEPS" "$TRAIN_STEPS_PHASE2" "$SAVE_CHECKPOINT_STEPS" \
     "$GRADIENT_ACCUMULATION_STEPS" "$GRADIENT_ACCUMULATION_STEPS_PHASE2" "$BERT_CONFIG" \
-    --task mlm_nsp --num_workers "$NUM_WORKERS" --lr_scheduler poly_warmup --weight_decay 0.01 --gradient_clip_val 1 \
+    --task mlm_nsp --num_workers "$NUM_WORKERS" --lr_scheduler poly_sqrt --weight_decay 0.01 --gradient_clip_val 1 \
     --adam_epsilon 1e-6 ${options[@]+"${options[@]}"}

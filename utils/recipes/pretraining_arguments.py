@@ -18,7 +18,7 @@ from utils.tasks.mlm_nsp import MlmNsp
 from utils.tasks.pretraining import Pretraining
 from utils.tasks.task import Task
 from utils.training.options import (
-    POLY_WARMUP,
+    POLY_SQRT,
     SCHEDULES,
     SCRATCH_RATE,
     HardwareOptions,
@@ -104,8 +104,8 @@ class PretrainingOptimisation(OptimisationOptions):
     )
     lr_scheduler: str = option(
         "polynomial",
-        choices=(*SCHEDULES, POLY_WARMUP),
-        help=f"decay after the warm-up; {POLY_WARMUP} is NVIDIA's for BERT",
+        choices=(*SCHEDULES, POLY_SQRT),
+        help=f"decay after the warm-up; {POLY_SQRT} is NVIDIA's for BERT",
     )
     max_steps: int = option(-1, least=1, help="optimizer steps to train; must be given")
     weight_decay: float = option(0.1, least=0, help="of all but biases and norms")

@@ -16,7 +16,7 @@ from transformers.optimization import Adafactor
 
 from bart.torch_internals import leave_unscaling
 from utils.training.lamb import Lamb
-from utils.training.options import POLY_WARMUP, SCHEDULES, HardwareOptions, OptimisationOptions
+from utils.training.options import POLY_SQRT, SCHEDULES, HardwareOptions, OptimisationOptions
 from utils.training.precision import MasterWeights, is_half_throughout, keep_state_dtypes, keeps_master_weights
 
 logger = logging.getLogger(__name__)
@@ -98,15 +98,15 @@ def apex_class(optimizer: str, hardware: HardwareOptions) -> type[Optimizer] | N
 def build_schedule(name: str, optimizer: Optimizer, warmup_steps: int, total_steps: int) -> LambdaLR:
     """Linear warm-up from 0, then the decay of `SCHEDULES`, over total_steps optimizer steps, by `transformers`.
 
-    POLY_WARMUP is NVIDIA's PolyWarmUpScheduler of degree 0.5: with p = (step + 1) / total_steps, and a share w of
+    POLY_SQRT is NVIDIA's PolyWarmUpScheduler of degree 0.5: with p = (step + 1) / total_steps, and a share w of
     warm-up, the rate is the peak times p / w in the warm-up, and times sqrt(1 - p) behind it.
     """
-    if name == POLY_WARMUP:
-        return LambdaLR(optimizer, partial(_poly_warmup, warmup_steps, total_steps))
+    if name == POLY_SQRT:
+        return LambdaLR(optimizer, partial(_poly_sqrt, warmup_steps, total_steps))
     theirs, options = SCHEDULES[name]
     return get_scheduler(theirs, optimizer, warmup_steps, total_steps, options)
 
 
-def _poly_warmup(warmup_steps: int, total_steps: int, step: int) -> float:
+def _poly_sqrt(warmup_steps: int, total_steps: int, step: int) -> float:
     done = step + 1
     return done / warmup_steps if done < warmup_steps else max(0.0, 1 - done / total_steps) ** 0.5

@@ -25,7 +25,7 @@ SCHEDULES = {
     "cosine_w_restarts": ("cosine_with_restarts", {"num_cycles": COSINE_CYCLES}),
     "constant": ("constant_with_warmup", {}),
 }
-POLY_WARMUP = "poly_warmup"  # NVIDIA's schedule for pretraining BERT, which transformers lacks
+POLY_SQRT = "poly_sqrt"  # NVIDIA's schedule for pretraining BERT, which transformers lacks
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
 STRATEGIES = ("ddp", "fsdp")
 AMP_LEVELS = ("O0", "O1", "O2", "O3")
@@ -110,8 +110,8 @@ class OptimisationOptions:
     )
     lr_scheduler: str = option(
         "linear",
-        choices=(*SCHEDULES, POLY_WARMUP),
-        help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_WARMUP} by "
+        choices=(*SCHEDULES, POLY_SQRT),
+        help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_SQRT} by "
         "the root of what is left of the whole run, and so falls at the end of the warm-up",
     )
     warmup_steps: int = option(0, least=0, help="optimizer steps of linear warm-up")

@@ -19,7 +19,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import CONFIG
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
-from utils.training.options import OPTIMIZERS, POLY_WARMUP, HardwareOptions, OptimisationOptions
+from utils.training.options import OPTIMIZERS, POLY_SQRT, HardwareOptions, OptimisationOptions
 from utils.training.precision import MasterWeights
 
 
@@ -287,7 +287,7 @@ def test_nvidias_schedule_for_bert_falls_at_the_end_of_the_warm_up() -> None:
     """Against a reading of NVIDIA's PolyWarmUpScheduler, whose steps are numbered from 1."""
     steps, warmup = 7038, round(0.2843 * 7038)
     optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=6e-3)
-    schedule = build_schedule(POLY_WARMUP, optimizer, warmup, steps)
+    schedule = build_schedule(POLY_SQRT, optimizer, warmup, steps)
     rates = []
     for _ in range(steps):
         rates.append(optimizer.param_groups[0]["lr"])
