@@ -682,6 +682,21 @@ def test_the_smoke_preset_of_pretraining_makes_all_it_needs(recorded: Recorder, 
     assert {path.name for path in (clone / documents).iterdir()} == {"train.txt", "val.txt"}
 
 
+def test_the_smoke_preset_of_bert_has_a_vocabulary_of_its_own(recorded: Recorder, clone: Path) -> None:
+    recorded.stand_in("python", PRETRAINS)
+    command = "bash scripts/bert/run_pretraining.sh $(source scripts/params/bert_pretrain_params.sh && cpu_smoke)"
+    corpus, vocabulary, *shards, first, second = recorded.succeed(command, clone)
+    tokenizer = "data/sample/bert_tokenizer"
+    assert corpus[2] == "utils.corpora.sample_corpus"
+    assert vocabulary[5:] == ["--output_dir", tokenizer, "--vocab_size", "1600", "--model_type", "bert"]
+    for call in shards:
+        assert call[-2:] == ["--task", "mlm_nsp"] and call[call.index("--tokenizer") + 1] == tokenizer
+    assert [settings_of(call)["data_dir"] for call in (first, second)] == [
+        call[call.index("--output") + 1] for call in shards
+    ]
+    assert recorded.succeed(command, clone) == []
+
+
 def test_the_small_pretraining_goes_from_texts_to_an_export(recorded: Recorder, tmp_path: Path) -> None:
     recorded.stand_in("python", PRETRAINS)
     (tmp_path / "texts").mkdir()
