@@ -97,12 +97,14 @@ has_checkpoints() { # run's directory
 train() { # phase, shards, length, batch, learning rate, warm-up, steps, accumulation
     local folder=$RESULTS_DIR/phase_$1 start=(--resume_from_checkpoint last) words weights
     weights=${INIT_CHECKPOINT:-}
-    if (($1 == 2)); then
+    if has_checkpoints "$folder"; then
+        weights= # it goes on
+    elif (($1 == 2)); then
         weights=${PHASE1_CKPT:-$RESULTS_DIR/phase_1/last.ckpt}
         [[ -e $weights ]] || weights=${weights%/last.ckpt} # whose export may be left
         [[ -e $weights || ! ${PHASE1_CKPT:-} ]] || fail "PHASE1_CKPT is '$PHASE1_CKPT'; no such file or folder"
     fi
-    if [[ $weights ]] && ! has_checkpoints "$folder"; then
+    if [[ $weights ]]; then
         start=(--resume_from_checkpoint "$weights" --load_model_weights_only)
         # A run killed before its first checkpoint leaves files that would be taken for one to go on with.
         [[ -e $folder/train_summary.json ]] || start+=(--overwrite_output_dir)

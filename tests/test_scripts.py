@@ -620,6 +620,10 @@ def test_each_phase_has_a_script(recorded: Recorder, pretrain: Any, tmp_path: Pa
     for script in ("run_pretraining.sh", "run_pretraining_phase2.sh"):
         _, [second] = pretrain(script=script, PHASE1_CKPT=tmp_path, RESULTS_DIR=script)
         assert (second["resume_from_checkpoint"], second["output_dir"]) == (str(tmp_path), f"{script}/phase_2")
+    _, [second] = pretrain(
+        NVIDIAS.replace("7560", "7561"), "run_pretraining_phase2.sh", PHASE1_CKPT="gone", RESULTS_DIR=script
+    )
+    assert second["resume_from_checkpoint"] == "last"  # it goes on, and no longer needs phase 1
     unfinished = tmp_path / "work/results/bart_pyt_pretraining/phase_1"
     unfinished.mkdir(parents=True)
     (unfinished / "last.ckpt").touch()
