@@ -104,7 +104,7 @@ class PretrainingOptimisation(OptimisationOptions):
     )
     lr_scheduler: str = option(
         "polynomial",
-        choices=(*SCHEDULES, POLY_SQRT),
+        choices=tuple(SCHEDULES),
         help=f"decay after the warm-up; {POLY_SQRT} is NVIDIA's for BERT",
     )
     max_steps: int = option(-1, least=1, help="optimizer steps to train; must be given")

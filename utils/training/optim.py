@@ -16,7 +16,7 @@ from transformers.optimization import Adafactor
 
 from bart.torch_internals import leave_unscaling
 from utils.training.lamb import Lamb
-from utils.training.options import POLY_SQRT, SCHEDULES, HardwareOptions, OptimisationOptions
+from utils.training.options import SCHEDULES, HardwareOptions, OptimisationOptions
 from utils.training.precision import MasterWeights, is_half_throughout, keep_state_dtypes, keeps_master_weights
 
 logger = logging.getLogger(__name__)
@@ -101,10 +101,9 @@ def build_schedule(name: str, optimizer: Optimizer, warmup_steps: int, total_ste
     POLY_SQRT is NVIDIA's PolyWarmUpScheduler of degree 0.5: with p = (step + 1) / total_steps, and a share w of
     warm-up, the rate is the peak times p / w in the warm-up, and times sqrt(1 - p) behind it.
     """
-    if name == POLY_SQRT:
+    if (theirs := SCHEDULES[name]) is None:
         return LambdaLR(optimizer, partial(_poly_sqrt, warmup_steps, total_steps))
-    theirs, options = SCHEDULES[name]
-    return get_scheduler(theirs, optimizer, warmup_steps, total_steps, options)
+    return get_scheduler(theirs[0], optimizer, warmup_steps, total_steps, theirs[1])
 
 
 def _poly_sqrt(warmup_steps: int, total_steps: int, step: int) -> float:

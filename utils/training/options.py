@@ -17,15 +17,16 @@ from utils.run_files import LAST
 FINE_TUNING_RATE, SCRATCH_RATE = 3e-5, 1e-3  # learning rates of trained and of random weights
 POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, transformers' default
 COSINE_CYCLES = 4  # decays of cosine_w_restarts (Loshchilov & Hutter, 2017); transformers' default of 1 has no restart
+POLY_SQRT = "poly_sqrt"  # NVIDIA's for pretraining BERT, which transformers lacks
 # Their names and options in transformers.
-SCHEDULES = {
+SCHEDULES: dict[str, tuple[str, dict[str, Any]] | None] = {
     "polynomial": ("polynomial", {"lr_end": POLYNOMIAL_END}),
     "linear": ("linear", {}),
     "cosine": ("cosine", {}),
     "cosine_w_restarts": ("cosine_with_restarts", {"num_cycles": COSINE_CYCLES}),
     "constant": ("constant_with_warmup", {}),
+    POLY_SQRT: None,
 }
-POLY_SQRT = "poly_sqrt"  # NVIDIA's schedule for pretraining BERT, which transformers lacks
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
 STRATEGIES = ("ddp", "fsdp")
 AMP_LEVELS = ("O0", "O1", "O2", "O3")
@@ -110,7 +111,7 @@ class OptimisationOptions:
     )
     lr_scheduler: str = option(
         "linear",
-        choices=(*SCHEDULES, POLY_SQRT),
+        choices=tuple(SCHEDULES),
         help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_SQRT} by "
         "the root of what is left of the whole run, and so falls at the end of the warm-up",
     )
