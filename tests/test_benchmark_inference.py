@@ -45,9 +45,7 @@ def test_peers_agree_on_random_weights(script: ModuleType, tmp_path: Path, capsy
         assert results[f"{peer}_fp32"]["error"] < results[f"{peer}_int8"]["error"]
 
 
-def test_bad_options(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_options(script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="--output is 'no/such/folder/x.json'"):
         script.main(["--modes", "ours_fp32", "--output", "no/such/folder/x.json"])
     monkeypatch.setattr(script, "find_spec", lambda name: None)

@@ -336,6 +336,9 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
             "phase 1 is not done: no results/bart_pyt_pretraining/phase_1/train_summary.json",
         ),
         ("pretrain_small.sh", "0 positional values; the folder with the text is expected"),
+        ("run_stability.sh", "0 values; the number of seeds is expected"),
+        ("run_stability.sh 1", "N is '1'; allowed: a whole number, at least 2"),
+        ("run_stability.sh 2 run_pretraining.sh", "SCRIPT is 'run_pretraining.sh'; allowed: run_summarization.sh, "),
         ("slurm/run_pretraining.sbatch", "this is no SLURM job; start it by: sbatch scripts/slurm/run_pretraining.sb"),
     ],
 )
@@ -894,7 +897,7 @@ HEADED = [
     "pretrain_small.sh", "get_data.sh", "get_pretraining_data.sh", "serve.sh", "quickstart.sh", "run_tests.sh",
     "docker/build.sh", "docker/launch.sh", "slurm/run_summarization.sbatch", "slurm/run_pretraining.sbatch",
     "setup_env.sh", "run_glue.sh", "run_squad.sh", "run_tagging.sh", "run_translation.sh",
-    "bert/run_pretraining.sh", "bert/run_squad.sh",
+    "bert/run_pretraining.sh", "bert/run_squad.sh", "run_stability.sh",
 ]  # fmt: skip
 
 
@@ -916,6 +919,22 @@ def test_every_script_that_is_run_has_help() -> None:
     )
     sourced = {"arguments.sh", "task.sh", "slurm/job.sh", *params}
     assert scripts - sourced == {*HEADED}
+
+
+def test_seeds_are_trained_once_each_and_compared(recorded: Recorder, tmp_path: Path) -> None:
+    scores = 'echo "{}" >"$RESULTS_DIR/val_scores.json"'
+    recorded.stand_in("python", f'[[ $1 == -m || $1 == *finetune.py ]] || {{ mkdir -p "$RESULTS_DIR"; {scores}; }}')
+    command = f"bash {ROOT}/scripts/run_stability.sh 2 scripts/run_glue.sh data configs/config_tiny.json 0"
+    variables = {"RESULTS_DIR": tmp_path / "out", "SEED": 7}
+    (tmp_path / "out/seed_8").mkdir(parents=True)  # of a run that was killed
+    calls = recorded.succeed(command, tmp_path, **variables)
+    assert [Path(call[1]).name for call in calls] == ["finetune.py", "run_eval.py"] * 2 + ["-m"]
+    for seed, call in ((7, calls[0]), (8, calls[2])):
+        values = [call[call.index(f"--{name}") + 1] for name in ("seed", "output_dir")]
+        assert values == [str(seed), str(tmp_path / f"out/seed_{seed}")]
+        assert (call[-2:] == ["--resume_from_checkpoint", "last"]) == (seed == 8)
+    assert calls[-1][2:] == ["utils.evaluation.stability", *(str(tmp_path / f"out/seed_{seed}") for seed in (7, 8))]
+    assert recorded.succeed(command, tmp_path, **variables) == calls[-1:]
 
 
 @pytest.mark.parametrize("preset", ["$(source scripts/params/xsum_params.sh && dgxa100_8gpu_fp61)", "$(false)", '""'])

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Train and score with several seeds, then print mean, deviation and range of each score.
+#
+#   bash scripts/run_stability.sh <N> [SCRIPT] [<its arguments> ...]
+#
+# N counts the seeds: SEED (default 42), SEED + 1 and so on. SCRIPT is run_summarization.sh, which may be left off,
+# run_glue.sh, run_tagging.sh, run_squad.sh or run_translation.sh; all else goes to it.
+# Read from the environment: SEED; RESULTS_DIR (default results/stability_<stamp>), for a folder seed_<n> of each run and the
+# table, stability.txt; and what SCRIPT reads. With the same RESULTS_DIR a killed command goes on.
+set -euo pipefail
+source "$(dirname "$0")/arguments.sh"
+
+(($# > 0)) || fail "0 values; the number of seeds is expected"
+[[ $1 =~ ^[1-9][0-9]{0,3}$ && $1 != 1 ]] || fail "N is '$1'; allowed: a whole number, at least 2"
+count=$1 script=run_summarization.sh
+shift
+if [[ ${1:-} == *.sh ]]; then
+    script=${1##*/}
+    shift
+    case $script in
+    run_summarization.sh | run_glue.sh | run_tagging.sh | run_squad.sh | run_translation.sh) ;;
+    *) fail "SCRIPT is '$script'; allowed: run_summarization.sh, run_glue.sh, run_tagging.sh, run_squad.sh, run_translation.sh" ;;
+    esac
+fi
+first=${SEED:-42}
+[[ $first =~ ^[0-9]{1,9}$ ]] || fail "SEED is '$first'; allowed: a whole number, at least 0"
+[[ ${SCORE:-1} != 0 ]] || fail "SCORE is 0; scores are what this compares"
+results=${RESULTS_DIR:-results/stability_$(date +%y%m%d_%H%M%S)}
+find_python
+folders=()
+for ((seed = 10#$first; seed < 10#$first + count; seed++)); do
+    folder=$results/seed_$seed
+    folders+=("$folder")
+    if ! compgen -G "$folder/*_scores.json" >/dev/null; then
+        echo "seed $seed"
+        resume=()
+        [[ ! -e $folder ]] || resume=(--resume_from_checkpoint last)
+        SEED=$seed RESULTS_DIR=$folder run bash "$root/scripts/$script" "$@" ${resume[@]+"${resume[@]}"}
+    fi
+done
+python -m utils.evaluation.stability "${folders[@]}" | tee "$results/stability.txt"
