@@ -242,7 +242,7 @@ class Packer:
             logger.warning("bf16 cannot be computed here (%s); inference is in fp32 instead", reason)
             self.dtype = torch.float32
         self.packs = on_cpu and precision != "fp16" and why_not_packed(self.dtype) is None
-        # With many rows a plain product lays its weight out in no time, and without AVX-512 is faster than a packed one.
+        # With many rows a plain product lays its weight out in no time, and is the faster one without AVX-512.
         self.packs_encoder = self.packs and torch.backends.cpu.get_cpu_capability() == "AVX512"
         self.kernels = load() if on_cpu and precision != "fp16" else None
         has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)

@@ -2,7 +2,7 @@
 
     python scripts/bert/benchmark_inference.py --shape base --output results.json
 
-A question-answering model with random weights reads random sequences of full length, as SQuAD's recipe makes them. Every
+A question-answering model with random weights reads random sequences of full length, as SQuAD's recipe makes them. Each
 run is a process of its own, and is timed after a warm-up from ids to logits. The table has the medians of its sequences
 per second, the speed over that of the first mode, the peak memory of a process, and the error: the root of the mean
 squared difference between the logits and those of the first mode, as a share of their standard deviation.

@@ -1,0 +1,161 @@
+"""The cost model, beside what torch counts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.generation.cache import DecoderCache
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from utils import cost
+
+ROOT = Path(__file__).parents[2]
+SHAPE = (5, 160, 48)
+NEAR = 0.05
+
+
+def config(**fields: Any) -> BartConfig:
+    sizes = {"encoder_layers": 3, "encoder_ffn_dim": 256, "decoder_layers": 2, "decoder_ffn_dim": 128, **fields}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    return BartConfig(vocab_size=999, d_model=64, max_position_embeddings=200, **sizes, **heads)
+
+
+def freeze_embeddings(model: BartForConditionalGeneration, freeze: bool) -> None:
+    for table in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
+        table.requires_grad_(not freeze)
+
+
+def loss(model: BartForConditionalGeneration, device: str = "cpu") -> Tensor:
+    batch, source, target = SHAPE
+    ids, labels = (torch.randint(4, 900, (batch, length), device=device) for length in (source, target))
+    return model(ids, labels=labels, summed_loss=True, label_smoothing=0.1).loss
+
+
+@pytest.mark.parametrize("pre_ln", [False, True])
+@pytest.mark.parametrize("name", ["base", "small", "xsum"])
+def test_parameters_are_those_of_the_network(name: str, pre_ln: bool) -> None:
+    fields = json.loads((ROOT / f"configs/config_{name}.json").read_text())
+    with torch.device("meta"):
+        model = BartForConditionalGeneration(BartConfig(**{**fields, "pre_ln": pre_ln}))
+    assert sum(cost.parameters(model.config).values()) == model.num_parameters()
+
+
+@pytest.mark.parametrize("pre_ln", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("freeze", [False, True])
+def test_activations_are_what_autograd_keeps(pre_ln: bool, half: bool, freeze: bool, one_thread: None) -> None:
+    model = BartForConditionalGeneration(config(dropout=0.1, attention_dropout=0.1, pre_ln=pre_ln)).train()
+    freeze_embeddings(model, freeze)
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16, enabled=half):
+        loss(model)
+    counted = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    assert cost.activations(model.config, SHAPE, half, on_cpu=True, freeze=freeze) == pytest.approx(counted, rel=NEAR)
+
+
+def test_training_is_what_torch_counts() -> None:
+    model = BartForConditionalGeneration(config(dropout=0.0, attention_dropout=0.0)).train()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it counts no other on CPUs
+        loss(model).backward()
+    costs = cost.training(model.config, SHAPE, half=False, freeze=False)
+    assert costs.operations == pytest.approx(counter.get_total_flops(), rel=NEAR)
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.step()
+    size = {name: sum(4 * one.numel() for one in tensors) for name, tensors in (
+        ("weights", model.parameters()),
+        ("gradients", [weight.grad for weight in model.parameters()]),
+        ("optimizer", [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]),
+    )}  # fmt: skip
+    assert (costs.weights, costs.gradients, costs.optimizer) == (*size.values(),)
+    frozen = cost.training(model.config, SHAPE, half=False)
+    assert costs.gradients - frozen.gradients == 4 * cost.parameters(model.config)["tables"]
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_beam_search_is_what_torch_counts(beams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, source, target = SHAPE
+    model = BartForConditionalGeneration(config()).eval()
+    caches: list[DecoderCache] = []
+    init = DecoderCache.__init__
+
+    def remember(self: DecoderCache, *args: Any) -> None:
+        init(self, *args)
+        caches.append(self)
+
+    monkeypatch.setattr(DecoderCache, "__init__", remember)
+    length = {"max_length": target + 1, "min_length": target + 1, "early_stopping": True}
+    with torch.inference_mode(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model.generate(torch.randint(4, 900, (batch, source)), num_beams=beams, **length)
+    costs = cost.beam_search(model.config, SHAPE, beams, half=False)
+    assert costs.operations == pytest.approx(counter.get_total_flops(), rel=NEAR)
+    [cache] = caches
+    kept = sum(4 * tensor.numel() for layer in cache.layers for tensor in vars(layer).values())
+    # Beams that end free their columns for others.
+    assert kept == pytest.approx(costs.cache, rel=NEAR) if beams == 1 else kept <= costs.cache
+
+
+def test_a_table_of_all_three(capsys: pytest.CaptureFixture[str]) -> None:
+    cost.main(["--config_path", f"{ROOT}/configs/config_xsum.json", "--shape", "40x1024x60", "--gpu", "h200"])
+    text = capsys.readouterr().out
+    assert "406,291,456 parameters" in text and "H200 with 989 TFLOP/s" in text
+    table = {
+        cells[0]: cells[1:]
+        for line in text.splitlines()
+        if len(cells := re.findall(r"[^|\s][^|]*?(?= *\|)", line)) == 4
+    }
+    assert table["weights GB"] == ["1.63", "1.63", "0.81"]
+    assert float(table["TFLOP"][0]) / 989 == pytest.approx(float(table["seconds at the peak"][0]), rel=0.01)
+    cost.main(["--config_path", f"{ROOT}/configs/config_tiny.json", "--shape", "1x9x9", "--precision", "fp32"])
+    assert "at the peak" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--shape", "40x1024"], "--shape is '40x1024'; allowed: BxSxT"),
+        (
+            ["--shape", "4x9999x9"],
+            "--shape is 4x9999x9; allowed: S and T up to the config's max_position_embeddings, 1024",
+        ),
+        (["--gpu", "v100"], "--precision is bf16, which a V100 lacks; allowed: fp16, fp32"),
+        (["--config_path", "nowhere.json"], "nowhere.json: cannot be read"),
+    ],
+)
+def test_bad_options(options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        cost.main(["--config_path", f"{ROOT}/configs/config_xsum.json", *options])
+
+
+@pytest.mark.gpu
+def test_a_step_on_a_gpu_needs_that_memory() -> None:
+    sizes = {"d_model": 512, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "encoder_layers": 6, "decoder_layers": 6}
+    given = config(dropout=0.1, attention_dropout=0.1).to_dict() | sizes
+    model = BartForConditionalGeneration(BartConfig(**given)).train().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(2):  # the first makes the optimizer's state
+        torch.cuda.reset_peak_memory_stats()
+        with torch.autocast("cuda", torch.bfloat16):
+            result = loss(model, "cuda")
+        result.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    expected = cost.training(model.config, SHAPE, half=True, freeze=False).peak
+    assert torch.cuda.max_memory_allocated() == pytest.approx(expected, rel=NEAR)

@@ -1,0 +1,209 @@
+"""What training, pretraining and beam search cost: parameters, operations of matrix products, memory, time.
+
+    python -m utils.cost --config_path configs/config_xsum.json --shape 40x1024x60 --gpu h200
+
+By formulas; nothing is run. Operations and memory are within 5 % of what torch counts, for batches without padding and
+fp32 weights, bf16 and fp16 under autocast. Times are those at the peak of a GPU, or at --peak: the least possible. Beam
+search takes at least as long as reading weights and caches in every step.
+
+Shapes: B batch, S source length, T target length, K beams, D model width, H heads, F feed-forward width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from utils.cli import option, parse_dataclass, run_main
+from utils.machine import BANDWIDTHS, PEAKS, PRECISIONS, peak_rate
+from utils.measuring import table
+
+GPUS = {name.lower().replace(" ", "_"): name for name in PEAKS}
+WORK = ("training", "pretraining", "beam search")
+HALF, FULL = 2, 4  # bytes of a number
+NORM = 8  # bytes that a norm's mean and deviation take for each token
+COLUMNS = {"what": "", **{work: work for work in WORK}}
+MEMORY = ("weights", "gradients", "optimizer", "activations", "cache")
+
+
+@dataclass(frozen=True)
+class CostArguments:
+    """The options of the command."""
+
+    config_path: str = option(help="JSON with the architecture")
+    shape: str = option(
+        "40x1024x60", help="examples at once on a device, and tokens of a source and of a target, BxSxT"
+    )
+    beams: int = option(6, least=1, help="of beam search, which generates T tokens")
+    gpu: str | None = option(None, choices=tuple(GPUS), help="the device; by default a CPU")
+    peak: float | None = option(None, above=0, help="TFLOP/s of the device, in place of the GPU's")
+    precision: str = option("bf16", choices=tuple(p for p in PRECISIONS if p != "int8"), help="of the matrix products")
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){2}", self.shape):
+            raise InputError(f"--shape is {self.shape!r}; allowed: BxSxT, such as 40x1024x60")
+        if self.gpu is not None and self.precision not in PEAKS[GPUS[self.gpu]]:
+            allowed = ", ".join(PEAKS[GPUS[self.gpu]])
+            raise InputError(f"--precision is {self.precision}, which a {GPUS[self.gpu]} lacks; allowed: {allowed}")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one device; operations are those of a step, or of a batch that is decoded, and memory is in bytes."""
+
+    operations: float
+    weights: float
+    gradients: float = 0
+    optimizer: float = 0
+    activations: float = 0
+    cache: float = 0
+    read: float = 0  # by beam search, beside the operations: weights and caches in every step
+
+    @property
+    def peak(self) -> float:
+        """The most memory at once: activations are gone when the last gradient has come."""
+        return self.weights + self.optimizer + max(self.activations, self.gradients) + self.cache
+
+
+def parameters(config: BartConfig) -> dict[str, int]:
+    """How many there are: `matrices` that multiply states, `tables` of tokens and positions, and all `others`."""
+    c, d = config, config.d_model
+    attention, norm = 4 * d * d, 2 * d
+    encoder, decoder = attention + 2 * d * c.encoder_ffn_dim, 2 * attention + 2 * d * c.decoder_ffn_dim
+    biases = (4 * d + d + c.encoder_ffn_dim + 2 * norm, 8 * d + d + c.decoder_ffn_dim + 3 * norm)
+    return {
+        "matrices": c.encoder_layers * encoder + c.decoder_layers * decoder,
+        "tables": c.vocab_size * d + 2 * (c.max_position_embeddings + 2) * d,
+        "others": c.encoder_layers * biases[0] + c.decoder_layers * biases[1] + (4 if c.pre_ln else 2) * norm,
+    }
+
+
+def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool, freeze: bool) -> float:
+    """Bytes that the forward pass keeps for the backward pass, with dropout, under autocast if half.
+
+    A linear layer keeps its inputs, in half precision a copy of its own; a norm keeps its inputs in fp32; attention
+    keeps queries, keys, values and its result; dropout keeps a byte for each place. On a CPU attention's dropout keeps
+    one for each weight, on a GPU it draws them again. The loss keeps its gradients by states and weights.
+
+    Args:
+        shape: B, S, T.
+        freeze: the embeddings are not trained.
+    """
+    c, d = config, config.d_model
+    batch, source, target = shape
+    size, casts = (HALF, 3) if half else (FULL, 1)  # inputs of three projections, which are one tensor unless cast
+    added = d + FULL * d + NORM  # dropout of a branch, and the sum that is normalised
+
+    def weights(heads: int, keys: int) -> float:
+        return heads * keys if on_cpu else FULL * heads
+
+    def feed_forward(width: int) -> float:
+        return size * d + 2 * size * width + added
+
+    own = (casts + 4) * size * d + added
+    encoder = own + weights(c.encoder_attention_heads, source) + feed_forward(c.encoder_ffn_dim)
+    heads = c.decoder_attention_heads
+    decoder = own + weights(heads, target) + feed_forward(c.decoder_ffn_dim)
+    decoder += 3 * size * d + weights(heads, source) + added
+    # Of each source token: keys and values in each layer, and the encoder's states, which are one tensor unless cast.
+    states = c.decoder_layers * 2 * size * d + (c.decoder_layers * 2 * size * d if half else size * d)
+    embedded = added + d * FULL * c.pre_ln + NORM * c.pre_ln
+    total = batch * source * (c.encoder_layers * encoder + states + embedded)
+    total += batch * target * (c.decoder_layers * decoder + embedded + FULL * d)
+    if half:
+        total += HALF * parameters(config)["matrices"]
+    return total + (0 if freeze else FULL * c.vocab_size * d)
+
+
+def training_operations(config: BartConfig, source: int, target: int) -> int:
+    """As `BartForConditionalGeneration.training_operations`."""
+    import torch  # seconds to load
+
+    from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+    with torch.device("meta"):
+        return BartForConditionalGeneration(config).training_operations(source, target)
+
+
+def training(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool = False, freeze: bool = True) -> Costs:
+    """Of a step with AdamW, or LAMB, and fp32 weights; embeddings are frozen as the fine-tuning recipe has them."""
+    counts = parameters(config)
+    total = sum(counts.values())
+    trained = total - (counts["tables"] if freeze else 0)
+    return Costs(
+        operations=shape[0] * training_operations(config, *shape[1:]),
+        weights=FULL * total,
+        gradients=FULL * trained,
+        optimizer=2 * FULL * trained,
+        activations=activations(config, shape, half, on_cpu, freeze),
+    )
+
+
+def beam_search(config: BartConfig, shape: Sequence[int], beams: int, half: bool) -> Costs:
+    """Of generating T tokens for each of B sources; the beams of an article share the keys and values of its source."""
+    c, d = config, config.d_model
+    batch, source, target = shape
+    size, counts = HALF if half else FULL, parameters(config)
+    encoder = c.encoder_layers * source * (4 * d * d + 2 * d * c.encoder_ffn_dim + 2 * d * source)
+    once = encoder + c.decoder_layers * source * 2 * d * d
+    step = c.decoder_layers * (6 * d * d + 2 * d * c.decoder_ffn_dim + 2 * d * source) + d * c.vocab_size
+    own = c.decoder_layers * 2 * d * beams * target * (target + 1) / 2  # all beams' columns are read, under a mask
+    cross_cache = c.decoder_layers * 2 * d * source * batch * size
+    own_cache = c.decoder_layers * 2 * d * target * beams * batch * size
+    decoder = c.decoder_layers * (8 * d * d + 2 * d * c.decoder_ffn_dim) + c.vocab_size * d
+    return Costs(
+        operations=2 * batch * (once + beams * (target * step + own)),
+        weights=size * sum(counts.values()),
+        cache=cross_cache + own_cache,
+        read=target * (size * decoder + cross_cache + own_cache / 2),
+    )
+
+
+def describe(args: CostArguments) -> str:
+    """The text that `main` prints."""
+    config = BartConfig.from_json(args.config_path)
+    shape = [*map(int, args.shape.split("x"))]
+    if max(shape[1:]) > config.max_position_embeddings:
+        raise InputError(
+            f"--shape is {args.shape}; allowed: S and T up to the config's max_position_embeddings, "
+            f"{config.max_position_embeddings}"
+        )
+    half = args.precision in ("bf16", "fp16")
+    gpu = GPUS.get(args.gpu or "")
+    costs = [
+        training(config, shape, half, gpu is None),
+        training(config, shape, half, gpu is None, freeze=False),
+        beam_search(config, shape, args.beams, half),
+    ]
+    peak = args.peak * 1e12 if args.peak else peak_rate(gpu or "", args.precision)
+    named = {
+        "TFLOP": [one.operations / 1e12 for one in costs],
+        **{f"{name} GB": [getattr(one, name) / 1e9 or None for one in costs] for name in MEMORY},
+        "together, at most GB": [one.peak / 1e9 for one in costs],
+    }
+    if peak:
+        times = [max(one.operations / peak, one.read / BANDWIDTHS[gpu] if gpu else 0) for one in costs]
+        named |= {"seconds at the peak": times, "examples/s at the peak": [shape[0] / time for time in times]}
+    rows = [{"what": what, **dict(zip(WORK, values, strict=True))} for what, values in named.items()]
+    counts = parameters(config)
+    return "\n\n".join(
+        [
+            f"{sum(counts.values()):,} parameters, {counts['tables']:,} of them in tables of tokens and positions",
+            f"{shape[0]} examples of {shape[1]} and {shape[2]} tokens at once, {args.precision}, {gpu or 'CPU'}"
+            + (f" with {peak / 1e12:g} TFLOP/s" if peak else ""),
+            table(rows, COLUMNS),
+            "training: frozen embeddings, AdamW; pretraining: all weights, AdamW or LAMB; beam search: "
+            f"{args.beams} beams, {shape[2]} steps",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    print(describe(parse_dataclass(CostArguments, argv, str(__doc__))))
+
+
+if __name__ == "__main__":
+    run_main(main)
