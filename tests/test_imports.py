@@ -177,7 +177,10 @@ def packages_of(files: Iterable[Path]) -> set[str]:
 
 def test_what_is_imported_is_pinned_and_nothing_else() -> None:
     found = {name: path for name, path in modules().items() if folder_of(name) != "scripts"}
-    needed, others = packages_of(found.values()), packages_of([*ROOT.glob("scripts/*.py"), *ROOT.glob("tests/**/*.py")])
+    needed, others = (
+        packages_of(found.values()),
+        packages_of([*ROOT.glob("scripts/**/*.py"), *ROOT.glob("tests/**/*.py")]),
+    )
     # apex is optional, and on no package index.
     assert needed - {"apex", "amp_C"} == pinned("requirements.txt") - PINNED_BUT_NOT_IMPORTED
     assert others - needed == pinned("requirements-dev.txt") - TOOLS
