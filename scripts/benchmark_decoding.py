@@ -39,8 +39,17 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
 from utils.files import check_output, write_json
-from utils.machine import environment, process_memory_gb
-from utils.measuring import compared, in_new_process, in_turns, made_up_config, table
+from utils.machine import environment
+from utils.measuring import (
+    DEVICES,
+    check_device,
+    compared,
+    device_memory_gb,
+    in_new_process,
+    in_turns,
+    made_up_config,
+    table,
+)
 
 # torch, transformers and ctranslate2 are imported where they are used, so that no process holds another one's library.
 
@@ -93,6 +102,7 @@ class BenchmarkArguments:
     modes: tuple[str, ...] = option(tuple(MODES), choices=MODES, help="what is run, in this order")
     repeats: int = option(3, least=1, help="timed runs of each mode, in turns; the table has their medians")
     threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
+    device: str = option("cpu", choices=DEVICES, help="of all modes; int8 is for the CPU")
     output: str | None = option(None, help="JSON file for all figures")
     model: str | None = option(None, help="Hub-format directory, checkpoint or Hub name; for --shape text")
     data_dir: str | None = option(None, help="directory with test.{source,target}; for --shape text")
@@ -102,6 +112,7 @@ class BenchmarkArguments:
     def __post_init__(self) -> None:
         if any(mode.startswith("ctranslate2") for mode in self.modes) and find_spec("ctranslate2") is None:
             raise InputError("--modes holds ctranslate2, which needs `pip install -r requirements-dev.txt`")
+        check_device(self.device, self.modes)
         if [self.model is None, self.data_dir is None] != [self.shape != TEXT] * 2:
             raise InputError("--shape text needs --model and --data_dir, which no other shape takes")
         check_output("output", self.output)
@@ -124,7 +135,7 @@ def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:
     config.add_final_layer_norm, config.add_bias_logits = False, False
     model.save_pretrained(folder / "model", tokenizer)
     batch_size = args.batch_size if args.shape == TEXT else len(articles)
-    inputs = {"articles": articles, "batch_size": batch_size, "decoding": decoding.to_dict()}
+    inputs = {"articles": articles, "batch_size": batch_size, "decoding": decoding.to_dict(), "device": args.device}
     (folder / "inputs.json").write_text(json.dumps(inputs), encoding="utf-8")
     for mode, quantization in (("ctranslate2_fp32", "float32"), ("ctranslate2_int8", "int8")):
         if mode in args.modes:
@@ -181,7 +192,7 @@ def load_ours(folder: Path, precision: str, inputs: Mapping[str, Any]) -> Decode
     """Ours; the decoding options lie beside the weights."""
     from bart.modeling.modeling_bart import BartForConditionalGeneration
 
-    model = BartForConditionalGeneration.from_pretrained(folder / "model").for_inference(precision)
+    model = BartForConditionalGeneration.from_pretrained(folder / "model").to(inputs["device"]).for_inference(precision)
 
     def decode(articles: list[list[int]], **options: int) -> list[list[int]]:
         done = model.generate_many(articles, inputs["batch_size"], **options)
@@ -198,7 +209,7 @@ def load_transformers(folder: Path, precision: str, inputs: Mapping[str, Any]) -
     from transformers import BartForConditionalGeneration
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    model = BartForConditionalGeneration.from_pretrained(folder / "model", dtype=dtype).eval()
+    model = BartForConditionalGeneration.from_pretrained(folder / "model", dtype=dtype).eval().to(inputs["device"])
     pad_token_id = inputs["decoding"]["pad_token_id"]
 
     def decode(articles: list[list[int]], **options: int) -> list[list[int]]:
@@ -207,8 +218,8 @@ def load_transformers(folder: Path, precision: str, inputs: Mapping[str, Any]) -
         for start in range(0, len(order), inputs["batch_size"]):
             numbers = order[start : start + inputs["batch_size"]]
             rows = [torch.tensor(articles[number]) for number in numbers]
-            ids = pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
-            mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+            ids = pad_sequence(rows, batch_first=True, padding_value=pad_token_id).to(inputs["device"])
+            mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(inputs["device"])
             found |= zip(numbers, model.generate(ids, attention_mask=mask, **options).tolist(), strict=True)
         return [summary(found[number], inputs) for number in range(len(articles))]
 
@@ -232,7 +243,9 @@ def load_ctranslate2(folder: Path, precision: str, inputs: Mapping[str, Any]) ->
     path, decoding = folder / f"ctranslate2_{precision}", inputs["decoding"]
     kind = {"fp32": "float32", "int8": "int8"}[precision]
     threads = int(os.environ["OMP_NUM_THREADS"])
-    translator = ctranslate2.Translator(str(path), compute_type=kind, intra_threads=threads, inter_threads=1)
+    translator = ctranslate2.Translator(
+        str(path), inputs["device"], compute_type=kind, intra_threads=threads, inter_threads=1
+    )
     tokens = json.loads((path / "shared_vocabulary.json").read_text(encoding="utf-8"))
     index = {token: number for number, token in enumerate(tokens)}
     is_forced = decoding["forced_eos_token_id"] is not None
@@ -274,7 +287,7 @@ def measure(mode: str, folder: Path, is_text: bool) -> dict[str, Any]:
     start = time.perf_counter()
     ids = decode(articles)
     rate = len(articles) / (time.perf_counter() - start)
-    return {"rate": rate, "ids": ids, "peak_memory_gb": process_memory_gb()}
+    return {"rate": rate, "ids": ids, "peak_memory_gb": device_memory_gb(inputs["device"])}
 
 
 def summarise(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -300,7 +313,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(table(results, COLUMNS))
     if args.output is not None:
         packages = ["ctranslate2"] if find_spec("ctranslate2") else []
-        report = {"machine": environment(0, *packages), "arguments": asdict(args), "decoding": decoding}
+        report = {
+            "machine": environment(int(args.device == "cuda"), *packages),
+            "arguments": asdict(args),
+            "decoding": decoding,
+        }
         write_json(Path(args.output), {**report, "results": results})
 
 

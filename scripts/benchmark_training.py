@@ -9,8 +9,8 @@
 
 Every run is a process of its own. The first steps warm up. All the time from the end of the last of these to the end of
 the last step counts, loading and logging too, but not validation and checkpoints behind it. Peak memory is that of
-tensors on a GPU and that of the process on a CPU. Articles are made up of the sample corpus's words, as many as XSum's
-have.
+tensors on a GPU and that of the process on a CPU. Articles are made up of the sample corpus's words, as many as XSum's,
+or CNN-DM's, have.
 
 MFU, model FLOP utilisation (Chowdhery et al., 2022, appendix B), is the rate of the operations that torch counts in the
 matrix products of an example of mean length, as a share of the rate of one large matrix product on the same device.
@@ -21,7 +21,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
@@ -57,8 +57,10 @@ from utils.training.measurements import seconds, stamp
 from utils.training.options import POLYNOMIAL_END
 
 OURS, THEIRS = MODES = ("ours", "transformers")
-# Words of a document and of a summary: XSum's means (Narayan et al., 2018, table 1), and a log-normal's spread.
-WORDS = {"source": (431, 0.6), "target": (23, 0.3)}
+# Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
+# log-normal's spread.
+XSUM = {"source": (431, 0.6), "target": (23, 0.3)}
+CNN_DM = {"source": (781, 0.4), "target": (56, 0.4)}
 COLUMNS = {
     "mode": "mode",
     "rate": "samples/s",
@@ -77,13 +79,15 @@ class Shape:
     batch_size: int
     max_source_length: int
     max_target_length: int
+    words: Mapping[str, tuple[float, float]]
     dropout: float = 0.1  # and that of attention
 
 
 SHAPES = {
-    "xsum": Shape("large", 40, 1024, 60),
-    "base": Shape("base", 8, 512, 60),
-    "tiny": Shape("tiny", 4, 64, 24, dropout=0.0),
+    "xsum": Shape("large", 40, 1024, 60, XSUM),
+    "cnn_dm": Shape("large", 24, 1024, 142, CNN_DM),
+    "base": Shape("base", 8, 512, 60, XSUM),
+    "tiny": Shape("tiny", 4, 64, 24, XSUM, dropout=0.0),
 }
 
 
@@ -93,8 +97,8 @@ class Arguments:
         "xsum",
         choices=tuple(SHAPES),
         help="what is trained: xsum is bart-large and the batches of XSum's presets, 40 examples of at most 1024 and "
-        "60 tokens; base is bart-base, 8, 512 and 60; tiny is for trying this out, without dropout, so that both have "
-        "the same losses",
+        "60 tokens; cnn_dm likewise, 24, 1024 and 142; base is bart-base, 8, 512 and 60; tiny is for trying this out, "
+        "without dropout, so that both have the same losses",
     )
     precision: str = option("fp32", choices=("fp32", "tf32", "bf16", "fp16"), help="of both, under autocast")
     tokenizer: str = option("facebook/bart-large", help="vocabulary: a Hub name or directory")
@@ -148,19 +152,19 @@ def prepare(args: Arguments, folder: Path) -> dict[str, float]:
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
-        write_articles(folder / "data", split, count)
+        write_articles(folder / "data", split, count, shape.words)
     examples, order = training_order(args, folder)
     timed = [number for step in list(order)[LOG_EVERY:] for batch in step for number in batch]
     lengths = examples.lengths[timed].mean(axis=0)
     return {"tokens": float(lengths.sum()), "operations": training_operations(config, *map(round, lengths.tolist()))}
 
 
-def write_articles(folder: Path, split: str, count: int) -> None:
-    """Write a split of `count` pairs, whose texts are spans of the sample corpus with the lengths of WORDS."""
+def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tuple[float, float]]) -> None:
+    """Write a split of `count` pairs, whose texts are spans of the sample corpus with so many words."""
     told = " ".join(story.article for story in sample_stories("train", 20_000)).split()
     rng = np.random.default_rng(0)
     folder.mkdir(exist_ok=True)
-    for side, (mean, spread) in WORDS.items():
+    for side, (mean, spread) in words.items():
         lengths = rng.lognormal(np.log(mean) - spread**2 / 2, spread, count).astype(int) + 1
         starts = rng.integers(0, len(told) - lengths.max(), count)
         texts = (" ".join(told[start : start + length]) for start, length in zip(starts, lengths, strict=True))

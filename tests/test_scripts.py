@@ -336,6 +336,7 @@ def test_a_step_that_fails_fails_the_script(recorded: Recorder, step: str, calls
             "phase 1 is not done: no results/bart_pyt_pretraining/phase_1/train_summary.json",
         ),
         ("pretrain_small.sh", "0 positional values; the folder with the text is expected"),
+        ("run_gpu_checks.sh", "0 values; the folder for the results is expected"),
         ("run_stability.sh", "0 values; the number of seeds is expected"),
         ("run_stability.sh 1", "N is '1'; allowed: a whole number, at least 2"),
         ("run_stability.sh 2 run_pretraining.sh", "SCRIPT is 'run_pretraining.sh'; allowed: run_summarization.sh, "),
@@ -897,7 +898,7 @@ HEADED = [
     "pretrain_small.sh", "get_data.sh", "get_pretraining_data.sh", "serve.sh", "quickstart.sh", "run_tests.sh",
     "docker/build.sh", "docker/launch.sh", "slurm/run_summarization.sbatch", "slurm/run_pretraining.sbatch",
     "setup_env.sh", "run_glue.sh", "run_squad.sh", "run_tagging.sh", "run_translation.sh",
-    "bert/run_pretraining.sh", "bert/run_squad.sh", "run_stability.sh",
+    "bert/run_pretraining.sh", "bert/run_squad.sh", "run_stability.sh", "run_gpu_checks.sh",
 ]  # fmt: skip
 
 

@@ -13,11 +13,33 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from bart.errors import InputError
+from utils.machine import process_memory_gb
+
 if TYPE_CHECKING:
     from bart.configuration.configuration_bart import BartConfig
 
 # Width, layers of the encoder and as many of the decoder, heads.
 NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
+DEVICES = ("cpu", "cuda")
+
+
+def check_device(device: str, modes: Sequence[str]) -> None:
+    """Raise InputError where there is no such device, or a mode of those that are for CPUs is to run on a GPU."""
+    if device == "cuda":
+        import torch  # which a peer's process must not hold
+
+        if not torch.cuda.is_available():
+            raise InputError("--device is cuda; this machine has no CUDA device")
+        if wrong := [mode for mode in modes if not mode.startswith(("ours", "transformers")) or mode == "ours_int8"]:
+            raise InputError(f"--device is cuda, and --modes holds {wrong[0]}, which is for CPUs")
+
+
+def device_memory_gb(device: str) -> float:
+    """As `utils.memory.peak_memory_gb`, in a process that may hold no torch."""
+    if device == "cuda":
+        return sys.modules["torch"].cuda.max_memory_allocated() / 1e9
+    return process_memory_gb()
 
 
 def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:

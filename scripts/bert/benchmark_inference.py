@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
 from utils.files import check_output, write_json
-from utils.machine import environment, process_memory_gb
-from utils.measuring import compared, in_new_process, in_turns, table
+from utils.machine import environment
+from utils.measuring import DEVICES, check_device, compared, device_memory_gb, in_new_process, in_turns, table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,6 +80,7 @@ class BenchmarkArguments:
     modes: tuple[str, ...] = option(tuple(MODES), choices=MODES, help="what is run, in this order")
     repeats: int = option(3, least=1, help="timed runs of each mode, in turns; the table has their medians")
     threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
+    device: str = option("cpu", choices=DEVICES, help="of all modes; int8 and onnxruntime are for the CPU")
     output: str | None = option(None, help="JSON file for all figures")
 
     def __post_init__(self) -> None:
@@ -87,6 +88,7 @@ class BenchmarkArguments:
             for name in ("onnx", "onnxruntime"):
                 if find_spec(name) is None:
                     raise InputError(f"--modes holds {name}, which needs `pip install -r requirements-dev.txt`")
+        check_device(self.device, self.modes)
         check_output("output", self.output)
 
 
@@ -148,12 +150,12 @@ def inputs(shape: Shape) -> Tensor:
     return torch.randint(shape.vocab_size, (shape.sequences, shape.length), generator=generator)
 
 
-def load_ours(folder: Path, precision: str) -> Read:
+def load_ours(folder: Path, precision: str, device: str) -> Read:
     import torch
 
     from bert.modeling.modeling_bert import BertForQuestionAnswering
 
-    model = BertForQuestionAnswering.from_pretrained(folder / "model").for_inference(precision)
+    model = BertForQuestionAnswering.from_pretrained(folder / "model").to(device).for_inference(precision)
 
     def read(ids: Tensor) -> Tensor:
         out = model(ids)
@@ -162,12 +164,12 @@ def load_ours(folder: Path, precision: str) -> Read:
     return read
 
 
-def load_transformers(folder: Path, precision: str) -> Read:
+def load_transformers(folder: Path, precision: str, device: str) -> Read:
     import torch
     from transformers import BertForQuestionAnswering
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    model = BertForQuestionAnswering.from_pretrained(folder / "model", dtype=dtype).eval()
+    model = BertForQuestionAnswering.from_pretrained(folder / "model", dtype=dtype).eval().to(device)
 
     def read(ids: Tensor) -> Tensor:
         out = model(ids)
@@ -176,7 +178,7 @@ def load_transformers(folder: Path, precision: str) -> Read:
     return read
 
 
-def load_onnxruntime(folder: Path, precision: str) -> Read:
+def load_onnxruntime(folder: Path, precision: str, device: str) -> Read:
     import numpy
     import onnxruntime
     import torch
@@ -191,20 +193,20 @@ def load_onnxruntime(folder: Path, precision: str) -> Read:
 PEERS = {"ours": load_ours, "transformers": load_transformers, "onnxruntime": load_onnxruntime}
 
 
-def measure(mode: str, folder: Path, shape: Shape) -> dict[str, Any]:
+def measure(mode: str, folder: Path, shape: Shape, device: str) -> dict[str, Any]:
     """Sequences per second after a warm-up, their logits, and this process's peak memory."""
     import torch
 
     peer, precision = mode.split("_")
-    read = PEERS[peer](folder, precision)
-    ids = inputs(shape)
+    read = PEERS[peer](folder, precision, device)
+    ids = inputs(shape).to(device)
     with torch.inference_mode():
-        read(ids)
+        read(ids).cpu()
         start = time.perf_counter()
         for _ in range(PASSES):
-            logits = read(ids)
+            logits = read(ids).cpu()
         rate = PASSES * shape.sequences / (time.perf_counter() - start)
-    return {"rate": rate, "logits": logits.float().numpy(), "peak_memory_gb": process_memory_gb()}
+    return {"rate": rate, "logits": logits.float().numpy(), "peak_memory_gb": device_memory_gb(device)}
 
 
 def summarise(runs: Mapping[str, Sequence[dict[str, Any]]], shape: Shape) -> list[dict[str, Any]]:
@@ -225,13 +227,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     with TemporaryDirectory(prefix="benchmark_inference_") as temporary:
         folder = Path(temporary)
         in_new_process(prepare, args, folder)
-        results = summarise(in_turns(args.modes, args.repeats, measure, folder, SHAPES[args.shape]), SHAPES[args.shape])
+        shape = SHAPES[args.shape]
+        results = summarise(in_turns(args.modes, args.repeats, measure, folder, shape, args.device), shape)
     print(table(results, COLUMNS))
     if args.output is not None:
         packages = ["onnxruntime"] if find_spec("onnxruntime") else []
         write_json(
             Path(args.output),
-            {"machine": environment(0, *packages), "arguments": asdict(args), "results": results},
+            {
+                "machine": environment(int(args.device == "cuda"), *packages),
+                "arguments": asdict(args),
+                "results": results,
+            },
         )
 
 

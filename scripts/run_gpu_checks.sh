@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Check and measure, on a machine with a GPU, all that a machine without one cannot: tests, precisions, optimizers,
+# strategies, speeds beside transformers, memory.
+#
+#   bash scripts/run_gpu_checks.sh <OUT> [CHECK ...]
+#
+# OUT gets checks.md, with a row for each check, and a folder for each with its output. CHECK names some of them, or the first
+# words of several, such as "fine-tuning"; by default all are run. No check is started that might not end within MINUTES
+# (default 9): the same command goes on with those that are left, and ends with status 3 until none is. Checks that failed
+# are run again only if they are named. A CPU does what it can, on tiny models.
+# Read from the environment: MINUTES; TOKENIZER (default facebook/bart-large), a Hub name or directory with BART's vocabulary.
+set -euo pipefail
+source "$(dirname "$0")/arguments.sh"
+
+(($# > 0)) || fail "0 values; the folder for the results is expected"
+find_python
+make_sample data/sample
+make_sample data/sample bert
+exec python "$root/scripts/gpu_checks.py" "$@"
