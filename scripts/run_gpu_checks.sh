@@ -5,8 +5,8 @@
 #   bash scripts/run_gpu_checks.sh <OUT> [CHECK ...]
 #
 # OUT gets checks.md, with a row for each check, and a folder for each with its output. CHECK names some of them, or the first
-# words of several, such as "fine-tuning"; by default all are run. No check is started that might not end within MINUTES
-# (default 9): the same command goes on with those that are left, and ends with status 3 until none is. Checks that failed
+# words of several, such as "fine-tuning"; by default all are run. Behind the first, no check is started that might take the
+# call beyond MINUTES (default 9): it ends with status 3, and the same command goes on until none is left. Checks that failed
 # are run again only if they are named. A CPU does what it can, on tiny models.
 # Read from the environment: MINUTES; TOKENIZER (default facebook/bart-large), a Hub name or directory with BART's vocabulary.
 set -euo pipefail

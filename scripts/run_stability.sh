@@ -15,7 +15,8 @@ source "$(dirname "$0")/arguments.sh"
 count=$1 script=run_summarization.sh
 shift
 if [[ ${1:-} == *.sh ]]; then
-    script=${1##*/}
+    script=${1#"$root/"}
+    script=${script#scripts/}
     shift
     case $script in
     run_summarization.sh | run_glue.sh | run_tagging.sh | run_squad.sh | run_translation.sh) ;;
@@ -24,6 +25,7 @@ if [[ ${1:-} == *.sh ]]; then
 fi
 first=${SEED:-42}
 [[ $first =~ ^[0-9]{1,9}$ ]] || fail "SEED is '$first'; allowed: a whole number, at least 0"
+[[ " $*" != *" --seed"[\ =]* ]] || fail "--seed is set for each run; SEED in the environment is the first"
 [[ ${SCORE:-1} != 0 ]] || fail "SCORE is 0; scores are what this compares"
 results=${RESULTS_DIR:-results/stability_$(date +%y%m%d_%H%M%S)}
 find_python
@@ -31,11 +33,12 @@ folders=()
 for ((seed = 10#$first; seed < 10#$first + count; seed++)); do
     folder=$results/seed_$seed
     folders+=("$folder")
-    if ! compgen -G "$folder/*_scores.json" >/dev/null; then
+    if [[ ! -e $folder/.scored ]]; then
         echo "seed $seed"
         resume=()
         [[ ! -e $folder ]] || resume=(--resume_from_checkpoint last)
         SEED=$seed RESULTS_DIR=$folder run bash "$root/scripts/$script" "$@" ${resume[@]+"${resume[@]}"}
+        touch "$folder/.scored"
     fi
 done
 python -m utils.evaluation.stability "${folders[@]}" | tee "$results/stability.txt"

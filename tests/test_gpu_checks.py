@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,12 +13,15 @@ from typing import Any
 import pytest
 
 from bart.errors import InputError
+from utils.cli import parse_dataclass
+from utils.recipes.finetuning_arguments import parse_finetune_arguments
+from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
 
 @pytest.fixture
 def script(load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     script = load_script("gpu_checks")
-    monkeypatch.setattr(script.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("MINUTES", "9")
     return script
 
@@ -31,7 +36,7 @@ def use(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     def use(*names: str, **commands: str) -> None:
         lines = {**dict.fromkeys(names, 'echo 5 >"$OUT/rate"'), **commands}
         checks = [
-            script.Check(name, f'echo "$OUT" >>"$OUT/../runs"; {line}', figures, 3, needs_gpu=name.startswith("gpu"))
+            script.Check(name, f'echo "$OUT" >>"$OUT/../runs"; {line}', figures, 3, gpus=int(name.startswith("gpu")))
             for name, line in lines.items()
         ]
         monkeypatch.setattr(script, "all_checks", lambda on_gpu: checks)
@@ -55,7 +60,7 @@ def test_a_row_for_each_check(script: ModuleType, use: Callable[..., None], tmp_
         "fast": "passed", "gpu only": "skipped", "bad": "failed", "silent": "failed"
     }  # fmt: skip
     assert (found["fast"]["rate"], found["fast"]["ratio"]) == (5, 2.5)
-    assert found["gpu only"]["why"] == "it needs a CUDA device"
+    assert found["gpu only"]["why"] == "it needs 1 CUDA devices, and has 0"
     assert found["bad"]["why"] == "x.py: error: no such thing"
     assert "it left no figures (FileNotFoundError" in found["silent"]["why"]
     text = (tmp_path / "checks.md").read_text()
@@ -80,13 +85,52 @@ def test_what_might_not_end_in_time_is_left_to_another_call(
     assert runs(tmp_path) == ["one", "two", "three"]
 
 
-def test_what_is_there_to_check(script: ModuleType) -> None:
-    on_cpu, on_gpu = ({check.name: check for check in script.all_checks(has_gpu)} for has_gpu in (False, True))
-    for options in ("bf16", "fp16 O2", "fsdp", "fused_lamb"):
-        assert on_gpu[f"fine-tuning {options}"].needs_gpu == ("fp16" in options)
-    assert {"tests", "decoding large", "decoding large_batch1 without graphs", "training cnn_dm bf16"} < {*on_gpu}
-    assert {"decoding tiny", "training tiny fp32", "pretraining bert 512"} < {*on_cpu}
-    assert all(check.minutes < 9 for check in on_gpu.values())
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_programs_take_the_options(
+    on_gpu: bool, script: ModuleType, load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = script.all_checks(on_gpu)
+    assert len({check.name for check in checks}) == len(checks) and all(check.minutes < 9 for check in checks)
+    monkeypatch.setattr(script.torch.cuda, "is_available", lambda: True)
+    parsers: dict[str, Callable[[list[str]], object]] = {
+        "finetune.py": parse_finetune_arguments, "run_pretraining.py": parse_pretraining_arguments
+    }  # fmt: skip
+    for name, arguments in (("decoding", "BenchmarkArguments"), ("training", "Arguments")):
+        kind = getattr(load_script(f"benchmark_{name}"), arguments)
+        parsers[f"benchmark_{name}.py"] = partial(parse_dataclass, kind, description="")
+    kind = load_script("bert/benchmark_inference").BenchmarkArguments
+    parsers["benchmark_inference.py"] = partial(parse_dataclass, kind, description="")
+    seen = set()
+    for check in checks:
+        for line in check.command.replace("\\\n", "").split("&&"):
+            # The folder of the benchmarks' file of figures must be there.
+            words = shlex.split(line.replace("$ROOT", str(script.ROOT)).replace("$OUT/figures", "figures"))
+            for place, word in enumerate(words):
+                if parse := parsers.get(Path(word).name):
+                    parse(words[place + 1 :])
+                    seen.add(Path(word).name)
+    assert seen == {*parsers}
+
+
+def test_those_that_failed_do_not_keep_off_others(
+    script: ModuleType, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(bad="exit 1", one="sleep 0; echo 5 >$OUT/rate")
+    monkeypatch.setenv("MINUTES", "2.9")
+    assert script.main([str(tmp_path), "bad", "one"]) == script.UNFINISHED
+    assert script.main([str(tmp_path), "bad", "one"]) == script.UNFINISHED  # bad is left
+    assert runs(tmp_path) == ["bad", "one"]
+
+
+def test_results_of_another_machine_are_left_alone(
+    script: ModuleType, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("one")
+    assert script.main([str(tmp_path)]) == 0
+    there = script.environment(0)
+    monkeypatch.setattr(script, "environment", lambda gpus: there | {"devices": ["NVIDIA H200"]})
+    with pytest.raises(InputError, match="has results of .*, and this machine has NVIDIA H200; name another folder"):
+        script.main([str(tmp_path)])
 
 
 def test_bad_values(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,4 +138,9 @@ def test_bad_values(script: ModuleType, tmp_path: Path, monkeypatch: pytest.Monk
         script.main([str(tmp_path), "speed"])
     monkeypatch.setenv("MINUTES", "many")
     with pytest.raises(InputError, match="MINUTES is 'many'; allowed: a number of minutes"):
+        script.main([str(tmp_path)])
+    monkeypatch.setenv("MINUTES", "9")
+    monkeypatch.setenv("TOKENIZER", str(tmp_path / "none"))
+    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match="TOKENIZER is '.*none': "):
         script.main([str(tmp_path)])

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -319,22 +319,32 @@ def reason(lines: Iterable[str]) -> str | None:
     return found[-1] if found else None
 
 
-def run_row(args: Benchmark, row: Row, extras: Sequence[str], folder: Path) -> None:
-    """Run a configuration, and give its row figures or a failure."""
+def measure(
+    command: Sequence[str], figures: Callable[[Path], dict[str, Any]], folder: Path, time_limit: float
+) -> tuple[dict[str, Any], str | None]:
+    """Run a command as `run` does, in a new folder.
+
+    Args:
+        figures: reads them from the folder; OSError, ValueError or KeyError: there are none.
+
+    Returns:
+        The figures, or none and why.
+    """
     folder.mkdir(parents=True)
-    status = run([*args.command(row), *extras], folder, args.time_limit)
+    status, found, failure = run(command, folder, time_limit), {}, None
     if status is None:
-        row.failure = f"it took longer than the time limit of {args.time_limit:g} s"
+        failure = f"it took longer than the time limit of {time_limit:g} s"
     elif status:
         output = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
-        row.failure = reason(output.splitlines()) or f"it ended with status {status}"
+        failure = reason(output.splitlines()) or f"it ended with status {status}"
     else:
         try:
-            row.figures = args.figures(folder)
+            found = figures(folder)
         except (OSError, ValueError, KeyError) as error:
-            row.failure = f"it left no figures ({type(error).__name__}: {error})"
+            failure = f"it left no figures ({type(error).__name__}: {error})"
     for path in [*folder.rglob("*.ckpt"), *folder.rglob("export")]:  # gigabytes that nobody asked for
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return found, failure
 
 
 def compare(rows: Sequence[Row]) -> None:
@@ -381,7 +391,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for number, row in enumerate(rows, 1):
         output = folder / row.name
         print(f"[{number}/{len(rows)}] {output}/output.txt", file=sys.stderr, flush=True)
-        run_row(args, row, extras, output)
+        row.figures, row.failure = measure([*args.command(row), *extras], args.figures, output, args.time_limit)
         text = write_table(args, extras, rows[:number], info, folder)
     print(f"{text}\nresults lie in {folder}")
     if not any(row.figures for row in rows):

@@ -2,9 +2,9 @@
 
     python -m utils.cost --config_path configs/config_xsum.json --shape 40x1024x60 --gpu h200
 
-By formulas; nothing is run. Operations and memory are within 5 % of what torch counts, for batches without padding and
-fp32 weights, bf16 and fp16 under autocast. Times are those at the peak of a GPU, or at --peak: the least possible. Beam
-search takes at least as long as reading weights and caches in every step.
+By formulas; nothing is run. Operations and memory are within 5 % of what torch counts, for one process, batches without
+padding, one micro-batch a step, and fp32 weights, with bf16 and fp16 under autocast. Times are those at the peak of a
+GPU, or at --peak: the least possible. Beam search takes at least as long as reading weights and caches in each step.
 
 Shapes: B batch, S source length, T target length, K beams, D model width, H heads, F feed-forward width, V vocabulary.
 """
@@ -22,7 +22,7 @@ from utils.machine import BANDWIDTHS, PEAKS, PRECISIONS, peak_rate
 from utils.measuring import table
 
 GPUS = {name.lower().replace(" ", "_"): name for name in PEAKS}
-WORK = ("training", "pretraining", "beam search")
+WORK = ("fine-tuning", "pretraining", "beam search")
 HALF, FULL = 2, 4  # bytes of a number
 NORM = 8  # bytes that a norm's mean and deviation take for each token
 COLUMNS = {"what": "", **{work: work for work in WORK}}
@@ -63,7 +63,7 @@ class Costs:
     read: float = 0  # by beam search, beside the operations: weights and caches in every step
 
     @property
-    def peak(self) -> float:
+    def memory(self) -> float:
         """The most memory at once: activations are gone when the last gradient has come."""
         return self.weights + self.optimizer + max(self.activations, self.gradients) + self.cache
 
@@ -101,7 +101,8 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
         return heads * keys if on_cpu else FULL * heads
 
     def feed_forward(width: int) -> float:
-        return size * d + 2 * size * width + added
+        kept = 1 if c.activation_function == "relu" else 2  # relu's inputs are not needed, its results are kept anyway
+        return size * d + kept * size * width + added
 
     own = (casts + 4) * size * d + added
     encoder = own + weights(c.encoder_attention_heads, source) + feed_forward(c.encoder_ffn_dim)
@@ -118,23 +119,16 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
     return total + (0 if freeze else FULL * c.vocab_size * d)
 
 
-def training_operations(config: BartConfig, source: int, target: int) -> int:
-    """As `BartForConditionalGeneration.training_operations`."""
-    import torch  # seconds to load
-
-    from bart.modeling.modeling_bart import BartForConditionalGeneration
-
-    with torch.device("meta"):
-        return BartForConditionalGeneration(config).training_operations(source, target)
-
-
 def training(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool = False, freeze: bool = True) -> Costs:
     """Of a step with AdamW, or LAMB, and fp32 weights; embeddings are frozen as the fine-tuning recipe has them."""
+    from bart.modeling.modeling_bart import training_operations  # torch takes seconds to load
+
     counts = parameters(config)
     total = sum(counts.values())
     trained = total - (counts["tables"] if freeze else 0)
+    table = config.vocab_size * config.d_model  # frozen, it gets no gradient from the logits
     return Costs(
-        operations=shape[0] * training_operations(config, *shape[1:]),
+        operations=shape[0] * (training_operations(config, *shape[1:]) - freeze * 2 * shape[2] * table),
         weights=FULL * total,
         gradients=FULL * trained,
         optimizer=2 * FULL * trained,
@@ -153,7 +147,7 @@ def beam_search(config: BartConfig, shape: Sequence[int], beams: int, half: bool
     own = c.decoder_layers * 2 * d * beams * target * (target + 1) / 2  # all beams' columns are read, under a mask
     cross_cache = c.decoder_layers * 2 * d * source * batch * size
     own_cache = c.decoder_layers * 2 * d * target * beams * batch * size
-    decoder = c.decoder_layers * (8 * d * d + 2 * d * c.decoder_ffn_dim) + c.vocab_size * d
+    decoder = c.decoder_layers * (6 * d * d + 2 * d * c.decoder_ffn_dim) + c.vocab_size * d
     return Costs(
         operations=2 * batch * (once + beams * (target * step + own)),
         weights=size * sum(counts.values()),
@@ -165,6 +159,8 @@ def beam_search(config: BartConfig, shape: Sequence[int], beams: int, half: bool
 def describe(args: CostArguments) -> str:
     """The text that `main` prints."""
     config = BartConfig.from_json(args.config_path)
+    if config.source_encoder_layers:
+        raise InputError(f"{args.config_path} has source_encoder_layers, which this does not count")
     shape = [*map(int, args.shape.split("x"))]
     if max(shape[1:]) > config.max_position_embeddings:
         raise InputError(
@@ -182,7 +178,7 @@ def describe(args: CostArguments) -> str:
     named = {
         "TFLOP": [one.operations / 1e12 for one in costs],
         **{f"{name} GB": [getattr(one, name) / 1e9 or None for one in costs] for name in MEMORY},
-        "together, at most GB": [one.peak / 1e9 for one in costs],
+        "together GB": [one.memory / 1e9 for one in costs],
     }
     if peak:
         times = [max(one.operations / peak, one.read / BANDWIDTHS[gpu] if gpu else 0) for one in costs]
@@ -195,8 +191,8 @@ def describe(args: CostArguments) -> str:
             f"{shape[0]} examples of {shape[1]} and {shape[2]} tokens at once, {args.precision}, {gpu or 'CPU'}"
             + (f" with {peak / 1e12:g} TFLOP/s" if peak else ""),
             table(rows, COLUMNS),
-            "training: frozen embeddings, AdamW; pretraining: all weights, AdamW or LAMB; beam search: "
-            f"{args.beams} beams, {shape[2]} steps",
+            "fine-tuning: frozen embeddings; pretraining: all weights are trained; both with AdamW or LAMB; "
+            f"beam search: {args.beams} beams, {shape[2]} steps",
         ]
     )
 

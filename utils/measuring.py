@@ -25,14 +25,21 @@ DEVICES = ("cpu", "cuda")
 
 
 def check_device(device: str, modes: Sequence[str]) -> None:
-    """Raise InputError where there is no such device, or a mode of those that are for CPUs is to run on a GPU."""
+    """Raise InputError where there is no such device, or a mode cannot be measured on it."""
     if device == "cuda":
         import torch  # which a peer's process must not hold
 
         if not torch.cuda.is_available():
             raise InputError("--device is cuda; this machine has no CUDA device")
-        if wrong := [mode for mode in modes if not mode.startswith(("ours", "transformers")) or mode == "ours_int8"]:
-            raise InputError(f"--device is cuda, and --modes holds {wrong[0]}, which is for CPUs")
+        allowed = ("transformers_fp32", "transformers_bf16", "ours_fp32", "ours_bf16")
+        if not set(modes) <= {*allowed}:
+            raise InputError(f"--modes is {' '.join(modes)}; allowed with --device cuda: {', '.join(allowed)}")
+
+
+def forget_loading(device: str) -> None:
+    """Let `device_memory_gb` of a GPU count from now on: a copy for inference is made there from fp32 weights."""
+    if device == "cuda":
+        sys.modules["torch"].cuda.reset_peak_memory_stats()
 
 
 def device_memory_gb(device: str) -> float:

@@ -242,8 +242,6 @@ class Packer:
             logger.warning("bf16 cannot be computed here (%s); inference is in fp32 instead", reason)
             self.dtype = torch.float32
         self.packs = on_cpu and precision != "fp16" and why_not_packed(self.dtype) is None
-        # With many rows a plain product lays its weight out in no time, and is the faster one without AVX-512.
-        self.packs_encoder = self.packs and torch.backends.cpu.get_cpu_capability() == "AVX512"
         self.kernels = load() if on_cpu and precision != "fp16" else None
         has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
         # Of queries, keys and values; and of what a feed-forward block has inside, which is rounded to 8 bits next.
@@ -281,8 +279,7 @@ class Packer:
         bias = _joined([linear.bias for linear in linears] if bias is None else [bias]).to(self.dtype)
         if self.is_int8:
             return Int8Linear(weight, bias, rows, activation, dtype or self.dtype, self.kernels)
-        packs = self.packs_encoder if rows == ROWS_OF_ENCODER else self.packs
-        return PackedLinear(weight, bias, rows if packs else None, activation)
+        return PackedLinear(weight, bias, rows if self.packs else None, activation)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -31,16 +31,16 @@ def describe(args: StabilityArguments) -> str:
         raise InputError(f"RUN_DIR is given {len(args.run_dirs)} times; allowed: 2 or more runs")
     runs = [read_run(folder) for folder in args.run_dirs]
     found = [{split: scores_of(scores) for split, scores in run.scores.items()} for run in runs]
-    for run, splits in zip(runs, found, strict=True):
-        if not splits or {split: [*scores] for split, scores in splits.items()} != {
-            split: [*scores] for split, scores in found[0].items()
-        }:
-            raise InputError(f"{run.folder}: has no scores, or not the same ones as {runs[0].folder}")
+    names = [[f"{split} {name}" for split, scores in splits.items() for name in scores] for splits in found]
+    for run, own in zip(runs, names, strict=True):
+        if not own or own != names[0]:
+            shown = ", ".join(own) or "none"
+            raise InputError(f"{run.folder}: its scores are {shown}; allowed: those of {runs[0].folder}")
     columns = {**COLUMNS, **{str(number): run.name for number, run in enumerate(runs)}}
     blocks = []
-    for split, names in found[0].items():
+    for split, scores in found[0].items():
         rows = []
-        for name in names:
+        for name in scores:
             values = [splits[split][name] for splits in found]
             row = {"mean": statistics.mean(values), "deviation": statistics.stdev(values)}
             row |= {"least": min(values), "greatest": max(values)}

@@ -34,5 +34,10 @@ def test_runs_that_cannot_be_compared(runs: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="allowed: 2 or more"):
         main(runs[:1])
     (tmp_path / "seed_1/test_scores.json").write_text('{"accuracy": 0.5}')
-    with pytest.raises(InputError, match="seed_1: has no scores, or not the same ones as .*seed_0"):
+    for folder in runs[:2]:
+        (Path(folder) / "train_summary.json").write_text('{"steps": 1}')
+    with pytest.raises(InputError, match="seed_1: its scores are test accuracy; allowed: those of .*seed_0"):
+        main(runs)
+    (tmp_path / "seed_0/test_scores.json").unlink()
+    with pytest.raises(InputError, match="seed_0: its scores are none; allowed"):
         main(runs)
