@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from bart.generation.cache import additive
+from bart.modeling.kernels import FLOATS, Draws, Kernels, laid_out, load
 
 SCORES_AT_ONCE = 2**22  # bytes of attention scores
 LEVELS = 2**16  # of a draw; a probability of dropping is a multiple of 1 / LEVELS
@@ -33,9 +34,33 @@ def draw_kept(shape: Sequence[int], probability: float) -> tuple[Tensor, float]:
     return kept, LEVELS / (LEVELS - dropped)
 
 
-def dropout(states: Tensor, probability: float) -> Tensor:
-    """As torch.nn.functional.dropout in training, with other draws; the backward pass needs a byte for each place."""
-    return _Dropout.apply(states, probability)
+def dropout(states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
+    """As torch.nn.functional.dropout in training, with other draws; what is added comes on top.
+
+    The compiled kernels draw again in the backward pass, which else needs a byte for each place.
+    """
+    if (kernels := _kernels_for(states)) is not None and (added is None or added.dtype == torch.float32):
+        return _CompiledDropout.apply(states, added, Draws.with_probability(probability), kernels)
+    dropped = _Dropout.apply(states, probability)
+    return dropped if added is None else added + dropped
+
+
+def _kernels_for(states: Tensor) -> Kernels | None:
+    """The compiled kernels where they take such states."""
+    return load() if states.dtype in FLOATS else None
+
+
+class _CompiledDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, states: Tensor, added: Tensor | None, draws: Draws, kernels: Kernels) -> Tensor:
+        ctx.draws, ctx.kernels, ctx.dtype, ctx.adds = draws, kernels, states.dtype, added is not None
+        return kernels.drop(states.contiguous(), draws, None if added is None else added.contiguous())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        of_states = ctx.kernels.drop(gradient.contiguous(), ctx.draws).to(ctx.dtype)
+        return of_states, gradient if ctx.adds else None, None, None
 
 
 class _Dropout(torch.autograd.Function):
@@ -71,7 +96,8 @@ def attend_with_dropout(
     """Attention with dropout of its weights, for training.
 
     `scaled_dot_product_attention` keeps scores, weights and draws of all heads in fp32 for the backward pass. This
-    keeps a byte for each weight, and computes the weights again (Dao et al., 2022, appendix B.4).
+    computes the weights again (Dao et al., 2022, appendix B.4). In fp32 compiled kernels draw again, too; in bf16,
+    which some processors multiply faster, and without a compiler it keeps a byte for each weight.
 
     Args:
         query, keys, values: (B, H, T or L, Dh).
@@ -81,9 +107,35 @@ def attend_with_dropout(
     Returns:
         (B, H, T, Dh), in memory (B, T, H, Dh).
     """
+    if query.dtype == torch.float32 and (kernels := load()) is not None:
+        mask, draws = _additive(mask, query.dtype), Draws.with_probability(probability)
+        return _CompiledAttention.apply(query, keys, values, mask, is_causal, draws, kernels)
     if is_causal:
         mask = query.new_ones(query.shape[2], keys.shape[2], dtype=torch.bool).tril()[None, None]
     return _AttendWithDropout.apply(query, keys, values, _additive(mask, query.dtype), probability)
+
+
+class _CompiledAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        draws: Draws,
+        kernels: Kernels,
+    ) -> Tensor:
+        ctx.save_for_backward(query, keys, values, mask)
+        ctx.is_causal, ctx.draws, ctx.kernels = is_causal, draws, kernels
+        return kernels.attend_dropped(query, keys, values, mask, is_causal, draws)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        found = ctx.kernels.attend_dropped_backward(gradient, *ctx.saved_tensors, ctx.is_causal, ctx.draws)
+        return *found, None, None, None, None
 
 
 class _AttendWithDropout(torch.autograd.Function):
@@ -92,7 +144,7 @@ class _AttendWithDropout(torch.autograd.Function):
         ctx: FunctionCtx, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, probability: float
     ) -> Tensor:
         kept, ctx.scale = draw_kept((*query.shape[:3], keys.shape[2]), probability)
-        context = _like(query)
+        context = laid_out(query)
         scaled = query * query.shape[3] ** -0.5
         for part in _parts(query, keys):
             weights = _weights(scaled, keys, mask, part)
@@ -107,7 +159,7 @@ class _AttendWithDropout(torch.autograd.Function):
         query, keys, values, mask, kept, context = ctx.saved_tensors
         factor, dtype = query.shape[3] ** -0.5, query.dtype
         scaled = query * factor
-        of_query, of_keys, of_values = _like(query), _like(keys), _like(values)
+        of_query, of_keys, of_values = laid_out(query), laid_out(keys), laid_out(values)
         # Softmax's derivative subtracts the sum over keys of weights times their gradients.
         correction = (gradient.to(torch.promote_types(dtype, torch.float32)) * context).sum(dim=-1, keepdim=True)
         gradient = gradient * ctx.scale
@@ -156,8 +208,3 @@ def _weights(query: Tensor, keys: Tensor, mask: Tensor | None, part: Part) -> Te
     """Attention weights of a part, at least in fp32."""
     scores = _scores(query, keys, mask, part)
     return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-
-
-def _like(states: Tensor) -> Tensor:
-    """An empty (B, H, T, Dh) with the memory layout (B, T, H, Dh), in which projections read and write."""
-    return torch.empty_like(states.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)

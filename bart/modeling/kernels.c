@@ -1,4 +1,5 @@
-// Kernels for inference on CPUs: attention of few queries, attention in int8, int8 products, and what lies between.
+// Kernels for CPUs. For inference: attention of few queries, attention in int8, int8 products, and what lies between.
+// For training: dropout, and attention with dropout and its gradients.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for AVX-512: products,
@@ -136,6 +137,17 @@ INLINE float gelu(float x)
 
 // ---------------------------------------------------------------------------------------------------- attention
 
+// work(n, ...) for the lesser of n and AT_ONCE as a constant, so that sums stay in registers.
+#define SOME(n, work, ...) \
+    switch (n) { \
+    case 1: work(1, __VA_ARGS__); break; \
+    case 2: work(2, __VA_ARGS__); break; \
+    case 3: work(3, __VA_ARGS__); break; \
+    case 4: work(4, __VA_ARGS__); break; \
+    case 5: work(5, __VA_ARGS__); break; \
+    default: work(AT_ONCE, __VA_ARGS__); \
+    }
+
 // The keys and values of one head that any query may read.
 struct head {
     const void *keys, *values;
@@ -239,17 +251,6 @@ static void rescale(struct head head, const int8_t *codes, float *numbers, int64
 }
 
 #ifdef AVX512
-// work(n, ...) for the lesser of n and AT_ONCE as a constant, so that sums stay in registers.
-#define SOME(n, work, ...) \
-    switch (n) { \
-    case 1: work(1, __VA_ARGS__); break; \
-    case 2: work(2, __VA_ARGS__); break; \
-    case 3: work(3, __VA_ARGS__); break; \
-    case 4: work(4, __VA_ARGS__); break; \
-    case 5: work(5, __VA_ARGS__); break; \
-    default: work(AT_ONCE, __VA_ARGS__); \
-    }
-
 // Each quarter of the result holds, for each of four registers, the sum of that quarter's four numbers.
 INLINE __m512 sum_quarters(const __m512 *sum)
 {
@@ -497,6 +498,235 @@ EXPORT int attend(const void *query, int query_kind, int64_t query_article, int6
         }
     }
     free(memory);
+    return 0;
+}
+
+// ---------------------------------------------------------------------------- attention with dropout, for training
+
+// The columns TILE of a product, which two vectors hold, and the queries that are handled together.
+#ifdef AVX512
+#define VECTOR 16
+#else
+#define VECTOR 8
+#endif
+enum { TILE = 2 * VECTOR, QUERIES_AT_ONCE = 48 };
+typedef float vector __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
+
+// c[r][i] = (adds ? c[r][i] : 0) + sum over k of a[r * row + k * column] * b[k][i], for the TILE columns i of a panel b.
+INLINE void multiply_tile(int rows, const float *a, int64_t row, int64_t column, const float *b, int64_t depth,
+                          float *c, int64_t c_row, int adds)
+{
+    vector sums[AT_ONCE][2];
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 2; i++) sums[r][i] = adds ? *(const vector *)(c + r * c_row + i * VECTOR) : (vector){0};
+    for (int64_t k = 0; k < depth; k++) {
+        vector first = *(const vector *)(b + k * TILE), last = *(const vector *)(b + k * TILE + VECTOR);
+        for (int r = 0; r < rows; r++) {
+            sums[r][0] += first * a[r * row + k * column];
+            sums[r][1] += last * a[r * row + k * column];
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 2; i++) *(vector *)(c + r * c_row + i * VECTOR) = sums[r][i];
+}
+
+// c = (adds ? c : 0) + a b: a has so many rows, b so many columns, a multiple of TILE, in panels.
+static void multiply_panels(const float *a, int64_t row, int64_t column, int64_t rows, const float *b, int64_t depth,
+                            int64_t columns, float *c, int64_t c_row, int adds)
+{
+    for (int64_t panel = 0; panel < columns; panel += TILE)
+        for (int64_t r = 0; r < rows; r += AT_ONCE)
+            SOME(rows - r, multiply_tile, a + r * row, row, column, b + panel * depth, depth, c + r * c_row + panel, c_row,
+                 adds);
+}
+
+// Rows (count, width) as panels of TILE columns, filled up with 0.
+static void pack_panels(const float *from, int64_t row, int64_t count, int64_t width, float *to)
+{
+    for (int64_t panel = 0; panel < width; panel += TILE)
+        for (int64_t k = 0; k < count; k++)
+            for (int i = 0; i < TILE; i++) *to++ = panel + i < width ? from[k * row + panel + i] : 0;
+}
+
+// The same of the transpose of rows (count, width).
+static void pack_transposed(const float *from, int64_t row, int64_t count, int64_t width, float *to)
+{
+    for (int64_t panel = 0; panel < count; panel += TILE, to += TILE * width)
+        for (int i = 0; i < TILE; i++)
+            for (int64_t k = 0; k < width; k++) to[k * TILE + i] = panel + i < count ? from[(panel + i) * row + k] : 0;
+}
+
+// A number that tells the draws of a row from those of others (Steele et al., 2014, figure 16: SplitMix64).
+INLINE uint64_t mixed(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
+// 32 random bits, a function of the column and of the row's number.
+INLINE uint32_t draw(uint32_t column, uint64_t row)
+{
+    uint32_t x = (column ^ (uint32_t)row) * 0x9e3779b1u;
+    x = (x ^ x >> 15) + (uint32_t)(row >> 32);
+    x *= 0x85ebca77u;
+    x = (x ^ x >> 13) * 0xc2b2ae3du;
+    return x ^ x >> 16;
+}
+
+// What all functions below are given. Strides count elements; keys and values have the same. The mask is NULL if all may
+// be read, and has one row for all queries if mask_row is 0; a query that may read nothing reads all.
+struct attention {
+    const float *query, *keys, *values, *mask;
+    int64_t query_article, query_head, query_row, key_article, key_head, key_row, mask_article, mask_row;
+    int64_t heads, queries, length, width;
+    int is_causal;
+    uint64_t seed;
+    uint32_t dropped;  // of 2^32 draws
+    float scale;       // of what is kept
+};
+
+// scores -> e^(score - the greatest), 0 behind the length; returns their sum.
+static float weights_of(const struct attention *all, float *scores, float *additive, int64_t article, int64_t query)
+{
+    int64_t length = all->length, room = round_up(length, TILE);
+    if (all->is_causal)
+        for (int64_t j = 0; j < length; j++) additive[j] = j <= query ? 0 : -INFINITY;
+    else if (all->mask == NULL) memset(additive, 0, length * sizeof *additive);
+    else
+        for (int64_t j = 0; j < length; j++)
+            additive[j] = fmaxf(all->mask[article * all->mask_article + query * all->mask_row + j], -FLT_MAX / 2);
+    for (int64_t j = length; j < room; j++) additive[j] = -INFINITY;
+    return exponentials(scores, additive, 1 / sqrtf(all->width), room);
+}
+
+INLINE uint64_t seed_of(const struct attention *all, int64_t item, int64_t query)
+{
+    return mixed(all->seed + item * all->queries + query);
+}
+
+// context (B, K, H, Dh) = dropout(softmax(query keys^T / sqrt(Dh) + mask)) values
+static void attend_head(const struct attention *all, int64_t item, float *context, float *memory)
+{
+    int64_t b = item / all->heads, h = item % all->heads, length = all->length, width = all->width;
+    int64_t room = round_up(length, TILE), columns = round_up(width, TILE);
+    float *keys = memory, *values = keys + width * room, *scores = values + length * columns;
+    float *sums = scores + QUERIES_AT_ONCE * room, *additive = sums + QUERIES_AT_ONCE * columns;
+    float factors[QUERIES_AT_ONCE];
+    pack_transposed(all->keys + b * all->key_article + h * all->key_head, all->key_row, length, width, keys);
+    pack_panels(all->values + b * all->key_article + h * all->key_head, all->key_row, length, width, values);
+    for (int64_t q = 0; q < all->queries; q += QUERIES_AT_ONCE) {
+        int64_t here = least(all->queries - q, QUERIES_AT_ONCE);
+        const float *query = all->query + b * all->query_article + h * all->query_head + q * all->query_row;
+        multiply_panels(query, all->query_row, 1, here, keys, width, room, scores, room, 0);
+        for (int64_t k = 0; k < here; k++) {
+            float *row = scores + k * room;
+            factors[k] = all->scale / weights_of(all, row, additive, b, q + k);
+            uint64_t seed = seed_of(all, item, q + k);
+            for (int64_t j = 0; j < room; j++) row[j] = draw(j, seed) >= all->dropped ? row[j] : 0;
+        }
+        multiply_panels(scores, room, 1, here, values, length, columns, sums, columns, 0);
+        for (int64_t k = 0; k < here; k++)
+            for (int64_t d = 0; d < width; d++)
+                context[((b * all->queries + q + k) * all->heads + h) * width + d] = sums[k * columns + d] * factors[k];
+    }
+}
+
+// The gradients of query, keys and values, as (B, K or L, H, Dh), from that of the context.
+static void gradients_of_head(const struct attention *all, int64_t item, const float *gradient, float *of_query,
+                              float *of_keys, float *of_values, float *memory)
+{
+    int64_t b = item / all->heads, h = item % all->heads, length = all->length, width = all->width;
+    int64_t room = round_up(length, TILE), columns = round_up(width, TILE), row = all->heads * width;
+    float *keys = memory, *values = keys + width * room, *key_panels = values + width * room;
+    float *key_sums = key_panels + length * columns, *value_sums = key_sums + length * columns;
+    float *weights = value_sums + length * columns, *of_weights = weights + QUERIES_AT_ONCE * room;
+    float *panels = of_weights + QUERIES_AT_ONCE * room, *sums = panels + QUERIES_AT_ONCE * columns;
+    float *additive = sums + QUERIES_AT_ONCE * columns, factor = 1 / sqrtf(width);
+    const float *these = all->keys + b * all->key_article + h * all->key_head;
+    pack_transposed(these, all->key_row, length, width, keys);
+    pack_panels(these, all->key_row, length, width, key_panels);
+    pack_transposed(all->values + b * all->key_article + h * all->key_head, all->key_row, length, width, values);
+    memset(key_sums, 0, 2 * length * columns * sizeof *key_sums);
+    for (int64_t q = 0; q < all->queries; q += QUERIES_AT_ONCE) {
+        int64_t here = least(all->queries - q, QUERIES_AT_ONCE), at = (b * all->queries + q) * row + h * width;
+        const float *query = all->query + b * all->query_article + h * all->query_head + q * all->query_row;
+        multiply_panels(query, all->query_row, 1, here, keys, width, room, weights, room, 0);
+        multiply_panels(gradient + at, row, 1, here, values, width, room, of_weights, room, 0);
+        for (int64_t k = 0; k < here; k++) {
+            float *w = weights + k * room, *g = of_weights + k * room, mean = 0;
+            float inverse = 1 / weights_of(all, w, additive, b, q + k), scale = all->scale;
+            uint64_t seed = seed_of(all, item, q + k);
+#pragma omp simd reduction(+ : mean)
+            for (int64_t j = 0; j < room; j++) {
+                float kept = draw(j, seed) >= all->dropped ? scale : 0;
+                w[j] *= inverse;
+                g[j] *= kept;
+                mean += w[j] * g[j];
+                additive[j] = w[j] * kept;
+            }
+            for (int64_t j = 0; j < room; j++) {
+                g[j] = w[j] * (g[j] - mean) * factor;
+                w[j] = additive[j];
+            }
+        }
+        pack_panels(gradient + at, row, here, width, panels);
+        multiply_panels(weights, 1, room, length, panels, here, columns, value_sums, columns, 1);
+        pack_panels(query, all->query_row, here, width, panels);
+        multiply_panels(of_weights, 1, room, length, panels, here, columns, key_sums, columns, 1);
+        multiply_panels(of_weights, room, 1, here, key_panels, length, columns, sums, columns, 0);
+        for (int64_t k = 0; k < here; k++) memcpy(of_query + at + k * row, sums + k * columns, width * sizeof *sums);
+    }
+    for (int64_t l = 0; l < length; l++) {
+        int64_t to = (b * length + l) * row + h * width;
+        memcpy(of_keys + to, key_sums + l * columns, width * sizeof *key_sums);
+        memcpy(of_values + to, value_sums + l * columns, width * sizeof *value_sums);
+    }
+}
+
+// Attention with dropout, if there is no gradient, else its gradients. The draws are a function of the seed.
+EXPORT int attend_dropped(const float *query, int64_t query_article, int64_t query_head, int64_t query_row,
+                          const float *keys, const float *values, int64_t key_article, int64_t key_head,
+                          int64_t key_row, const float *mask, int64_t mask_article, int64_t mask_row, int is_causal,
+                          const float *gradient, float *context, float *of_query, float *of_keys, float *of_values,
+                          int64_t articles, int64_t heads, int64_t queries, int64_t length, int64_t width,
+                          int64_t seed, int64_t dropped, float scale, int threads)
+{
+    struct attention all = {query, keys, values, mask, query_article, query_head, query_row, key_article, key_head,
+                            key_row, mask_article, mask_row, heads, queries, length, width, is_causal, seed, dropped,
+                            scale};
+    int64_t room = round_up(length, TILE), columns = round_up(width, TILE);
+    int64_t size = 2 * width * room + 3 * length * columns + 2 * QUERIES_AT_ONCE * (room + columns) + room;
+    size = round_up(size, CACHE_LINE / sizeof(float));  // of each thread
+    if (articles * heads * queries * length * width < SMALL) threads = 1;
+    float *memory = allocate(threads * size * sizeof *memory);
+    if (memory == NULL) return 1;
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (int64_t item = 0; item < articles * heads; item++) {
+        float *own = memory + omp_get_thread_num() * size;
+        if (gradient == NULL) attend_head(&all, item, context, own);
+        else gradients_of_head(&all, item, gradient, of_query, of_keys, of_values, own);
+    }
+    free(memory);
+    return 0;
+}
+
+// out = added + dropout(states); added, fp32 as out is then, may be NULL. The draws are a function of the seed.
+EXPORT int drop(const void *states, int kind, const float *added, void *out, int out_kind, int64_t count, int64_t seed,
+                int64_t dropped, float scale, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (count > SMALL)
+    for (int64_t from = 0; from < count; from += BLOCK) {
+        int64_t here = least(count - from, BLOCK);
+        float numbers[BLOCK];
+        uint64_t row = mixed(seed + from / BLOCK);
+        load(numbers, states, kind, from, here);
+        for (int64_t i = 0; i < here; i++) numbers[i] = draw(i, row) >= (uint32_t)dropped ? numbers[i] * scale : 0;
+        if (added != NULL)
+            for (int64_t i = 0; i < here; i++) numbers[i] += added[from + i];
+        store(out, out_kind, from, numbers, here);
+    }
     return 0;
 }
 

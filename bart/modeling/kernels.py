@@ -1,4 +1,4 @@
-"""Kernels in C for inference on CPUs, compiled on first use; see kernels.c.
+"""Kernels in C for CPUs, compiled on first use; see kernels.c.
 
 They are optional: `load()` returns None where there is no compiler, and torch then computes instead. BART_KERNELS=0 in
 the environment switches them off.
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,26 @@ MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` st
 SCALE_BYTES = 4  # behind the codes of a key or value
 MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a thread keeps some rows on its stack
 _TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Of dropout in `Kernels.drop` and `Kernels.attend_dropped`.
+
+    Attributes:
+        dropped: of 2³² draws, those that drop a weight.
+        scale: of what is kept, the inverse of its share.
+    """
+
+    seed: int
+    dropped: int
+    scale: float
+
+    @classmethod
+    def with_probability(cls, probability: float) -> Draws:
+        """Draws by torch's random numbers."""
+        dropped = min(round(probability * 2**32), 2**32 - 1)
+        return cls(int(torch.empty((), dtype=torch.int64).random_()), dropped, 2**32 / (2**32 - dropped))
 
 
 class PackedCodes:
@@ -120,6 +141,77 @@ class Kernels:
             *(context.data_ptr(), articles, heads, queries, length, width, torch.get_num_threads()),
         )
         return context
+
+    def drop(self, states: Tensor, draws: Draws, added: Tensor | None = None) -> Tensor:
+        """Dropout of states in fp32 or bf16, as they are; or what is added, in fp32, and the states after dropout."""
+        out = torch.empty_like(states if added is None else added, memory_format=torch.contiguous_format)
+        count = states.numel()
+        self._library.drop(
+            *(_address(states, FLOATS, count), KINDS[states.dtype]),
+            None if added is None else _address(added, (torch.float32,), count),
+            *(out.data_ptr(), KINDS[out.dtype], count),
+            *(draws.seed, draws.dropped, draws.scale, torch.get_num_threads()),
+        )
+        return out
+
+    def attend_dropped(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool, draws: Draws
+    ) -> Tensor:
+        """Attention with dropout of its weights, of queries (B, H, K, Dh) to keys and values (B, H, L, Dh), in fp32.
+
+        Args:
+            query, keys, values: with any strides but the last; those of keys and values are equal.
+            mask: added to the scores, (B or 1, 1, K or 1, L), or None. A query without a visible key reads all.
+            is_causal: in place of a mask, a query reads the keys up to its own position.
+
+        Returns:
+            (B, H, K, Dh), in memory (B, K, H, Dh).
+        """
+        context = laid_out(query)
+        self._dropped(query, keys, values, mask, is_causal, draws, None, context, None, None, None)
+        return context
+
+    def attend_dropped_backward(
+        self,
+        gradient: Tensor,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        draws: Draws,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of query, keys and values of `attend_dropped`, from that of its result, in memory as this."""
+        _require(gradient.shape == query.shape)
+        gradient = laid_out(query).copy_(gradient)
+        found = laid_out(query), laid_out(keys), laid_out(keys)
+        self._dropped(query, keys, values, mask, is_causal, draws, gradient, None, *found)
+        return found
+
+    def _dropped(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        draws: Draws,
+        *others: Tensor | None,
+    ) -> None:
+        articles, heads, queries, width = query.shape
+        length = keys.shape[2]
+        _check(query, (torch.float32,), query.shape)
+        _check(keys, (torch.float32,), (articles, heads, length, width))
+        _check(values, (torch.float32,), keys.shape, keys.stride())
+        _require(mask is None or mask.dtype is torch.float32)
+        address, _, mask_article, mask_row, mask_rows = _mask(mask, articles, queries, length)
+        self._library.attend_dropped(
+            *(query.data_ptr(), *query.stride()[:3], keys.data_ptr(), values.data_ptr(), *keys.stride()[:3]),
+            *(address, mask_article, mask_row if mask_rows > 1 else 0, is_causal),
+            *(None if other is None else other.data_ptr() for other in others),
+            *(articles, heads, queries, length, width),
+            *(draws.seed, draws.dropped, draws.scale, torch.get_num_threads()),
+        )
 
     def attend_many(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Self-attention, of (B, H, L, Dh) each, in 8 bits -> context (B, L, D), as the query.
@@ -241,6 +333,11 @@ class Kernels:
             *(with_gelu, out.data_ptr(), KINDS[dtype], count, width, torch.get_num_threads()),
         )
         return out
+
+
+def laid_out(states: Tensor) -> Tensor:
+    """An empty (B, H, T, Dh) with the memory layout (B, T, H, Dh), in which projections read and write."""
+    return torch.empty_like(states.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
 
 
 def argument_types(source: str) -> dict[str, list[type]]:

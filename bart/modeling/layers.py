@@ -131,7 +131,11 @@ class _Layer(nn.Module):
 
     def _branch(self, hidden: Tensor, norm: ResidualNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
-        update = _dropout(branch(norm(hidden) if self.pre_ln else hidden), self.dropout, self.training)
+        update = branch(norm(hidden) if self.pre_ln else hidden)
+        if self.training and self.dropout and hidden.device.type == "cpu":
+            hidden = cpu.dropout(update, self.dropout, added=hidden)
+            return hidden if self.pre_ln else norm(hidden)
+        update = F.dropout(update, self.dropout, self.training)
         return hidden + update if self.pre_ln else norm.add(hidden, update)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:

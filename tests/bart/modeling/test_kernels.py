@@ -17,15 +17,17 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bart.modeling import kernels
-from bart.modeling.kernels import Kernels, PackedCodes, argument_types
+from bart.modeling.kernels import Draws, Kernels, PackedCodes, argument_types
 
 ROOT = Path(__file__).parents[3]
 TINY = torch.finfo(torch.float32).tiny
@@ -474,6 +476,137 @@ def test_attention_of_many_depends_on_neither_threads_nor_the_batch(compiled: Ke
         assert torch.equal(compiled.attend_many(*(part[one].contiguous() for part in parts), mask[one]), context[one])
 
 
+# Dropout
+
+
+def kept_of(draws: Draws, rows: int, width: int) -> Tensor:
+    """What dropout keeps of rows of so many numbers, by the formulas of kernels.c in numpy."""
+    with np.errstate(over="ignore"):
+        x = np.arange(rows, dtype=np.uint64) + np.uint64(draws.seed) + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+        row = (x ^ x >> np.uint64(31))[:, None]
+        low, high = (row & np.uint64(2**32 - 1)).astype(np.uint32), (row >> np.uint64(32)).astype(np.uint32)
+        y = (np.arange(width, dtype=np.uint32) ^ low) * np.uint32(0x9E3779B1)
+        y = ((y ^ y >> np.uint32(15)) + high) * np.uint32(0x85EBCA77)
+        y = (y ^ y >> np.uint32(13)) * np.uint32(0xC2B2AE3D)
+        y ^= y >> np.uint32(16)
+    return torch.from_numpy(y >= np.uint32(draws.dropped))
+
+
+def test_draws_are_independent() -> None:
+    """Of neighbours in a row and in the rows below, and of the same place under another seed."""
+    rows, width, share = 4096, 256, 0.1
+    draws = Draws.with_probability(share)
+    kept = kept_of(draws, rows, width).double()
+    later = kept_of(replace(draws, seed=draws.seed + rows), rows, width).double()
+    assert abs(kept.mean() - (1 - share)) < 5 * math.sqrt(share * (1 - share) / kept.numel())
+    assert (kept.mean(dim=0) - (1 - share)).abs().max() < 6 * math.sqrt(share * (1 - share) / rows)
+    assert (kept.mean(dim=1) - (1 - share)).abs().max() < 6 * math.sqrt(share * (1 - share) / width)
+    centred, next_one = kept - (1 - share), later - (1 - share)
+    pairs = [(centred[:, :-n], centred[:, n:]) for n in (1, 2, 3, 4, 8, 16, 32, 64)]
+    pairs += [(centred[:-n], centred[n:]) for n in (1, 2, 3, 12)] + [(centred[:-1, 1:], centred[1:, :-1])]
+    for one, other in [*pairs, (centred, next_one)]:
+        assert abs((one * other).mean()) < 5 * share * (1 - share) / math.sqrt(one.numel())
+
+
+def test_a_probability_is_a_share_of_draws() -> None:
+    draws = Draws.with_probability(0.25)
+    assert (draws.dropped, draws.scale) == (2**30, 4 / 3)
+    assert Draws.with_probability(1 - 1e-12).dropped == 2**32 - 1
+    torch.manual_seed(3)
+    one, other = (Draws.with_probability(0.25) for _ in range(2))
+    torch.manual_seed(3)
+    assert Draws.with_probability(0.25) == one != other
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 1000, 40_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout(compiled: Kernels, count: int, dtype: torch.dtype) -> None:
+    states, added = torch.randn(count).to(dtype), torch.randn(count)
+    draws = Draws.with_probability(0.3)
+    kept = kept_of(draws, -(-count // 256), 256).flatten()[:count]
+    exact = torch.where(kept, states.double() * np.float32(draws.scale).item(), 0)
+    dropped, total = compiled.drop(states, draws), compiled.drop(states, draws, added)
+    assert (dropped.dtype, total.dtype) == (dtype, torch.float32)
+    rounding = H if dtype is torch.bfloat16 else U
+    assert ((dropped.double() - exact).abs() <= 1.01 * rounding * exact.abs()).all()
+    assert ((total.double() - exact - added.double()).abs() <= 2 * U * (exact.abs() + added.abs())).all()
+
+
+@pytest.mark.parametrize("mask_of", ["nothing", "articles", "queries", "one article", "the future"])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 50, 70, 32), (1, 2, 5, 7, 8), (2, 2, 97, 33, 20), (2, 1, 16, 512, 64)], ids=str
+)
+def test_attention_with_dropout_and_its_gradients(compiled: Kernels, shape: tuple[int, ...], mask_of: str) -> None:
+    """Against autograd in double precision, with the same draws; states are parts of larger tensors."""
+    articles, heads, queries, length, width = shape
+    is_causal = mask_of == "the future"
+    queries = length if is_causal else queries
+    sizes = {"articles": (articles, 1, 1), "queries": (articles, 1, queries), "one article": (1, 1, 1)}
+    mask = None
+    if mask_of in sizes:
+        hidden = torch.rand(*sizes[mask_of], length) < 0.4
+        mask = torch.randn(hidden.shape).masked_fill(hidden, torch.finfo(torch.float32).min)
+    query = torch.randn(articles, queries, heads, width + 3)[..., 1:-2].transpose(1, 2)
+    keys, values = torch.randn(2, articles, length, heads, width + 3)[..., 2:-1].transpose(2, 3)
+    gradient = torch.randn(articles, heads, queries, width)
+    draws = Draws.with_probability(0.3)
+    kept = kept_of(draws, articles * heads * queries, length).view(articles, heads, queries, length)
+    kept = kept.double() * np.float32(draws.scale).item()
+
+    q, k, v = leaves = [part.double().requires_grad_() for part in (query, keys, values)]
+    added = torch.zeros(1, 1, 1, length).double() if mask is None else mask.double()
+    if is_causal:
+        added = added.masked_fill(~torch.ones(queries, length, dtype=torch.bool).tril(), -torch.inf)
+    weights = (q @ k.mT / math.sqrt(width) + added).softmax(dim=3)
+    context = (weights * kept) @ v
+    expected = torch.autograd.grad(context, leaves, gradient.double())
+
+    # Sums of the rounding errors of each operation, by the sizes of what it reads.
+    with torch.no_grad():
+        q, k, v, g = (part.abs() for part in (*leaves, gradient.double()))
+        sizes_of_scores = (q @ k.mT / math.sqrt(width) + added.abs()).masked_fill(added < -1e30, 0)
+        relative = 2 * (width + 4) * U * sizes_of_scores.amax(3, keepdim=True) + 2 * EXPONENTIAL + (2 * length + 12) * U
+        dropped = weights * kept
+        of_weights = (g @ v.mT) * kept
+        of_scores = weights * (of_weights + (weights * of_weights).sum(3, keepdim=True)) / math.sqrt(width)
+        error = of_scores * (2 * relative + (width + length + 8) * U)
+        errors = (
+            error @ k + (length + 2) * U * of_scores @ k,
+            error.mT @ q + (queries + 2) * U * of_scores.mT @ q,
+            (dropped * (relative + (queries + 4) * U)).mT @ g,
+        )
+    found = compiled.attend_dropped(query, keys, values, mask, is_causal, draws)
+    assert found.transpose(1, 2).is_contiguous()
+    assert ((found - context).abs() <= (dropped @ v) * (relative + (length + 4) * U) + 1e-30).all()
+    others = compiled.attend_dropped_backward(gradient, query, keys, values, mask, is_causal, draws)
+    for ours, theirs, bound in zip(others, expected, errors, strict=True):
+        assert ((ours - theirs).abs() <= bound + 1e-30).all()
+
+
+def test_a_query_without_a_visible_key_reads_all_for_training(compiled: Kernels) -> None:
+    query, keys, values = torch.randn(3, 1, 2, 5, 8)
+    mask = torch.full((1, 1, 1, 5), torch.finfo(torch.float32).min)
+    context = compiled.attend_dropped(query, keys, values, mask, False, Draws(0, 0, 1.0))
+    bound = 12 * U * values.abs().sum(dim=2, keepdim=True)
+    assert ((context - values.double().mean(dim=2, keepdim=True)).abs() <= bound).all()
+
+
+def test_attention_with_dropout_depends_on_neither_threads_nor_other_articles(compiled: Kernels) -> None:
+    query, keys, values, gradient = torch.randn(4, 3, 4, 60, 16)
+    draws = Draws.with_probability(0.2)
+    results = []
+    for count in (1, 4):
+        with threads(count):
+            context = compiled.attend_dropped(query, keys, values, None, False, draws)
+            others = compiled.attend_dropped_backward(gradient, query, keys, values, None, False, draws)
+            results.append((context, *others))
+    assert all(map(torch.equal, *results))
+    first = compiled.attend_dropped(query[:1], keys[:1], values[:1], None, False, draws)
+    assert first.equal(results[0][0][:1])
+
+
 # Faults
 
 
@@ -483,14 +616,14 @@ def test_arguments_are_read_from_the_source() -> None:
     )
     assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
     found = argument_types(kernels.SOURCE.read_text(encoding="utf-8"))
-    assert len(found) == 8 and len(found["attend"]) == 23 and found["add_and_norm"][4] == ctypes.c_float
+    assert len(found) == 10 and len(found["attend"]) == 23 and found["add_and_norm"][4] == ctypes.c_float
 
 
 def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
     """By real checks, which `python -O` keeps, and not by asserts."""
     ones, norm = torch.ones, torch.nn.LayerNorm(8)
     query = keys = ones(2, 3, 4, 64)
-    packed = PackedCodes(ones(40, 8, dtype=torch.int8), ones(40), ones(40))
+    packed, draws = PackedCodes(ones(40, 8, dtype=torch.int8), ones(40), ones(40)), Draws(0, 5, 1.0)
     calls = [
         lambda: compiled.attend(query, keys, keys[:, :2]),
         lambda: compiled.attend(query.double(), keys, keys),
@@ -508,6 +641,15 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.quantize_rows(ones(2, (1 << 16) + 1)),
         lambda: compiled.finish_rows(ones(2, 3), ones(1, 1), ones(3)),
         lambda: compiled.finish_rows(ones(2, 3), ones(2, 1), ones(3), False, torch.int8),
+        lambda: compiled.drop(ones(2, 8).double(), draws),
+        lambda: compiled.drop(ones(8, 2).T, draws),
+        lambda: compiled.drop(ones(2, 8), draws, ones(2, 7)),
+        lambda: compiled.drop(ones(2, 8), draws, ones(2, 8).bfloat16()),
+        lambda: compiled.attend_dropped(query, keys, keys[:, :, :3], None, False, draws),
+        lambda: compiled.attend_dropped(query, keys.bfloat16(), keys.bfloat16(), None, False, draws),
+        lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 3, 4), False, draws),
+        lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 4, 4).bfloat16(), False, draws),
+        lambda: compiled.attend_dropped_backward(ones(2, 3, 4, 8), query, keys, keys, None, False, draws),
     ]
     of_products = [
         lambda: compiled.multiply(ones(2, 9), packed),
@@ -533,6 +675,8 @@ def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> N
     states = torch.ones(1, 1, 4, 64)
     with pytest.raises(MemoryError, match="attend"):
         failing.attend(states, states, states)
+    with pytest.raises(MemoryError, match="attend_dropped"):
+        failing.attend_dropped(states, states, states, None, False, Draws(0, 5, 1.0))
     if failing.multiplies:
         with pytest.raises(MemoryError, match="attend_many"):
             failing.attend_many(states, states, states)
