@@ -85,8 +85,9 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
     """Bytes that the forward pass keeps for the backward pass, with dropout, under autocast if half.
 
     A linear layer keeps its inputs, in half precision a copy of its own; a norm keeps its inputs in fp32; attention
-    keeps queries, keys, values and its result; dropout keeps a byte for each place. On a CPU attention's dropout keeps
-    one for each weight, on a GPU it draws them again. The loss keeps its gradients by states and weights.
+    keeps queries, keys, values and its result; the loss keeps its gradients by states and weights. On a GPU dropout
+    keeps a byte for each place, but attention's, which draws again. On a CPU, with the compiled kernels, all draw
+    again, but attention's in half precision, which keeps a byte for each weight.
 
     Args:
         shape: B, S, T.
@@ -95,10 +96,12 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
     c, d = config, config.d_model
     batch, source, target = shape
     size, casts = (HALF, 3) if half else (FULL, 1)  # inputs of three projections, which are one tensor unless cast
-    added = d + FULL * d + NORM  # dropout of a branch, and the sum that is normalised
+    added = (0 if on_cpu else d) + FULL * d + NORM  # dropout of a branch, and the sum that is normalised
 
     def weights(heads: int, keys: int) -> float:
-        return heads * keys if on_cpu else FULL * heads
+        if on_cpu:
+            return heads * keys if half else 0
+        return FULL * heads
 
     def feed_forward(width: int) -> float:
         kept = 1 if c.activation_function == "relu" else 2  # relu's inputs are not needed, its results are kept anyway
