@@ -183,7 +183,7 @@ class Kernels:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, keys and values of `attend_dropped`, from that of its result, in memory as this."""
         _require(gradient.shape == query.shape)
-        gradient = laid_out(query).copy_(gradient)
+        gradient = gradient.transpose(1, 2).contiguous()
         found = laid_out(query), laid_out(keys), laid_out(keys)
         self._dropped(query, keys, values, mask, is_causal, draws, gradient, None, *found)
         return found
