@@ -23,8 +23,9 @@ cpu_smoke() {
 }
 
 # An hour on two CPU cores, for scripts/pretrain_small.sh: a model of 10 M parameters. Less than an epoch, so no dropout; small
-# batches and sentences in order, with which it learns to copy from its 1,000th step on.
+# batches, sentences in order and deleted tokens, with which it learns to copy from its 1,000th step on.
 cpu_small() {
     echo 8 8 1e-3 5e-4 fp32 true 0 200 30 4500 100 500 1 1 configs/config_small.json --optimizer adamw \
-        --gradient_clip_val 1 --dropout 0 --attention_dropout 0 --permute_sentence_ratio 0 --n_val 256 --val_check_interval 0.2
+        --gradient_clip_val 1 --dropout 0 --attention_dropout 0 --mlm_probability 0 \
+        --permute_sentence_ratio 0 --token_delete_ratio 0.3 --n_val 256 --val_check_interval 0.2
 }
