@@ -2,8 +2,9 @@
 // For training: dropout, and attention with dropout and its gradients.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
-// This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for AVX-512: products,
-// and attention with heads of 64, which all published BART models have. -DBART_PLAIN leaves that code out.
+// This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
+// products for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models have, for
+// AVX-512. -DBART_PLAIN leaves that code out.
 //
 // kernels.py reads the signatures behind EXPORT. These functions return 0, or 1 if there is no memory. In their
 // arguments a kind is FP32, BF16 or CODES, and strides count elements.
@@ -14,14 +15,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__AVX512BW__) && !defined(BART_PLAIN)
+#if defined(__AVX2__) && !defined(BART_PLAIN)
 #include <immintrin.h>
+#ifdef __AVX512BW__
 #define AVX512
 #ifdef __AVX512BF16__
 #define BF16_DOT
 #endif
 #if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)  // with AMX, oneDNN is faster
 #define INT8_DOT
+#endif
+#elif defined(__FMA__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)  // with VNNI, oneDNN is faster
+#define AVX2
 #endif
 #endif
 #define EXPORT __attribute__((visibility("default")))
@@ -42,22 +47,28 @@ enum {
     CACHE_LINE = 64, // bytes
     AHEAD = 4096,    // bytes: keys are fetched into the cache this far ahead, beyond the page where hardware stops
     SMALL = 32000,   // numbers below which one thread is about as fast as two
-    PANEL = 32,      // outputs whose weights lie together
-    TILE_ROWS = 8,   // rows that are multiplied by a panel at once
+#ifdef AVX2
+    PANEL = 16,      // outputs whose weights lie together
+    TILE_ROWS = 5,   // rows that are multiplied by a panel at once; GCC keeps the sums of 6 in memory
+#else
+    PANEL = 32,
+    TILE_ROWS = 8,
+#endif
     KEYS_AT_ONCE = 64,        // keys whose weights are coded at once, a multiple of PANEL
-    CODES_AT_ONCE = 1 << 19,  // codes of rows that are multiplied by all panels before the next rows
+    ROWS_AT_ONCE = 1 << 19,   // bytes of rows that are multiplied by all panels before the next rows
 };
 
-// What kernels.py asks: whether the code for AVX-512 is in use; whether multiply() and attend_many() exist.
+// What kernels.py asks: whether the code for AVX-512 is in use; PANEL; and the greatest code of a weight in multiply().
 #ifdef AVX512
 EXPORT const int is_avx512 = 1;
 #else
 EXPORT const int is_avx512 = 0;
 #endif
-#ifdef INT8_DOT
-EXPORT const int multiplies = 1;
+EXPORT const int panel_outputs = PANEL;
+#ifdef AVX2
+EXPORT const int greatest_code = 64;  // pairs of products are added in 16 bits: 2 * 255 * 64 < 2^15
 #else
-EXPORT const int multiplies = 0;
+EXPORT const int greatest_code = 127;
 #endif
 
 INLINE int64_t round_up(int64_t number, int64_t multiple) { return (number + multiple - 1) / multiple * multiple; }
@@ -521,6 +532,9 @@ INLINE void multiply_tile(int rows, const float *a, int64_t row, int64_t column,
         for (int i = 0; i < 2; i++) sums[r][i] = adds ? *(const vector *)(c + r * c_row + i * VECTOR) : (vector){0};
     for (int64_t k = 0; k < depth; k++) {
         vector first = *(const vector *)(b + k * TILE), last = *(const vector *)(b + k * TILE + VECTOR);
+#ifdef __AVX2__
+        __asm__("" : "+v"(first), "+v"(last));  // else GCC reads them again for each row, and reading sets the speed
+#endif
         for (int r = 0; r < rows; r++) {
             sums[r][0] += first * a[r * row + k * column];
             sums[r][1] += last * a[r * row + k * column];
@@ -841,7 +855,7 @@ EXPORT int log_softmax(float *rows, int64_t count, int64_t width, int threads)
 
 // ----------------------------------------------------------------------------------------------------- products
 
-#ifdef INT8_DOT
+#if defined(INT8_DOT) || defined(AVX2)
 // The weights of PANEL outputs. A quad, four inputs' weights of one output, lies beside those of the other outputs.
 struct panel {
     const int8_t *weights;
@@ -849,6 +863,7 @@ struct panel {
     const int32_t *offset;  // what 128 too much in all codes of a row adds to a sum
 };
 
+#ifdef INT8_DOT
 // _mm512_dpbusd_epi32, for which GCC 12 copies the sums to other registers and back in every round.
 INLINE void add_products(__m512i *sum, __m512i codes, __m512i weights)
 {
@@ -856,8 +871,8 @@ INLINE void add_products(__m512i *sum, __m512i codes, __m512i weights)
 }
 
 // tile[r][o] = bias[o] + peak[r] * scale[o] * (codes[r] . weights[o] - offset[o]). It also fetches `next` into the cache.
-INLINE void multiply_tile(int rows, const uint8_t *codes, int64_t stride, const float *peak, struct panel panel,
-                          const int8_t *next, int64_t next_step, float tile[][PANEL])
+INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const float *peak, struct panel panel,
+                           const int8_t *next, int64_t next_step, float tile[][PANEL])
 {
     __m512i sums[TILE_ROWS][2];
     for (int half = 0; half < 2; half++) {
@@ -883,8 +898,56 @@ INLINE void multiply_tile(int rows, const uint8_t *codes, int64_t stride, const 
             _mm512_storeu_ps(tile[r] + i, product);
         }
 }
+#else
+// As for AVX-512 above; pairs of products are added in 16 bits.
+INLINE void add_products(__m256i *sum, __m256i codes, __m256i weights, __m256i ones)
+{
+    __m256i pairs;
+    __asm__("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0"
+            : "+x"(*sum), "=&x"(pairs) : "x"(codes), "x"(weights), "x"(ones));
+}
 
-// Writes `count` outputs of each row from `to` on; rows of outputs are `outs` apart.
+// As the function for AVX-512 above.
+INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const float *peak, struct panel panel,
+                           const int8_t *next, int64_t next_step, float tile[][PANEL])
+{
+    const __m256i *weights = (const __m256i *)panel.weights, *offset = (const __m256i *)panel.offset;
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sums[TILE_ROWS][2];
+    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
+    for (int64_t k = 0; k < stride / 4; k++) {
+        __m256i low = _mm256_loadu_si256(weights + 2 * k), high = _mm256_loadu_si256(weights + 2 * k + 1);
+        _mm_prefetch(next + next_step * k, _MM_HINT_T1);
+#pragma GCC unroll 5
+        for (int r = 0; r < rows; r++) {
+            int32_t quad;
+            memcpy(&quad, codes + r * stride + 4 * k, sizeof quad);
+            add_products(&sums[r][0], _mm256_set1_epi32(quad), low, ones);
+            add_products(&sums[r][1], _mm256_set1_epi32(quad), high, ones);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int half = 0; half < 2; half++) {
+            __m256 product = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums[r][half], _mm256_loadu_si256(offset + half)));
+            product = _mm256_mul_ps(product, _mm256_loadu_ps(panel.scale + 8 * half));
+            product = _mm256_fmadd_ps(product, _mm256_set1_ps(peak[r]), _mm256_loadu_ps(panel.bias + 8 * half));
+            _mm256_storeu_ps(tile[r] + 8 * half, product);
+        }
+}
+#endif
+
+// Writes act(tile), `count` outputs of each row, from `to` on; rows of outputs are `outs` apart.
+INLINE void store_tile(float tile[][PANEL], int64_t rows, int with_gelu, void *out, int out_kind, int64_t to,
+                       int64_t outs, int64_t count)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        if (with_gelu)
+            for (int i = 0; i < PANEL; i++) tile[r][i] = gelu(tile[r][i]);
+        if (count == PANEL) store(out, out_kind, to + r * outs, tile[r], PANEL);
+        else store(out, out_kind, to + r * outs, tile[r], count);
+    }
+}
+
 static void multiply_panel(const uint8_t *codes, int64_t stride, const float *peak, int64_t rows, struct panel panel,
                            int has_next, int with_gelu, void *out, int out_kind, int64_t to, int64_t outs,
                            int64_t count)
@@ -896,15 +959,13 @@ static void multiply_panel(const uint8_t *codes, int64_t stride, const float *pe
     for (int64_t rest = rows; rest > 0; rest -= tile_rows) {
         int64_t here = least(rest, tile_rows);
         switch (here) {
-#define CASE(n) case n: multiply_tile(n, codes, stride, peak, panel, next, step, tile); break
-            CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6); CASE(7); CASE(8);
+#define CASE(n) case n: multiply_codes(n, codes, stride, peak, panel, next, step, tile); break
+            CASE(1); CASE(2); CASE(3); CASE(4); CASE(5);
+#ifndef AVX2
+            CASE(6); CASE(7); CASE(8);
+#endif
         }
-        for (int64_t r = 0; r < here; r++) {
-            if (with_gelu)
-                for (int i = 0; i < PANEL; i++) tile[r][i] = gelu(tile[r][i]);
-            if (count == PANEL) store(out, out_kind, to + r * outs, tile[r], PANEL);
-            else store(out, out_kind, to + r * outs, tile[r], count);
-        }
+        store_tile(tile, here, with_gelu, out, out_kind, to, outs, count);
         codes += here * stride;
         peak += here;
         to += here * outs;
@@ -919,7 +980,7 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
                     int64_t outs, int threads)
 {
     int64_t stride = round_up(width, 4), panels = (outs + PANEL - 1) / PANEL;
-    int64_t chunk = CODES_AT_ONCE / stride / TILE_ROWS * TILE_ROWS;
+    int64_t chunk = ROWS_AT_ONCE / stride / TILE_ROWS * TILE_ROWS;
     chunk = chunk < TILE_ROWS ? TILE_ROWS : least(chunk, rows);
     float *peak = allocate(chunk * (sizeof *peak + stride));
     if (peak == NULL) return 1;
@@ -945,6 +1006,32 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
     return 0;
 }
 
+#ifdef AVX2
+// multiply() in fp32, for which torch has a faster function on other processors.
+EXPORT int multiply_fp32(const float *input, const float *weights, const float *bias, int with_gelu, float *out,
+                         int64_t rows, int64_t width, int64_t outs, int threads)
+{
+    enum { ROWS = 384, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
+#pragma omp parallel num_threads(threads) if (rows * width * outs > 8 * SMALL)
+    for (int64_t first = 0; first < rows; first += ROWS) {
+        float sums[ROWS][PANEL];
+        int64_t count = least(rows - first, ROWS);
+#pragma omp for nowait
+        for (int64_t o = 0; o < outs; o += PANEL) {
+            for (int64_t r = 0; r < count; r++) memcpy(sums[r], bias + o, sizeof sums[r]);
+            for (int64_t k = 0; k < width; k += INPUTS)
+                for (int64_t r = 0; r < count; r += AT_ONCE)
+                    SOME(count - r, multiply_tile, input + (first + r) * width + k, width, 1,
+                         weights + o * width + k * PANEL, least(width - k, INPUTS), sums[r], PANEL, 1);
+            store_tile(sums, count, with_gelu, out, FP32, first * outs + o, outs, least(outs - o, PANEL));
+        }
+    }
+    return 0;
+}
+#endif
+#endif
+
+#ifdef INT8_DOT
 // What a head's queries are multiplied by, as panels with room for whole KEYS_AT_ONCE; and what each thread needs.
 struct packed {
     int8_t *keys, *values;  // the inputs of values are positions
@@ -1077,7 +1164,7 @@ static void attend_tile(const struct packed *packed, const void *query, int kind
     for (int64_t j = 0; j < count; j += PANEL) {
         struct panel panel = {packed->keys + j * WIDTH, packed->key_scale + j, packed->key_bias + j,
                               packed->key_offset + j};
-        multiply_tile(TILE_ROWS, codes[0], WIDTH, peak, panel, panel.weights, 0,
+        multiply_codes(TILE_ROWS, codes[0], WIDTH, peak, panel, panel.weights, 0,
                       (float(*)[PANEL])(packed->scores + j * TILE_ROWS));
     }
     for (int r = 0; r < TILE_ROWS; r++) {
@@ -1087,8 +1174,8 @@ static void attend_tile(const struct packed *packed, const void *query, int kind
     }
     for (int d = 0; d < WIDTH; d += PANEL) {
         struct panel panel = {packed->values + d * count, packed->value_scale + d, no_bias, no_offset};
-        multiply_tile(TILE_ROWS, packed->high, count, high_unit, panel, panel.weights, 0, upper);
-        multiply_tile(TILE_ROWS, packed->low, count, low_unit, panel, panel.weights, 0, lower);
+        multiply_codes(TILE_ROWS, packed->high, count, high_unit, panel, panel.weights, 0, upper);
+        multiply_codes(TILE_ROWS, packed->low, count, low_unit, panel, panel.weights, 0, lower);
         for (int r = 0; r < TILE_ROWS; r++)
             for (int i = 0; i < PANEL; i++) context[r][d + i] = upper[r][i] + lower[r][i];
     }

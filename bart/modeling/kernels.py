@@ -37,7 +37,7 @@ COMPILE_SECONDS = 120
 # What the source calls FP32, BF16 and CODES, and its constants of the same names.
 FLOATS = {torch.float32: 0, torch.bfloat16: 1}
 KINDS = {**FLOATS, torch.int8: 2}
-PANEL, QUAD = 32, 4
+QUAD = 4
 WIDTH = 64  # the head width of `attend_many`
 MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
 SCALE_BYTES = 4  # behind the codes of a key or value
@@ -65,26 +65,46 @@ class Draws:
         return cls(int(torch.empty((), dtype=torch.int64).random_()), dropped, 2**32 / (2**32 - dropped))
 
 
-class PackedCodes:
-    """A linear layer's weight as codes of 8 bits, and its bias, in the order in which `Kernels.multiply` reads them.
+class PackedWeight:
+    """A linear layer's weight and bias in the order in which `Kernels.multiply_fp32` reads them.
+
+    Outputs lie in panels; the last one is filled up with zeros.
 
     Attributes:
-        codes: (panels, quads, PANEL, QUAD): panel and place in it say the output of a code, quad and place in it the
-            input.
-        scale: (panels · PANEL,) of a product of two codes, apart from the row's own.
-        offset: (panels · PANEL,) what 128 too much in all codes of a row adds to a product.
-        bias: (panels · PANEL,).
+        weight: (panels, I, outputs of a panel).
+        bias: (panels · outputs of a panel,).
         inputs, outputs: I and O.
     """
 
-    def __init__(self, codes: Tensor, scale: Tensor, bias: Tensor) -> None:
-        """codes (O, I) in int8, scale and bias (O,) in fp32."""
+    def __init__(self, weight: Tensor, bias: Tensor, panel: int) -> None:
+        """weight (O, I) and bias (O,) in fp32; panel is `Kernels.panel`."""
+        self.outputs, self.inputs = weight.shape
+        missing = -self.outputs % panel
+        self.weight = _in_panels(F.pad(weight, (0, 0, 0, missing)), panel, 1).flatten(2)
+        self.bias = F.pad(bias, (0, missing))
+
+
+class PackedCodes:
+    """A linear layer's weight as codes of 8 bits, and its bias, in the order in which `Kernels.multiply` reads them.
+
+    Outputs lie in panels, and inputs in quads; the last ones are filled up with zeros.
+
+    Attributes:
+        codes: (panels, quads, outputs of a panel, QUAD).
+        scale: (panels · outputs of a panel,) of a product of two codes, apart from the row's own.
+        offset: (as scale) what 128 too much in all codes of a row adds to a product.
+        bias: (as scale).
+        inputs, outputs: I and O.
+    """
+
+    def __init__(self, codes: Tensor, scale: Tensor, bias: Tensor, panel: int) -> None:
+        """codes (O, I) in int8, at most `Kernels.greatest_code`; scale, bias (O,) in fp32; panel is `Kernels.panel`."""
         self.outputs, self.inputs = codes.shape
-        missing = -self.outputs % PANEL
+        missing = -self.outputs % panel
         codes = F.pad(codes, (0, -self.inputs % QUAD, 0, missing))
         self.scale, self.bias = F.pad(scale, (0, missing)), F.pad(bias, (0, missing))
         self.offset = codes.sum(dim=1, dtype=torch.int32) * 128
-        self.codes = codes.view(-1, PANEL, codes.shape[1] // QUAD, QUAD).transpose(1, 2).contiguous()
+        self.codes = _in_panels(codes, panel, QUAD)
 
 
 class Kernels:
@@ -95,7 +115,10 @@ class Kernels:
 
     Attributes:
         is_avx512: whether attention has code for this processor.
-        multiplies: whether `multiply` and `attend_many` exist.
+        multiplies: whether `multiply` exists, which takes codes of weights up to `greatest_code`.
+        multiplies_fp32: whether `multiply_fp32` exists.
+        attends_in_int8: whether `attend_many` exists.
+        panel: outputs whose weights lie together in `PackedWeight` and `PackedCodes`.
 
     Raises (all methods):
         ValueError: tensors of other shapes, types, strides or devices.
@@ -104,8 +127,12 @@ class Kernels:
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
-        self.is_avx512, self.multiplies = (
-            bool(ctypes.c_int.in_dll(self._library, name).value) for name in ("is_avx512", "multiplies")
+        is_avx512, self.panel, self.greatest_code = (
+            ctypes.c_int.in_dll(self._library, name).value for name in ("is_avx512", "panel_outputs", "greatest_code")
+        )
+        self.is_avx512 = bool(is_avx512)
+        self.multiplies, self.multiplies_fp32, self.attends_in_int8 = (
+            hasattr(self._library, name) for name in ("multiply", "multiply_fp32", "attend_many")
         )
         for name, types in argument_types(SOURCE.read_text(encoding="utf-8")).items():
             if hasattr(self._library, name):
@@ -264,16 +291,33 @@ class Kernels:
             dtype: of the result (N, O): fp32 or bf16.
         """
         inputs, count = weight.inputs, len(rows)
-        panels, quads = -(-weight.outputs // PANEL), -(-inputs // QUAD)
+        outputs, quads = round_up(weight.outputs, self.panel), -(-inputs // QUAD)
         _require(dtype in FLOATS and inputs <= MOST_INPUTS)
         out = torch.empty((count, weight.outputs), dtype=dtype)
         self._library.multiply(
             *(_address(rows, FLOATS, count * inputs), KINDS[rows.dtype]),
-            _address(weight.codes, (torch.int8,), panels * quads * PANEL * QUAD),
-            _address(weight.scale, (torch.float32,), panels * PANEL),
-            _address(weight.offset, (torch.int32,), panels * PANEL),
-            _address(weight.bias, (torch.float32,), panels * PANEL),
+            _address(weight.codes, (torch.int8,), outputs * quads * QUAD),
+            _address(weight.scale, (torch.float32,), outputs),
+            _address(weight.offset, (torch.int32,), outputs),
+            _address(weight.bias, (torch.float32,), outputs),
             *(with_gelu, out.data_ptr(), KINDS[dtype], count, inputs, weight.outputs, torch.get_num_threads()),
+        )
+        return out
+
+    def multiply_fp32(self, rows: Tensor, weight: PackedWeight, with_gelu: bool = False) -> Tensor:
+        """bias + rows · weightᵀ for rows (N, I) in fp32 -> (N, O), where `multiplies_fp32` is true.
+
+        Args:
+            with_gelu: apply GELU, the exact one.
+        """
+        inputs, count = weight.inputs, len(rows)
+        outputs = round_up(weight.outputs, self.panel)
+        out = torch.empty(count, weight.outputs)
+        self._library.multiply_fp32(
+            _address(rows, (torch.float32,), count * inputs),
+            _address(weight.weight, (torch.float32,), outputs * inputs),
+            _address(weight.bias, (torch.float32,), outputs),
+            *(with_gelu, out.data_ptr(), count, inputs, weight.outputs, torch.get_num_threads()),
         )
         return out
 
@@ -333,6 +377,15 @@ class Kernels:
             *(with_gelu, out.data_ptr(), KINDS[dtype], count, width, torch.get_num_threads()),
         )
         return out
+
+
+def round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _in_panels(weight: Tensor, panel: int, group: int) -> Tensor:
+    """(O, I) -> (O / panel, I / group, panel, group)."""
+    return weight.view(-1, panel, weight.shape[1] // group, group).transpose(1, 2).contiguous()
 
 
 def laid_out(states: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bart.errors import InputError
 from bart.generation.cache import additive
-from bart.modeling.kernels import MOST_KEYS, WIDTH, Kernels, PackedCodes, load
+from bart.modeling.kernels import MOST_KEYS, WIDTH, Kernels, PackedCodes, PackedWeight, load
 from bart.modeling.layers import (
     BartAttention,
     BartDecoderLayer,
@@ -41,28 +41,43 @@ Layer = BartEncoderLayer | BartDecoderLayer
 
 
 class PackedLinear(nn.Module):
-    """A linear layer, and the activation after it, in one of two forms.
+    """A linear layer, and the activation after it, in one of three forms.
 
-    Packed, its weight has the block layout that oneDNN's matrix kernels read. A plain layer brings its weight into that
-    layout in every call. With the few rows of a decoding step, this takes several times as long as the product itself.
-    Not packed, weight and bias are buffers, which move and change their type with the model.
+    Packed, its weight has the block layout that the matrix kernels read, those of oneDNN or, on processors for which
+    they are faster, ours. A plain layer brings its weight into that layout in every call. With the few rows of a
+    decoding step, this takes several times as long as the product itself. Not packed, weight and bias are buffers,
+    which move and change their type with the model.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, rows: int | None, activation: str | None = None) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        rows: int | None,
+        activation: str | None = None,
+        kernels: Kernels | None = None,
+    ) -> None:
         """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call, or None: do not pack."""
         super().__init__()
         self.activation = activation
+        self.kernels = None
         if rows is None:
             self.multiply = F.linear
             self.register_buffer("weight", weight)
             self.register_buffer("bias", bias)
+        elif kernels is not None and kernels.multiplies_fp32 and weight.dtype == torch.float32:
+            self.kernels, self.packed = kernels, PackedWeight(weight, bias, kernels.panel)
         else:
             self.multiply = packed_linear
             self.weight, self.bias = pack(weight, rows), bias
 
     def forward(self, states: Tensor) -> Tensor:
         """(…, I) -> (…, O)."""
-        return activated(self.multiply(states, self.weight, self.bias), self.activation)
+        if self.kernels is None:
+            return activated(self.multiply(states, self.weight, self.bias), self.activation)
+        with_gelu = self.activation == "gelu"
+        out = self.kernels.multiply_fp32(states.flatten(0, -2).contiguous(), self.packed, with_gelu)
+        return (out if with_gelu else activated(out, self.activation)).view(*states.shape[:-1], -1)
 
 
 class Int8Linear(nn.Module):
@@ -90,13 +105,13 @@ class Int8Linear(nn.Module):
         self.dtype = dtype
         self.kernels = kernels
         multiplies = kernels is not None and kernels.multiplies
-        greatest = 127 if multiplies else greatest_weight_code()
+        greatest = kernels.greatest_code if multiplies else greatest_weight_code()
         peak = torch.linalg.vector_norm(weight, torch.inf, dim=1).clamp(min=TINY)
         # In parts: intermediate results as large as the matrix would leave gaps in memory.
         parts = zip(weight.split(OUTPUTS_AT_ONCE), (greatest / peak[:, None]).split(OUTPUTS_AT_ONCE), strict=True)
         codes = torch.cat([(part * factor).round_().to(torch.int8) for part, factor in parts])
         scale = peak / (greatest * 127)  # of a product of two codes, apart from the row's own
-        self.packed = PackedCodes(codes, scale, bias) if multiplies else None
+        self.packed = PackedCodes(codes, scale, bias, kernels.panel) if multiplies else None
         if self.packed is None:
             self.weight, self.bias = pack_codes(codes, rows), bias
             self.scale, self.zero_point = scale, torch.zeros(len(scale), dtype=torch.int64)
@@ -168,7 +183,7 @@ class FusedAttention(nn.Module):
         in_int8 = in_int8 and kernels is not None
         self.keeps_codes = in_int8 and is_cross
         width = attention.q_proj.out_features // attention.heads
-        self.attends_in_int8 = in_int8 and not is_cross and kernels.multiplies and width == WIDTH
+        self.attends_in_int8 = in_int8 and not is_cross and kernels.attends_in_int8 and width == WIDTH
 
     def _split(self, projected: Tensor, parts: int) -> Tensor:
         """(B, L, parts·D) -> (parts, B, H, L, Dh)."""
@@ -279,7 +294,7 @@ class Packer:
         bias = _joined([linear.bias for linear in linears] if bias is None else [bias]).to(self.dtype)
         if self.is_int8:
             return Int8Linear(weight, bias, rows, activation, dtype or self.dtype, self.kernels)
-        return PackedLinear(weight, bias, rows if self.packs else None, activation)
+        return PackedLinear(weight, bias, rows if self.packs else None, activation, self.kernels)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

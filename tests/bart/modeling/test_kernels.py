@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import pickle
+import platform
 import shlex
 import subprocess
 import sys
@@ -27,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bart.modeling import kernels
-from bart.modeling.kernels import Draws, Kernels, PackedCodes, argument_types
+from bart.modeling.kernels import Draws, Kernels, PackedCodes, PackedWeight, argument_types
 
 ROOT = Path(__file__).parents[3]
 TINY = torch.finfo(torch.float32).tiny
@@ -345,31 +346,32 @@ def test_log_softmax(compiled: Kernels, count: int, width: int) -> None:
 # Products
 
 
-def needs_multiply(compiled: Kernels) -> None:
-    if not compiled.multiplies:
-        pytest.skip("products are left to oneDNN here")
+def needs(compiled: Kernels, name: str) -> None:
+    if not getattr(compiled, name):
+        pytest.skip("torch computes this here")
 
 
-@pytest.mark.parametrize(
-    "rows, inputs, outputs",
-    [
-        *((1, 1, 1), (3, 7, 33), (8, 64, 32), (9, 50, 31), (23, 768, 100), (48, 768, 768)),
-        *((400, 3072, 64), (130, 4099, 40)),  # more rows than are multiplied at once
-    ],
-)
+ROWS_INPUTS_OUTPUTS = [
+    *((1, 1, 1), (3, 7, 33), (8, 64, 32), (9, 50, 31), (23, 768, 100), (48, 768, 768)),
+    *((400, 3072, 64), (130, 4099, 40)),  # more rows than are multiplied at once
+]
+
+
+@pytest.mark.parametrize("rows, inputs, outputs", ROWS_INPUTS_OUTPUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_multiply(compiled: Kernels, rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
-    needs_multiply(compiled)
-    # Codes of all sizes, -128 and the greatest sums among them.
+    needs(compiled, "multiplies")
+    # Codes of all sizes, the greatest sums among them.
     states = (torch.randn(rows, inputs) * torch.logspace(-5, 5, rows)[:, None]).to(dtype)
     states[0] = 3
-    codes = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)
-    codes[0] = 127
+    greatest = compiled.greatest_code
+    codes = torch.randint(-greatest - (greatest == 127), greatest + 1, (outputs, inputs), dtype=torch.int8)
+    codes[0] = greatest
     scale, bias = torch.rand(outputs) / inputs, torch.randn(outputs)
     row_codes, peak = compiled.quantize_rows(states)
     # Sums are exact; then there are three roundings.
     product = (row_codes.double() - 128) @ codes.double().T * scale.double() * peak.double()
-    weight = PackedCodes(codes, scale, bias)
+    weight = PackedCodes(codes, scale, bias, compiled.panel)
     result = compiled.multiply(states, weight)
     assert ((result.double() - product - bias.double()).abs() <= 4 * U * (product.abs() + bias.abs())).all()
     assert torch.equal(compiled.multiply(states, weight, dtype=torch.bfloat16), result.bfloat16())
@@ -380,15 +382,35 @@ def test_multiply(compiled: Kernels, rows: int, inputs: int, outputs: int, dtype
         assert torch.equal(compiled.multiply(states[one], weight), result[one])
 
 
-def test_multiply_by_nan_and_by_many_threads(compiled: Kernels) -> None:
-    needs_multiply(compiled)
+@pytest.mark.parametrize("rows, inputs, outputs", ROWS_INPUTS_OUTPUTS)
+def test_multiply_fp32(compiled: Kernels, rows: int, inputs: int, outputs: int) -> None:
+    needs(compiled, "multiplies_fp32")
+    states, weight, bias = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
+    packed = PackedWeight(weight, bias, compiled.panel)
+    result = compiled.multiply_fp32(states, packed)
+    size = states.abs().double() @ weight.abs().double().T + bias.abs()
+    expected = F.linear(states.double(), weight.double(), bias.double())
+    assert ((result.double() - expected).abs() <= (inputs + 1) * U * size).all()
+    active = compiled.multiply_fp32(states, packed, True)
+    assert ((active.double() - F.gelu(result.double())).abs() <= gelu_error(result.double())).all()
+    for row in {0, rows // 2, rows - 1}:
+        one = slice(row, row + 1)
+        assert torch.equal(compiled.multiply_fp32(states[one], packed), result[one])
+
+
+@pytest.mark.parametrize("in_fp32", [False, True])
+def test_multiply_by_nan_and_by_many_threads(compiled: Kernels, in_fp32: bool) -> None:
+    needs(compiled, "multiplies_fp32" if in_fp32 else "multiplies")
     states = torch.randn(50, 600)
     states[7, 5] = torch.nan
-    weight = PackedCodes(torch.randint(-127, 128, (700, 600), dtype=torch.int8), torch.rand(700), torch.zeros(700))
-    result = compiled.multiply(states, weight)
+    codes, multiply = torch.randint(-64, 65, (700, 600), dtype=torch.int8), compiled.multiply
+    weight = PackedCodes(codes, torch.rand(700), torch.zeros(700), compiled.panel)
+    if in_fp32:
+        weight, multiply = PackedWeight(codes.float(), torch.zeros(700), compiled.panel), compiled.multiply_fp32
+    result = multiply(states, weight)
     assert result.isnan().all(dim=1).nonzero().flatten().tolist() == [7]
     with threads(3):
-        assert torch.equal(compiled.multiply(states, weight).nan_to_num(), result.nan_to_num())
+        assert torch.equal(multiply(states, weight).nan_to_num(), result.nan_to_num())
 
 
 def in_8_bits(compiled: Kernels, numbers: Tensor) -> Tensor:
@@ -417,7 +439,7 @@ def hide_some(articles: int, length: int) -> Tensor:
 def test_attention_of_many(
     compiled: Kernels, articles: int, heads: int, length: int, spread: float, dtype: torch.dtype
 ) -> None:
-    needs_multiply(compiled)
+    needs(compiled, "attends_in_int8")
     query, keys, values = self_attention(articles, heads, length, dtype)
     query *= spread
     for mask in (None, hide_some(articles, length), hide_some(1, length).bfloat16()):
@@ -439,7 +461,7 @@ def test_attention_of_many(
 
 
 def test_attention_of_many_does_not_read_what_is_hidden(compiled: Kernels) -> None:
-    needs_multiply(compiled)
+    needs(compiled, "attends_in_int8")
     query, keys, values = self_attention(3, 2, 150)
     hidden = torch.rand(3, 150) < 0.3
     hidden[0] = torch.arange(150) >= 77
@@ -455,7 +477,7 @@ def test_attention_of_many_does_not_read_what_is_hidden(compiled: Kernels) -> No
 
 
 def test_attention_of_many_passes_nan_on(compiled: Kernels) -> None:
-    needs_multiply(compiled)
+    needs(compiled, "attends_in_int8")
     # What becomes NaN of a head: the row of a query, everything for a key, a dimension for a value.
     for part, spoilt in enumerate([(4, slice(None)), (slice(None), slice(None)), (slice(None), 7)]):
         parts = self_attention(2, 2, 50)
@@ -467,7 +489,7 @@ def test_attention_of_many_passes_nan_on(compiled: Kernels) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_attention_of_many_depends_on_neither_threads_nor_the_batch(compiled: Kernels, count: int) -> None:
-    needs_multiply(compiled)
+    needs(compiled, "attends_in_int8")
     parts, mask = self_attention(3, 5, 200), hide_some(3, 200)
     with threads(count):
         context = compiled.attend_many(*parts, mask)
@@ -616,14 +638,15 @@ def test_arguments_are_read_from_the_source() -> None:
     )
     assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
     found = argument_types(kernels.SOURCE.read_text(encoding="utf-8"))
-    assert len(found) == 10 and len(found["attend"]) == 23 and found["add_and_norm"][4] == ctypes.c_float
+    assert len(found) == 11 and len(found["attend"]) == 23 and found["add_and_norm"][4] == ctypes.c_float
 
 
 def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
     """By real checks, which `python -O` keeps, and not by asserts."""
     ones, norm = torch.ones, torch.nn.LayerNorm(8)
     query = keys = ones(2, 3, 4, 64)
-    packed, draws = PackedCodes(ones(40, 8, dtype=torch.int8), ones(40), ones(40)), Draws(0, 5, 1.0)
+    codes = PackedCodes(ones(40, 8, dtype=torch.int8), ones(40), ones(40), compiled.panel)
+    weight, draws = PackedWeight(ones(40, 8), ones(40), compiled.panel), Draws(0, 5, 1.0)
     calls = [
         lambda: compiled.attend(query, keys, keys[:, :2]),
         lambda: compiled.attend(query.double(), keys, keys),
@@ -652,13 +675,20 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.attend_dropped_backward(ones(2, 3, 4, 8), query, keys, keys, None, False, draws),
     ]
     of_products = [
-        lambda: compiled.multiply(ones(2, 9), packed),
-        lambda: compiled.multiply(ones(8, 2).T, packed),
+        lambda: compiled.multiply(ones(2, 9), codes),
+        lambda: compiled.multiply(ones(8, 2).T, codes),
+    ]
+    of_products_in_fp32 = [
+        lambda: compiled.multiply_fp32(ones(2, 9), weight),
+        lambda: compiled.multiply_fp32(ones(2, 8).bfloat16(), weight),
+    ]
+    of_attention_in_int8 = [
         lambda: compiled.attend_many(query, keys, keys[:, :, :3]),
         lambda: compiled.attend_many(query[..., :32], keys[..., :32], keys[..., :32]),
         lambda: compiled.attend_many(query, keys, keys, ones(2, 1, 4, 4)),
     ]
-    for call in calls + of_products * compiled.multiplies:
+    calls += of_products * compiled.multiplies + of_products_in_fp32 * compiled.multiplies_fp32
+    for call in calls + of_attention_in_int8 * compiled.attends_in_int8:
         with pytest.raises(ValueError, match="a kernel got a tensor"):
             call()
 
@@ -677,10 +707,11 @@ def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> N
         failing.attend(states, states, states)
     with pytest.raises(MemoryError, match="attend_dropped"):
         failing.attend_dropped(states, states, states, None, False, Draws(0, 5, 1.0))
-    if failing.multiplies:
+    if failing.attends_in_int8:
         with pytest.raises(MemoryError, match="attend_many"):
             failing.attend_many(states, states, states)
-        weight = PackedCodes(torch.ones(3, 4, dtype=torch.int8), torch.ones(3), torch.ones(3))
+    if failing.multiplies:
+        weight = PackedCodes(torch.ones(3, 4, dtype=torch.int8), torch.ones(3), torch.ones(3), failing.panel)
         with pytest.raises(MemoryError, match="multiply"):
             failing.multiply(torch.ones(2, 4), weight)
 
@@ -698,7 +729,7 @@ for bad in (torch.nan, torch.inf, -torch.inf):
     kernels.attend(*[states.transpose(1, 2)] * 3)
     kernels.log_softmax(rows.clone())
     kernels.finish_rows(rows.clone(), torch.ones(4, 1), torch.ones(rows.shape[1]), True, torch.bfloat16)
-    if kernels.multiplies:
+    if kernels.attends_in_int8:
         kernels.attend_many(*[states.transpose(1, 2)] * 3)
 """
 
@@ -711,6 +742,31 @@ def test_no_conversion_of_numbers_that_are_not_finite_is_undefined(cache: Path) 
 
 
 # Compiling and loading
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the processors named are those of x86-64")
+@pytest.mark.parametrize(
+    "processor", ["x86-64", "x86-64-v3", "alderlake", "skylake-avx512", "icelake-server", "sapphirerapids"]
+)
+def test_compiled_for_other_processors(processor: str) -> None:
+    """The code that this processor does not run is at least valid C."""
+    compiler = [*shlex.split(os.environ.get("CC", "cc")), *kernels.FLAGS.split()]
+    done = subprocess.run(
+        [
+            *compiler,
+            f"-march={processor}",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-psabi",
+            "-fsyntax-only",
+            kernels.SOURCE,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @needs_compiler

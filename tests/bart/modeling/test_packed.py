@@ -115,7 +115,7 @@ def test_bf16_is_the_model_as_far_as_bf16_goes(model: BartForConditionalGenerati
 def test_int8_errs_as_quantisation_does(source: Source, changes: dict[str, Any], path: Kernels | None) -> None:
     model, run = a_model(**changes), logits_of(*source)
     fast = model.for_inference("int8")
-    greatest = 127 if path is not None and path.multiplies else greatest_weight_code()
+    greatest = path.greatest_code if path is not None and path.multiplies else greatest_weight_code()
     assert (run(fast) - exact(model, run)).abs().mean() <= 2 * quantisation(model, run, greatest)
     assert len(fast.generate(*source, max_length=15, num_beams=3)) == 3
 
@@ -140,11 +140,11 @@ def test_int8_with_heads_that_the_kernels_are_written_for(
     attend_many = Kernels.attend_many
     monkeypatch.setattr(Kernels, "attend_many", lambda *args: calls.append(1) or attend_many(*args))
     fast = model.for_inference("int8")
-    greatest = 127 if path is not None and path.multiplies else greatest_weight_code()
+    greatest = path.greatest_code if path is not None and path.multiplies else greatest_weight_code()
     for readable in (mask, None):
         run = logits_of(ids, readable)
         assert (run(fast) - exact(model, run)).abs().mean() <= 2 * quantisation(model, run, greatest)
-    assert len(calls) == (4 if path is not None and path.multiplies else 0)  # of the encoder's layers, twice
+    assert len(calls) == (4 if path is not None and path.attends_in_int8 else 0)  # of the encoder's layers, twice
     if calls:
         alone = fast.encode(ids[1:2, :50])
         assert torch.equal(fast.encode(ids, mask)[1:2, :50], alone)
@@ -231,7 +231,7 @@ def test_int8_products_are_those_of_integers(rows: int, path: Kernels | None) ->
     weight, states = torch.randn(24, 40, generator=generator), torch.randn(2, rows, 40, generator=generator)
     states[0, 0] = 0
     bias = torch.randn(24, generator=generator)
-    greatest = 127 if path is not None and path.multiplies else greatest_weight_code()
+    greatest = path.greatest_code if path is not None and path.multiplies else greatest_weight_code()
     weight_peak = weight.abs().amax(1).double()
     peak = states.abs().amax(2, keepdim=True).double()
     weight_codes = (weight.double() / weight_peak[:, None] * greatest).round()
