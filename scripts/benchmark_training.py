@@ -3,7 +3,7 @@
     python scripts/benchmark_training.py --shape xsum --precision bf16 --output results.json
     python scripts/benchmark_training.py --shape base --tokenizer DIR
 
-- ours: finetune.py with the options of scripts/run_summarization.sh;
+- ours: finetune.py with the options of scripts/run_summarization.sh; ours_compiled: with --compile, too;
 - transformers: its Trainer with its BartForConditionalGeneration, torch's fused AdamW, and our batches in our order, so
   that neither pads more; by itself it would draw them at random.
 
@@ -56,7 +56,7 @@ from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.training.measurements import seconds, stamp
 from utils.training.options import POLYNOMIAL_END
 
-OURS, THEIRS = MODES = ("ours", "transformers")
+OURS, COMPILED, THEIRS = MODES = ("ours", "ours_compiled", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
 XSUM = {"source": (431, 0.6), "target": (23, 0.3)}
@@ -107,6 +107,7 @@ class Arguments:
         20, least=1, help=f"optimizer steps that are timed, after {LOG_EVERY} to warm up; multiples of {LOG_EVERY}"
     )
     rounds: int = option(3, least=1, help="runs of each, in turns; the table has their medians")
+    modes: tuple[str, ...] = option((OURS, THEIRS), choices=MODES, help="what is run, in this order")
     output: str | None = option(None, help="JSON file for all figures")
 
     def __post_init__(self) -> None:
@@ -203,7 +204,7 @@ def train(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
     device = torch.device("cuda" if args.gpus else "cpu")
     ends = []  # of each optimizer step, whoever takes it: when, and how much memory had been held by then
     hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
-    losses = train_ours(args, folder) if mode == OURS else train_theirs(args, folder)
+    losses = train_theirs(args, folder) if mode == THEIRS else train_ours(args, folder, mode == COMPILED)
     hook.remove()
     timed = args.all_steps - LOG_EVERY
     # Steps that fp16's loss scaler skips are not seen; they come first.
@@ -212,11 +213,11 @@ def train(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
     return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
 
 
-def train_ours(args: Arguments, folder: Path) -> list[float]:
+def train_ours(args: Arguments, folder: Path, compiled: bool) -> list[float]:
     from finetune import main
 
     with TemporaryDirectory(dir=folder) as output:
-        main([*recipe(args, folder), "--output_dir", output])
+        main([*recipe(args, folder), "--output_dir", output, *["--compile"] * compiled])
         with (Path(output) / "metrics.csv").open(encoding="utf-8") as file:
             return [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
 
@@ -309,8 +310,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder = Path(temporary)
         sample = in_new_process(prepare, args, folder)
         rate = in_new_process(product_rate, args)
-        runs = in_turns(MODES, args.rounds, train, args, folder)
-    results = compared(runs, THEIRS)
+        runs = in_turns(args.modes, args.rounds, train, args, folder)
+    results = compared(runs, args.modes[-1])
     for row in results:
         row |= {"tokens_per_second": row["rate"] * sample["tokens"], "mfu": row["rate"] * sample["operations"] / rate}
         row["losses"] = runs[row["mode"]][0]["losses"]

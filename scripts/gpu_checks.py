@@ -40,6 +40,7 @@ FINE_TUNING = {
     **{name: f"--bf16 --optimizer {name}" for name in "fused_adam lamb fused_lamb adafactor sgd".split()},
     "fused_lamb fp16 O2": "--fp16 --amp_level O2 --optimizer fused_lamb",
     "activation checkpointing": "--bf16 --activation_checkpointing",
+    "compiled": "--bf16 --compile",
     "accumulation": "--bf16 --gradient_accumulation_steps 4",
     "ddp": "--bf16 --strategy ddp", "fsdp": "--bf16 --strategy fsdp",
 }  # fmt: skip
@@ -101,6 +102,8 @@ def all_checks(on_gpu: bool) -> list[Check]:
     eager = f"BART_GRAPHS=0 {checks[-1].command}"
     checks.append(replace(checks[-1], name=f"{checks[-1].name} without graphs", command=eager, gpus=1))
     options = f'--gpus {int(on_gpu)} --rounds 1 --steps 10 --tokenizer "{vocabulary}"'
+    if on_gpu:
+        options += " --modes ours ours_compiled transformers"
     for shape in ("xsum", "cnn_dm") if on_gpu else ("tiny",):
         for precision in ("bf16", "tf32") if on_gpu else ("fp32",):
             given = f"--shape {shape} --precision {precision} {options}"

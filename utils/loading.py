@@ -76,6 +76,11 @@ class ModelOptions:
     activation_checkpointing: bool = option(
         False, help="recompute activations in the backward pass: less memory, a third more time"
     )
+    compile: bool = option(
+        False,
+        help="train layers that torch.compile has compiled, which takes a minute or more; meant for GPUs, no faster on "
+        "CPUs",
+    )
     lora_rank: int | None = option(
         None,
         section="LoRA",
@@ -511,6 +516,8 @@ def _prepare(model: PretrainedModel, options: ModelOptions) -> None:
             raise InputError("--freeze_encoder and --lora_rank exclude each other: bert has no other layers to adapt")
         inject_adapter_in_model(adapters, trained[0] if len(trained) == 1 else network)
     model.set_activation_checkpointing(options.activation_checkpointing)
+    if options.compile:
+        model.compile_layers()
 
 
 def fit_vocabulary(model: PretrainedModel, tokenizer: PretrainedTokenizer) -> None:

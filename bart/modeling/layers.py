@@ -44,8 +44,13 @@ def activated(states: Tensor, activation: str | None) -> Tensor:
     return states if activation is None else ACTIVATIONS[activation](states)
 
 
+def _runs_kernels(states: Tensor) -> bool:
+    """Whether the operators of `bart.modeling.cpu` take torch's place; torch.compile cannot read those."""
+    return states.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def _dropout(states: Tensor, probability: float, training: bool) -> Tensor:
-    if training and probability and states.device.type == "cpu":
+    if training and probability and _runs_kernels(states):
         return cpu.dropout(states, probability)
     return F.dropout(states, probability, training)
 
@@ -65,9 +70,9 @@ def attend(
     Returns:
         (B, H, T, Dh).
     """
-    if query.device.type == "cpu" and dropout:
+    if dropout and _runs_kernels(query):
         return cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
-    if query.device.type == "cpu" and query.dtype == torch.bfloat16 and not (is_causal or torch.is_grad_enabled()):
+    if query.dtype == torch.bfloat16 and not (is_causal or torch.is_grad_enabled()) and _runs_kernels(query):
         return cpu.attend(query, keys, values, mask)
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
 
@@ -132,7 +137,7 @@ class _Layer(nn.Module):
     def _branch(self, hidden: Tensor, norm: ResidualNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
         update = branch(norm(hidden) if self.pre_ln else hidden)
-        if self.training and self.dropout and hidden.device.type == "cpu":
+        if self.training and self.dropout and _runs_kernels(hidden):
             hidden = cpu.dropout(update, self.dropout, added=hidden)
             return hidden if self.pre_ln else norm(hidden)
         update = F.dropout(update, self.dropout, self.training)
@@ -211,6 +216,11 @@ class BartDecoderLayer(_Layer):
         return self._branch(hidden, self.final_layer_norm, self._feed_forward)
 
 
+def call_layer(layer: nn.Module, *args: Any) -> Tensor:
+    """What `torch.compile` is given: one function for all layers, whose weights are its inputs."""
+    return layer(*args)
+
+
 class _Stack(nn.Module):
     """What encoder and decoder share: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
 
@@ -223,6 +233,7 @@ class _Stack(nn.Module):
         self.max_positions = config.max_position_embeddings
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
+        self.call_layer: Callable[..., Tensor] = call_layer  # in training
         self.embed_tokens = embed_tokens
         self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
@@ -249,11 +260,13 @@ class _Stack(nn.Module):
         return _dropout(hidden, self.dropout, self.training)
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
-        if self.training and self.layerdrop and torch.rand(()).item() < self.layerdrop:
+        if not self.training:
+            return layer(hidden, *args)
+        if self.layerdrop and torch.rand(()).item() < self.layerdrop:
             return hidden
-        if self.activation_checkpointing and self.training:
-            return checkpoint(layer, hidden, *args, use_reentrant=False)
-        return layer(hidden, *args)
+        if self.activation_checkpointing:
+            return checkpoint(self.call_layer, layer, hidden, *args, use_reentrant=False)
+        return self.call_layer(layer, hidden, *args)
 
 
 class BartEncoder(_Stack):

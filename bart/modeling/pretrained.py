@@ -15,7 +15,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.hub import push
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
-from bart.modeling.layers import BartDecoderLayer, BartEncoderLayer
+from bart.modeling.layers import BartDecoderLayer, BartEncoderLayer, call_layer
 from bart.modeling.packed import Packer
 from bart.tokenization.tokenizer import PretrainedTokenizer
 
@@ -116,6 +116,12 @@ class PretrainedModel(nn.Module):
         """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
         for stack in self.stacks:
             stack.activation_checkpointing = enabled
+
+    def compile_layers(self) -> None:
+        """Let `torch.compile` make the code that the layers run in training; once for inputs of all lengths."""
+        compiled = torch.compile(call_layer, dynamic=True)
+        for stack in self.stacks:
+            stack.call_layer = compiled
 
     # ---- Files
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
+import torch._dynamo
 from torch.utils.flop_counter import FlopCounterMode
 
 from bart.configuration.configuration_bart import BartConfig
@@ -27,10 +30,10 @@ def tiny(**changes: object) -> BartForConditionalGeneration:
     return BartForConditionalGeneration(BartConfig(**{**fields, **changes}))
 
 
-def loss_and_gradients(model: BartForConditionalGeneration) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def loss_and_gradients(model: BartForConditionalGeneration, length: int = 9) -> tuple[torch.Tensor, list[torch.Tensor]]:
     torch.manual_seed(1)
-    ids = torch.randint(3, 50, (3, 9))
-    loss = model(ids, labels=ids[:, :5]).loss
+    ids = torch.randint(3, 50, (3, length))
+    loss = model(ids, attention_mask=(ids > 5).long(), labels=ids[:, : length // 2 + 1]).loss
     return loss, list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
 
 
@@ -44,6 +47,33 @@ def test_activation_checkpointing_changes_memory_not_results() -> None:
     assert len(calls) == 2  # once forward, once more in the backward pass
     assert loss == again
     assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_again, strict=True))
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_layers_are_compiled_whole_and_once_for_all_lengths(
+    monkeypatch: pytest.MonkeyPatch, checkpointing: bool
+) -> None:
+    """What is captured runs uncompiled here, with the results of the layers; tests of finetune.py compile it."""
+    graphs = []
+
+    def keep(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=keep, fullgraph=True))
+    torch._dynamo.reset()
+    model = tiny(dropout=0.0).train()
+    expected = [loss_and_gradients(model, length) for length in (9, 12, 4)]
+    model.compile_layers()
+    model.set_activation_checkpointing(checkpointing)
+    for length, (loss, gradients) in zip((9, 12, 4), expected, strict=True):
+        again, gradients_again = loss_and_gradients(model, length)
+        assert loss == again
+        assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_again, strict=True))
+    assert len(graphs) == 2  # of encoder and decoder
+    model.eval().generate(torch.tensor([[0, 7, 8, 2]]), max_length=6)
+    assert len(graphs) == 2
+    torch._dynamo.reset()
 
 
 def test_layerdrop_skips_layers_in_training_only() -> None:

@@ -60,6 +60,18 @@ def test_validations_and_the_end_of_a_run(train: Train, options: tuple[object, .
     assert checkpoint_of(output)["global_step"] == expected[-1]
 
 
+@pytest.mark.slow
+def test_compiled_layers_train_alike(train: Train) -> None:
+    options = ("--max_steps", 6, "--dropout", 0, "--attention_dropout", 0)
+    losses = [
+        [float(row["train_loss"]) for row in rows(train(name, *options, *flags))]
+        for name, flags in (("plain", ()), ("compiled", ("--compile",)))
+    ]
+    # A loss is the end of some 300 additions in a row, and of six steps that Adam makes of gradients' signs.
+    assert losses[0] == pytest.approx(losses[1], rel=6 * 300 * torch.finfo(torch.float32).eps)
+    assert losses[0][0] != losses[0][5]
+
+
 def test_each_validation_may_leave_a_checkpoint(train: Train) -> None:
     output = train("run", "--max_steps", 3, "--val_check_interval", 0.17, "--save_top_k", 3)
     assert {path.name for path in output.glob("_epoch*")} == {f"_epoch0_step{i}.ckpt" for i in (1, 2, 3)}
