@@ -23,6 +23,16 @@ except AttributeError as error:
     raise ImportError(f"torch {torch.__version__}: {error}; install the release of requirements.txt") from error
 
 
+def compile_whole_layers() -> None:
+    """Prepare `torch.compile` for functions that are compiled layer by layer."""
+    from torch._dynamo import config  # which takes seconds to load
+
+    config.optimize_ddp = (
+        False  # which would cut a layer's graph where DDP's buckets end; gradients come by layers anyway
+    )
+    config.recompile_limit = max(config.recompile_limit, 32)  # with and without masks, dropout, gradients of the inputs
+
+
 def leave_unscaling(optimizer: torch.optim.Optimizer) -> None:
     """Let a fused optimizer leave the unscaling of fp16 gradients to the caller, as all others do."""
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]

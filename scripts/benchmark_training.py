@@ -107,7 +107,9 @@ class Arguments:
         20, least=1, help=f"optimizer steps that are timed, after {LOG_EVERY} to warm up; multiples of {LOG_EVERY}"
     )
     rounds: int = option(3, least=1, help="runs of each, in turns; the table has their medians")
-    modes: tuple[str, ...] = option((OURS, THEIRS), choices=MODES, help="what is run, in this order")
+    modes: tuple[str, ...] = option(
+        (OURS, THEIRS), choices=MODES, help="what is run, in this order; speed-ups are over the last"
+    )
     output: str | None = option(None, help="JSON file for all figures")
 
     def __post_init__(self) -> None:

@@ -43,6 +43,7 @@ FINE_TUNING = {
     "compiled": "--bf16 --compile",
     "accumulation": "--bf16 --gradient_accumulation_steps 4",
     "ddp": "--bf16 --strategy ddp", "fsdp": "--bf16 --strategy fsdp",
+    "ddp compiled": "--bf16 --strategy ddp --compile", "fsdp compiled": "--bf16 --strategy fsdp --compile",
 }  # fmt: skip
 # Network, tokens, batch, and sequences per second of the large one on an A100 in half precision, by NVIDIA's pages.
 PRETRAINING = (
@@ -85,9 +86,9 @@ def all_checks(on_gpu: bool) -> list[Check]:
     tune += f" --max_steps 40 --log_every_n_steps {LOG_EVERY} --n_val 32 --eval_beams 0 --dropout 0.1 --output_dir"
     scratch = "--model_name_or_path scratch --tokenizer data/sample/tokenizer"
     for name, options in FINE_TUNING.items():
-        needed = 2 if "--strategy" in options else int("--fp16" in options or "--tf32" in options)
+        needed = 2 if "--strategy" in options else int(any(flag in options for flag in ("fp16", "tf32", "compile")))
         line = f'{tune} "$OUT/run" {scratch} --gpus {max(needed, int(on_gpu))} {options}'
-        checks.append(Check(f"fine-tuning {name}", line, trained, 2, gpus=needed))
+        checks.append(Check(f"fine-tuning {name}", line, trained, 5 if "compile" in options else 2, gpus=needed))
     first = f'{tune} "$OUT/first" {scratch} --gpus {int(on_gpu)}'
     line = f'{tune} "$OUT/run" --model_name_or_path "$OUT/first/export" --lora_rank 8 --gpus {int(on_gpu)} --bf16'
     checks.append(Check("fine-tuning LoRA", f"{first} && {line}", trained, 3))
@@ -102,12 +103,12 @@ def all_checks(on_gpu: bool) -> list[Check]:
     eager = f"BART_GRAPHS=0 {checks[-1].command}"
     checks.append(replace(checks[-1], name=f"{checks[-1].name} without graphs", command=eager, gpus=1))
     options = f'--gpus {int(on_gpu)} --rounds 1 --steps 10 --tokenizer "{vocabulary}"'
-    if on_gpu:
-        options += " --modes ours ours_compiled transformers"
     for shape in ("xsum", "cnn_dm") if on_gpu else ("tiny",):
         for precision in ("bf16", "tf32") if on_gpu else ("fp32",):
             given = f"--shape {shape} --precision {precision} {options}"
             checks.append(beside(f"training {shape} {precision}", "samples/s", "benchmark_training.py", given))
+            compiled = f"{checks[-1].command} --modes ours_compiled transformers"
+            checks.append(replace(checks[-1], name=f"{checks[-1].name} compiled", command=compiled, minutes=7, gpus=1))
     for kind, length, batch, rate in PRETRAINING:
         bert = kind == "bert"
         task, words = ("--task mlm_nsp", "data/sample/bert_tokenizer") if bert else ("", vocabulary)

@@ -31,6 +31,7 @@ def test_each_dimension_is_doubled_alone(
     assert lines[0].startswith("training steps in fp32 on ") and len(lines) == 3 + len(rows)
 
 
-def test_bad_input(load_script: Callable[[str], ModuleType]) -> None:
+def test_bad_input(load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InputError, match="--device is cuda"):
         load_script("benchmark_growth").main(["--device", "cuda"])

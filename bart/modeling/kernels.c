@@ -1,4 +1,4 @@
-// Kernels for CPUs. For inference: attention of few queries, attention in int8, int8 products, and what lies between.
+// Kernels for CPUs. For inference: attention of few queries, attention in int8, products, and what lies between.
 // For training: dropout, and attention with dropout and its gradients.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
@@ -25,7 +25,7 @@
 #if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)  // with AMX, oneDNN is faster
 #define INT8_DOT
 #endif
-#elif defined(__FMA__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)  // with VNNI, oneDNN is faster
+#elif defined(__FMA__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)  // whose processors oneDNN and MKL serve
 #define AVX2
 #endif
 #endif
@@ -138,6 +138,7 @@ INLINE float exponential(float x)
 INLINE float gelu(float x)
 {
     float z = 0.70710678f * fabsf(x);
+    z = z > 1e8f ? 1e8f : z;  // infinity by infinity would be NaN
     float series = 0.0092705272f + z * (0.0001520143f + z * (0.0002765672f + z * 0.0000430638f));
     series = 1 + z * (0.0705230784f + z * (0.0422820123f + z * series));
     float power = series * series;
@@ -532,7 +533,7 @@ INLINE void multiply_tile(int rows, const float *a, int64_t row, int64_t column,
         for (int i = 0; i < 2; i++) sums[r][i] = adds ? *(const vector *)(c + r * c_row + i * VECTOR) : (vector){0};
     for (int64_t k = 0; k < depth; k++) {
         vector first = *(const vector *)(b + k * TILE), last = *(const vector *)(b + k * TILE + VECTOR);
-#ifdef __AVX2__
+#if defined(__AVX2__) && !defined(BART_PLAIN)
         __asm__("" : "+v"(first), "+v"(last));  // else GCC reads them again for each row, and reading sets the speed
 #endif
         for (int r = 0; r < rows; r++) {
@@ -1011,6 +1012,7 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
 EXPORT int multiply_fp32(const float *input, const float *weights, const float *bias, int with_gelu, float *out,
                          int64_t rows, int64_t width, int64_t outs, int threads)
 {
+    _Static_assert((int)PANEL == (int)TILE, "");
     enum { ROWS = 384, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
 #pragma omp parallel num_threads(threads) if (rows * width * outs > 8 * SMALL)
     for (int64_t first = 0; first < rows; first += ROWS) {
@@ -1165,7 +1167,7 @@ static void attend_tile(const struct packed *packed, const void *query, int kind
         struct panel panel = {packed->keys + j * WIDTH, packed->key_scale + j, packed->key_bias + j,
                               packed->key_offset + j};
         multiply_codes(TILE_ROWS, codes[0], WIDTH, peak, panel, panel.weights, 0,
-                      (float(*)[PANEL])(packed->scores + j * TILE_ROWS));
+                       (float(*)[PANEL])(packed->scores + j * TILE_ROWS));
     }
     for (int r = 0; r < TILE_ROWS; r++) {
         uint32_t sum = weigh_scores(packed->scores + r * PANEL, count, packed->high + r * count, packed->low + r * count);

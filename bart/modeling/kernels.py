@@ -80,7 +80,7 @@ class PackedWeight:
         """weight (O, I) and bias (O,) in fp32; panel is `Kernels.panel`."""
         self.outputs, self.inputs = weight.shape
         missing = -self.outputs % panel
-        self.weight = _in_panels(F.pad(weight, (0, 0, 0, missing)), panel, 1).flatten(2)
+        self.weight = _in_panels(F.pad(weight, (0, 0, 0, missing)) if missing else weight, panel, 1).flatten(2)
         self.bias = F.pad(bias, (0, missing))
 
 
@@ -244,8 +244,8 @@ class Kernels:
         """Self-attention, of (B, H, L, Dh) each, in 8 bits -> context (B, L, D), as the query.
 
         Queries and keys are quantised with one scale for each, values with one for each dimension of a head, and
-        weights to 16 bits of the greatest one. It exists where `multiplies` is true, for Dh = WIDTH and L up to
-        MOST_KEYS.
+        weights to 16 bits of the greatest one. It exists where `attends_in_int8` is true, for Dh = WIDTH and L up
+        to MOST_KEYS.
 
         Args:
             query, keys, values: all fp32 or all bf16; with equal strides, any but the last.
@@ -291,12 +291,12 @@ class Kernels:
             dtype: of the result (N, O): fp32 or bf16.
         """
         inputs, count = weight.inputs, len(rows)
-        outputs, quads = round_up(weight.outputs, self.panel), -(-inputs // QUAD)
-        _require(dtype in FLOATS and inputs <= MOST_INPUTS)
+        outputs = round_up(weight.outputs, self.panel)
+        _require(dtype in FLOATS and inputs <= MOST_INPUTS and weight.codes.shape[2] == self.panel)
         out = torch.empty((count, weight.outputs), dtype=dtype)
         self._library.multiply(
             *(_address(rows, FLOATS, count * inputs), KINDS[rows.dtype]),
-            _address(weight.codes, (torch.int8,), outputs * quads * QUAD),
+            _address(weight.codes, (torch.int8,), outputs * round_up(inputs, QUAD)),
             _address(weight.scale, (torch.float32,), outputs),
             _address(weight.offset, (torch.int32,), outputs),
             _address(weight.bias, (torch.float32,), outputs),
@@ -312,6 +312,7 @@ class Kernels:
         """
         inputs, count = weight.inputs, len(rows)
         outputs = round_up(weight.outputs, self.panel)
+        _require(weight.weight.shape[2] == self.panel)
         out = torch.empty(count, weight.outputs)
         self._library.multiply_fp32(
             _address(rows, (torch.float32,), count * inputs),

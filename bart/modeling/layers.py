@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
 from bart.modeling import cpu
+from bart.torch_internals import compile_whole_layers
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -216,9 +217,15 @@ class BartDecoderLayer(_Layer):
         return self._branch(hidden, self.final_layer_norm, self._feed_forward)
 
 
-def call_layer(layer: nn.Module, *args: Any) -> Tensor:
-    """What `torch.compile` is given: one function for all layers, whose weights are its inputs."""
+def _call(layer: nn.Module, *args: Any) -> Tensor:
     return layer(*args)
+
+
+@cache
+def compiled_call() -> Callable[..., Tensor]:
+    """`_call`, compiled by `torch.compile`: one function for all layers, whose weights are its inputs."""
+    compile_whole_layers()
+    return torch.compile(_call, dynamic=True)
 
 
 class _Stack(nn.Module):
@@ -233,7 +240,7 @@ class _Stack(nn.Module):
         self.max_positions = config.max_position_embeddings
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
-        self.call_layer: Callable[..., Tensor] = call_layer  # in training
+        self.compiled = False  # in training
         self.embed_tokens = embed_tokens
         self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
@@ -264,9 +271,10 @@ class _Stack(nn.Module):
             return layer(hidden, *args)
         if self.layerdrop and torch.rand(()).item() < self.layerdrop:
             return hidden
+        call = compiled_call() if self.compiled else _call
         if self.activation_checkpointing:
-            return checkpoint(self.call_layer, layer, hidden, *args, use_reentrant=False)
-        return self.call_layer(layer, hidden, *args)
+            return checkpoint(call, layer, hidden, *args, use_reentrant=False)
+        return call(layer, hidden, *args)
 
 
 class BartEncoder(_Stack):

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
 # The number of rows for which a weight is laid out: an article's tokens, and some articles' beams.
 ROWS_OF_ENCODER, ROWS_OF_DECODER = 1024, 16
+ROWS_AT_ONCE = 384  # in a feed-forward block
 OUTPUTS_AT_ONCE = 256  # of a weight, in quantisation
 # Queries up to which the compiled attention is faster than torch's where it has no code for this processor.
 MOST_QUERIES = 32
@@ -77,7 +78,7 @@ class PackedLinear(nn.Module):
             return activated(self.multiply(states, self.weight, self.bias), self.activation)
         with_gelu = self.activation == "gelu"
         out = self.kernels.multiply_fp32(states.flatten(0, -2).contiguous(), self.packed, with_gelu)
-        return (out if with_gelu else activated(out, self.activation)).view(*states.shape[:-1], -1)
+        return (out if with_gelu else activated(out, self.activation)).view(*states.shape[:-1], self.packed.outputs)
 
 
 class Int8Linear(nn.Module):
@@ -151,6 +152,20 @@ def greatest_weight_code() -> int:
         return 127
     logger.info("int8: the weights get 7 bits, because this processor adds products of 8 bits in 16")
     return 64
+
+
+class FeedForward(nn.Module):
+    """Two linear layers, given so many rows at once that what lies between them stays in the processor's cache."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(…, I) -> (…, O)."""
+        parts = states.flatten(0, -2).split(ROWS_AT_ONCE)
+        out = torch.cat([self.second(self.first(part)) for part in parts])
+        return out.view(*states.shape[:-1], out.shape[-1])
 
 
 class FusedAttention(nn.Module):
@@ -276,6 +291,8 @@ class Packer:
         own.fc1 = linear([original.fc1], activation=original.activation, dtype=self.inner_dtype)
         own.activation = None  # which fc1 applies
         own.fc2 = linear([original.fc2])
+        if self.packs and is_encoder:
+            own.fc1, own.fc2 = nn.Identity(), FeedForward(own.fc1, own.fc2)
         for name, module in list(own.named_children()):
             if isinstance(module, ResidualNorm) and self.is_int8 and self.kernels is not None:
                 setattr(own, name, CompiledNorm(module, self.kernels))

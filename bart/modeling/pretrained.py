@@ -15,7 +15,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.hub import push
 from bart.modeling.checkpoint import load_pretrained, save_pretrained
-from bart.modeling.layers import BartDecoderLayer, BartEncoderLayer, call_layer
+from bart.modeling.layers import BartDecoderLayer, BartEncoderLayer
 from bart.modeling.packed import Packer
 from bart.tokenization.tokenizer import PretrainedTokenizer
 
@@ -118,10 +118,9 @@ class PretrainedModel(nn.Module):
             stack.activation_checkpointing = enabled
 
     def compile_layers(self) -> None:
-        """Let `torch.compile` make the code that the layers run in training; once for inputs of all lengths."""
-        compiled = torch.compile(call_layer, dynamic=True)
+        """Let `torch.compile` make the code that the layers run in training, for inputs of any length."""
         for stack in self.stacks:
-            stack.call_layer = compiled
+            stack.compiled = True
 
     # ---- Files
 

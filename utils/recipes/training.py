@@ -9,8 +9,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytorch_lightning as pl
@@ -45,7 +47,7 @@ MAY_CHANGE = (
     *("config", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_predict"),
     *("max_steps", "max_epochs", "min_epochs", "save_top_k", "save_every_n_steps", "log_every_n_steps"),
     *("wandb_project", "val_check_interval", "early_stopping_patience", "num_sanity_val_steps", "eval_batch_size"),
-    *("num_workers", "cache_dir", "activation_checkpointing", "n_test", "test_max_target_length"),
+    *("num_workers", "cache_dir", "activation_checkpointing", "compile", "n_test", "test_max_target_length"),
     "load_model_weights_only",
 )
 # They may change too; the scores of earlier checkpoints are then not compared with those of later ones.
@@ -74,6 +76,8 @@ def run(args: TrainingArguments) -> None:
     output_dir = Path(args.run.output_dir)
     check_gpus(args.hardware.gpus)
     check_wandb(args.run.wandb_project)
+    if args.task_options.compile:
+        check_compiler(args.hardware.gpus)
     if args.run.do_train and is_first():
         check_free(output_dir, args.run.resumed, args.run.overwrite_output_dir)
     task = args.make_task()
@@ -213,6 +217,14 @@ def check_wandb(project: str | None) -> None:
             version("wandb")
     except PackageNotFoundError:
         raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb") from None
+
+
+def check_compiler(gpus: int) -> None:
+    """Raise InputError where torch.compile lacks what it makes code with."""
+    if gpus and find_spec("triton") is None:
+        raise InputError("--compile needs the package triton on GPUs; this build of torch came without it")
+    if not gpus and which(compiler := os.environ.get("CXX", "g++")) is None:
+        raise InputError(f"--compile needs a C++ compiler on CPUs; {compiler} is not found (CXX names another one)")
 
 
 def quieten_lightning() -> None:

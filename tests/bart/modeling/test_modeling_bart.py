@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import pickle
+from collections.abc import Iterator
 
 import pytest
 import torch
 import torch._dynamo
+import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.modeling import layers
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
 
 
@@ -49,19 +53,25 @@ def test_activation_checkpointing_changes_memory_not_results() -> None:
     assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_again, strict=True))
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_layers_are_compiled_whole_and_once_for_all_lengths(
-    monkeypatch: pytest.MonkeyPatch, checkpointing: bool
-) -> None:
-    """What is captured runs uncompiled here, with the results of the layers; tests of finetune.py compile it."""
-    graphs = []
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule]]:
+    """What torch.compile captures, and leaves as it is here; a test of finetune.py compiles it."""
+    graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
         graphs.append(graph)
         return graph
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=keep, fullgraph=True))
+    layers.compiled_call.cache_clear()
     torch._dynamo.reset()
+    yield graphs
+    layers.compiled_call.cache_clear()
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_layers_are_compiled_whole_and_once_for_all_lengths(graphs: list[object], checkpointing: bool) -> None:
     model = tiny(dropout=0.0).train()
     expected = [loss_and_gradients(model, length) for length in (9, 12, 4)]
     model.compile_layers()
@@ -73,7 +83,20 @@ def test_layers_are_compiled_whole_and_once_for_all_lengths(
     assert len(graphs) == 2  # of encoder and decoder
     model.eval().generate(torch.tensor([[0, 7, 8, 2]]), max_length=6)
     assert len(graphs) == 2
-    torch._dynamo.reset()
+    assert pickle.loads(pickle.dumps(model)).model.encoder.compiled
+
+
+def test_compiled_layers_draw_by_torchs_operators(graphs: list[torch.fx.GraphModule]) -> None:
+    """torch.compile cannot read the kernels in C."""
+    model = tiny(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1).train()
+    model.compile_layers()
+    loss, gradients = loss_and_gradients(model)
+    assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
+    assert len(graphs) == 2
+    for graph, dropouts, attentions in zip(graphs, (3, 4), (1, 2), strict=True):
+        called = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+        assert called.count(F.dropout) == dropouts
+        assert called.count(F.scaled_dot_product_attention) == attentions
 
 
 def test_layerdrop_skips_layers_in_training_only() -> None:

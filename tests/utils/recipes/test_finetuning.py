@@ -164,6 +164,12 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
     assert not (output / "test_scores.json").exists()  # they were those of the export before
 
 
+def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(InputError, match="--compile needs a C\\+\\+ compiler on CPUs; no-such-compiler is not found"):
+        train("run", "--compile")
+
+
 def test_every_option_is_classed_for_resuming(tiny: list[str]) -> None:
     """Those of both recipes, each once."""
     classes = [*MAY_CHANGE, *VALIDATION, *COMPARED_BY_CONTENT, *MUST_STAY]

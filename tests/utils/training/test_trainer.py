@@ -11,6 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
+from torch._dynamo.utils import counters
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
@@ -62,6 +63,7 @@ def test_validations_and_the_end_of_a_run(train: Train, options: tuple[object, .
 
 @pytest.mark.slow
 def test_compiled_layers_train_alike(train: Train) -> None:
+    before = counters["stats"]["unique_graphs"]
     options = ("--max_steps", 6, "--dropout", 0, "--attention_dropout", 0)
     losses = [
         [float(row["train_loss"]) for row in rows(train(name, *options, *flags))]
@@ -70,6 +72,7 @@ def test_compiled_layers_train_alike(train: Train) -> None:
     # A loss is the end of some 300 additions in a row, and of six steps that Adam makes of gradients' signs.
     assert losses[0] == pytest.approx(losses[1], rel=6 * 300 * torch.finfo(torch.float32).eps)
     assert losses[0][0] != losses[0][5]
+    assert counters["stats"]["unique_graphs"] == before + 2  # of encoder and decoder
 
 
 def test_each_validation_may_leave_a_checkpoint(train: Train) -> None:
