@@ -27,9 +27,7 @@ def compile_whole_layers() -> None:
     """Prepare `torch.compile` for functions that are compiled layer by layer."""
     from torch._dynamo import config  # which takes seconds to load
 
-    config.optimize_ddp = (
-        False  # which would cut a layer's graph where DDP's buckets end; gradients come by layers anyway
-    )
+    config.optimize_ddp = False  # it cuts graphs where DDP's buckets end, and layers are small enough
     config.recompile_limit = max(config.recompile_limit, 32)  # with and without masks, dropout, gradients of the inputs
 
 

@@ -639,7 +639,8 @@ static void attend_head(const struct attention *all, int64_t item, float *contex
             float *row = scores + k * room;
             factors[k] = all->scale / weights_of(all, row, additive, b, q + k);
             uint64_t seed = seed_of(all, item, q + k);
-            for (int64_t j = 0; j < room; j++) row[j] = draw(j, seed) >= all->dropped ? row[j] : 0;
+            if (all->dropped)
+                for (int64_t j = 0; j < room; j++) row[j] = draw(j, seed) >= all->dropped ? row[j] : 0;
         }
         multiply_panels(scores, room, 1, here, values, length, columns, sums, columns, 0);
         for (int64_t k = 0; k < here; k++)

@@ -65,6 +65,9 @@ class Draws:
         return cls(int(torch.empty((), dtype=torch.int64).random_()), dropped, 2**32 / (2**32 - dropped))
 
 
+NO_DRAWS = Draws(0, 0, 1.0)  # nothing is dropped
+
+
 class PackedWeight:
     """A linear layer's weight and bias in the order in which `Kernels.multiply_fp32` reads them.
 
@@ -313,7 +316,7 @@ class Kernels:
         inputs, count = weight.inputs, len(rows)
         outputs = round_up(weight.outputs, self.panel)
         _require(weight.weight.shape[2] == self.panel)
-        out = torch.empty(count, weight.outputs)
+        out = torch.empty((count, weight.outputs), dtype=torch.float32)
         self._library.multiply_fp32(
             _address(rows, (torch.float32,), count * inputs),
             _address(weight.weight, (torch.float32,), outputs * inputs),

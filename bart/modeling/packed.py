@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bart.errors import InputError
 from bart.generation.cache import additive
-from bart.modeling.kernels import MOST_KEYS, WIDTH, Kernels, PackedCodes, PackedWeight, load
+from bart.modeling.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
 from bart.modeling.layers import (
     BartAttention,
     BartDecoderLayer,
@@ -232,6 +232,9 @@ class FusedAttention(nn.Module):
             has_code = self.kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
             if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
                 return self.out_proj(self.kernels.attend(query, keys, values, mask))
+            if self.kernels.multiplies_fp32 and keys.dtype == torch.float32:
+                context = self.kernels.attend_dropped(query, keys, values, mask, False, NO_DRAWS)
+                return self.out_proj(context.transpose(1, 2).flatten(2))
         return self.out_proj(attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2))
 
 
