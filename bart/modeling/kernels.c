@@ -1,5 +1,5 @@
 // Kernels for CPUs. For inference: attention of few queries, attention in int8, products, and what lies between.
-// For training: dropout, and attention with dropout and its gradients.
+// For training: dropout, and attention with dropout and its gradients; with AVX2, encoders use it without draws, too.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
