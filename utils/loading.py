@@ -491,7 +491,7 @@ def set_layers(config: ModelConfig, count: int, stacks: Sequence[str]) -> None:
 
 
 def _prepare(model: PretrainedModel, options: ModelOptions) -> None:
-    """Freeze what is not trained, add adapters, and set how activations are kept."""
+    """Freeze what is not trained, add adapters, and set how activations are computed and kept."""
     network = model.network
     stacks = [getattr(network, name) for name in model.config.depths]
     table = model.get_input_embeddings()
@@ -515,6 +515,7 @@ def _prepare(model: PretrainedModel, options: ModelOptions) -> None:
         if not trained:
             raise InputError("--freeze_encoder and --lora_rank exclude each other: bert has no other layers to adapt")
         inject_adapter_in_model(adapters, trained[0] if len(trained) == 1 else network)
+    model.leave_out_padding()  # which no task's loss reads
     model.set_activation_checkpointing(options.activation_checkpointing)
     if options.compile:
         model.compile_layers()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from bart.generation.cache import additive
-from bart.modeling.kernels import FLOATS, Draws, Kernels, laid_out, load
+from bart.modeling.kernels import FLOATS, NO_DRAWS, Draws, Kernels, Spans, laid_out, load
 
 SCORES_AT_ONCE = 2**22  # bytes of attention scores
 LEVELS = 2**16  # of a draw; a probability of dropping is a multiple of 1 / LEVELS
@@ -91,7 +91,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
 
 
 def attend_with_dropout(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool, probability: float
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Spans | None, is_causal: bool, probability: float
 ) -> Tensor:
     """Attention with dropout of its weights, for training.
 
@@ -101,18 +101,25 @@ def attend_with_dropout(
 
     Args:
         query, keys, values: (B, H, T or L, Dh).
-        mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere.
-        is_causal: in place of a mask, a query reads the keys up to its own position.
+        mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere; or spans,
+            where `takes_spans`.
+        is_causal: in place of a mask of numbers, a query reads the keys up to its own position.
 
     Returns:
         (B, H, T, Dh), in memory (B, T, H, Dh).
     """
-    if query.dtype == torch.float32 and (kernels := load()) is not None:
-        mask, draws = _additive(mask, query.dtype), Draws.with_probability(probability)
-        return _CompiledAttention.apply(query, keys, values, mask, is_causal, draws, kernels)
+    if takes_spans(query):
+        draws = Draws.with_probability(probability) if probability else NO_DRAWS
+        mask = mask if isinstance(mask, Spans) else _additive(mask, query.dtype)
+        return _CompiledAttention.apply(query, keys, values, mask, is_causal, draws, load())
     if is_causal:
         mask = query.new_ones(query.shape[2], keys.shape[2], dtype=torch.bool).tril()[None, None]
     return _AttendWithDropout.apply(query, keys, values, _additive(mask, query.dtype), probability)
+
+
+def takes_spans(query: Tensor) -> bool:
+    """Whether `attend_with_dropout` takes spans for a mask: where it runs compiled kernels."""
+    return query.dtype == torch.float32 and load() is not None
 
 
 class _CompiledAttention(torch.autograd.Function):
@@ -122,19 +129,19 @@ class _CompiledAttention(torch.autograd.Function):
         query: Tensor,
         keys: Tensor,
         values: Tensor,
-        mask: Tensor | None,
+        mask: Tensor | Spans | None,
         is_causal: bool,
         draws: Draws,
         kernels: Kernels,
     ) -> Tensor:
-        ctx.save_for_backward(query, keys, values, mask)
-        ctx.is_causal, ctx.draws, ctx.kernels = is_causal, draws, kernels
+        ctx.save_for_backward(query, keys, values)
+        ctx.others, ctx.kernels = (mask, is_causal, draws), kernels
         return kernels.attend_dropped(query, keys, values, mask, is_causal, draws)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        found = ctx.kernels.attend_dropped_backward(gradient, *ctx.saved_tensors, ctx.is_causal, ctx.draws)
+        found = ctx.kernels.attend_dropped_backward(gradient, *ctx.saved_tensors, *ctx.others)
         return *found, None, None, None, None
 
 

@@ -93,10 +93,11 @@ class _HeadedBart(PretrainedBart):
         check_tensors(input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids)
         if input_ids is None:
             raise InputError("forward() needs input_ids, and got none")
+        wanted = None
         if decoder_input_ids is None:
-            config = self.config
+            config, wanted = self.config, attention_mask
             decoder_input_ids = shift_tokens_right(input_ids, config.pad_token_id, config.decoder_start_token_id)
-        return self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
+        return self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, wanted)
 
 
 class BartForSequenceClassification(TextLoss, _HeadedBart):

@@ -68,6 +68,33 @@ class Draws:
 NO_DRAWS = Draws(0, 0, 1.0)  # nothing is dropped
 
 
+class Spans:
+    """Which rows are whose, where the rows of all articles lie one behind the other, without padding.
+
+    Attributes:
+        queries, keys: (B + 1,) in int64, the first row of each article, and behind them the number of all rows.
+        most_queries, most_keys: of an article.
+    """
+
+    def __init__(self, queries: Tensor, keys: Tensor) -> None:
+        """Raises ValueError if they are no such numbers."""
+        self.queries, self.keys = queries, keys
+        _require(len(queries) == len(keys))
+        self.most_queries, self.most_keys = (_longest(starts) for starts in (queries, keys))
+
+    @classmethod
+    def of_equal_length(cls, articles: int, queries: int, keys: int) -> Spans:
+        numbers = torch.arange(articles + 1)
+        return cls(numbers * queries, numbers * keys)
+
+
+def _longest(starts: Tensor) -> int:
+    lengths = starts.diff()
+    _require(starts.is_cpu and starts.dtype is torch.int64 and starts.is_contiguous() and int(starts[0]) == 0)
+    _require(int(lengths.min()) >= 0)
+    return int(lengths.max())
+
+
 class PackedWeight:
     """A linear layer's weight and bias in the order in which `Kernels.multiply_fp32` reads them.
 
@@ -185,14 +212,23 @@ class Kernels:
         return out
 
     def attend_dropped(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool, draws: Draws
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | Spans | None,
+        is_causal: bool,
+        draws: Draws,
     ) -> Tensor:
         """Attention with dropout of its weights, of queries (B, H, K, Dh) to keys and values (B, H, L, Dh), in fp32.
 
         Args:
-            query, keys, values: with any strides but the last; those of keys and values are equal.
-            mask: added to the scores, (B or 1, 1, K or 1, L), or None. A query without a visible key reads all.
-            is_causal: in place of a mask, a query reads the keys up to its own position.
+            query, keys, values: with any strides but the last; those of keys and values are equal. They are copied
+                if an article's rows do not follow those of the one before.
+            mask: added to the scores, (B or 1, 1, K or 1, L), or None. A query without a visible key reads all. Or
+                spans: queries are (1, H, all rows, Dh) then, keys likewise, and a query reads its own article's, which
+                must be more than none.
+            is_causal: a query reads the keys up to its own position, without a mask, but spans may be given.
 
         Returns:
             (B, H, K, Dh), in memory (B, K, H, Dh).
@@ -207,7 +243,7 @@ class Kernels:
         query: Tensor,
         keys: Tensor,
         values: Tensor,
-        mask: Tensor | None,
+        mask: Tensor | Spans | None,
         is_causal: bool,
         draws: Draws,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -223,7 +259,7 @@ class Kernels:
         query: Tensor,
         keys: Tensor,
         values: Tensor,
-        mask: Tensor | None,
+        mask: Tensor | Spans | None,
         is_causal: bool,
         draws: Draws,
         *others: Tensor | None,
@@ -233,13 +269,20 @@ class Kernels:
         _check(query, (torch.float32,), query.shape)
         _check(keys, (torch.float32,), (articles, heads, length, width))
         _check(values, (torch.float32,), keys.shape, keys.stride())
+        if isinstance(mask, Spans):
+            spans, mask = mask, None
+            _require(articles == 1 and (int(spans.queries[-1]), int(spans.keys[-1])) == (queries, length))
+        else:
+            spans = Spans.of_equal_length(articles, queries, length)
         _require(mask is None or mask.dtype is torch.float32)
         address, _, mask_article, mask_row, mask_rows = _mask(mask, articles, queries, length)
+        query, keys, values = map(_in_a_row, (query, keys, values))
         self._library.attend_dropped(
-            *(query.data_ptr(), *query.stride()[:3], keys.data_ptr(), values.data_ptr(), *keys.stride()[:3]),
+            *(query.data_ptr(), *query.stride()[1:3], keys.data_ptr(), values.data_ptr(), *keys.stride()[1:3]),
+            *(spans.queries.data_ptr(), spans.keys.data_ptr()),
             *(address, mask_article, mask_row if mask_rows > 1 else 0, is_causal),
             *(None if other is None else other.data_ptr() for other in others),
-            *(articles, heads, queries, length, width),
+            *(len(spans.queries) - 1, heads, spans.most_queries, spans.most_keys, width),
             *(draws.seed, draws.dropped, draws.scale, torch.get_num_threads()),
         )
 
@@ -395,6 +438,12 @@ def _in_panels(weight: Tensor, panel: int, group: int) -> Tensor:
 def laid_out(states: Tensor) -> Tensor:
     """An empty (B, H, T, Dh) with the memory layout (B, T, H, Dh), in which projections read and write."""
     return torch.empty_like(states.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
+
+
+def _in_a_row(states: Tensor) -> Tensor:
+    """(B, H, L, Dh) as it is, or a copy, so that all articles' rows are equally far from the next."""
+    follow = len(states) == 1 or states.stride(0) == states.shape[2] * states.stride(2)
+    return states if follow else laid_out(states).copy_(states)
 
 
 def argument_types(source: str) -> dict[str, list[type]]:

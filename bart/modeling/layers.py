@@ -23,6 +23,8 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
 from bart.modeling import cpu
+from bart.modeling.kernels import Spans
+from bart.modeling.unpadding import Unpadded
 from bart.torch_internals import compile_whole_layers
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -57,21 +59,31 @@ def _dropout(states: Tensor, probability: float, training: bool) -> Tensor:
 
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool = False, dropout: float = 0.0
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | Spans | None,
+    is_causal: bool = False,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1) by the fastest of torch's ways.
 
     Args:
         query: (B, H, T, Dh).
         keys, values: (B, H, L, Dh).
-        mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere.
-        is_causal: in place of a mask, a query reads the keys up to its own position.
+        mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere; or the spans
+            of articles whose rows lie one behind the other as those of one (B = 1).
+        is_causal: in place of a mask of numbers, a query reads the keys up to its own position.
         dropout: the probability with which a weight is dropped.
 
     Returns:
         (B, H, T, Dh).
     """
-    if dropout and _runs_kernels(query):
+    if isinstance(mask, Spans) and not cpu.takes_spans(query):
+        counts = [starts.diff().tolist() for starts in (mask.queries, mask.keys, mask.keys)]
+        parts = (states.split(count, dim=2) for states, count in zip((query, keys, values), counts, strict=True))
+        return torch.cat([attend(*part, None, is_causal, dropout) for part in zip(*parts, strict=True)], dim=2)
+    if isinstance(mask, Spans) or (dropout and _runs_kernels(query)):
         return cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
     if query.dtype == torch.bfloat16 and not (is_causal or torch.is_grad_enabled()) and _runs_kernels(query):
         return cpu.attend(query, keys, values, mask)
@@ -107,7 +119,7 @@ class BartAttention(nn.Module):
         return self.queries(states), *self.keys_values(states)
 
     def forward(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Spans | None = None, is_causal: bool = False
     ) -> Tensor:
         """Attend as `attend` does and join the heads -> (B, T, D)."""
         context = attend(query, keys, values, mask, is_causal, self.dropout if self.training else 0.0)
@@ -155,8 +167,8 @@ class BartEncoderLayer(_Layer):
         self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
         self.self_attn_layer_norm = ResidualNorm(config.d_model)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """hidden (B, S, D), mask (B, 1, 1, S) or None -> (B, S, D)."""
+    def forward(self, hidden: Tensor, mask: Tensor | Spans | None) -> Tensor:
+        """hidden (B, S, D), mask (B, 1, 1, S) or None -> (B, S, D); or (1, all tokens, D) with spans."""
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
@@ -181,8 +193,8 @@ class BartDecoderLayer(_Layer):
     def forward(
         self,
         hidden: Tensor,
-        self_mask: Tensor | None,
-        cross_mask: Tensor | None,
+        self_mask: Tensor | Spans | None,
+        cross_mask: Tensor | Spans | None,
         encoder_states: Tensor | None = None,
         cache: LayerCache | None = None,
         columns: slice | Tensor | None = None,
@@ -190,10 +202,13 @@ class BartDecoderLayer(_Layer):
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
         Args:
-            hidden: (B, T, D); with a cache (B, K, D), where beams take the place of positions.
-            self_mask: broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None means causal.
-            cross_mask: (B, 1, 1, S), or None.
-            encoder_states: (B, S, D); not needed with a cache, which holds their keys and values.
+            hidden: (B, T, D); with a cache (B, K, D), where beams take the place of positions; with spans
+                (1, all tokens, D).
+            self_mask: broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None and spans mean
+                causal.
+            cross_mask: (B, 1, 1, S), or None, or spans.
+            encoder_states: (B, S, D), with spans (1, all tokens, D); not needed with a cache, which holds their keys
+                and values.
             columns: the columns of the cache for the keys and values of these tokens.
 
         Returns:
@@ -204,7 +219,8 @@ class BartDecoderLayer(_Layer):
             query, keys, values = self.self_attn.queries_keys_values(states)
             if cache is not None:
                 keys, values = cache.store(keys, values, columns)
-            return self.self_attn(query, keys, values, self_mask, is_causal=self_mask is None)
+            is_causal = self_mask is None or isinstance(self_mask, Spans)
+            return self.self_attn(query, keys, values, self_mask, is_causal)
 
         def cross_attention(states: Tensor) -> Tensor:
             query = self.encoder_attn.queries(states)
@@ -241,6 +257,7 @@ class _Stack(nn.Module):
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
         self.compiled = False  # in training
+        self.leaves_out_padding = False  # in training
         self.embed_tokens = embed_tokens
         self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
@@ -266,6 +283,10 @@ class _Stack(nn.Module):
         hidden = self.layernorm_embedding(self.embed_tokens(ids) * self.embed_scale + places)
         return _dropout(hidden, self.dropout, self.training)
 
+    def _takes_rows(self, hidden: Tensor) -> bool:
+        """Whether layers get rows without padding. A GPU would wait for their number; compiled layers know no spans."""
+        return self.leaves_out_padding and self.training and not self.compiled and _runs_kernels(hidden)
+
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
         if not self.training:
             return layer(hidden, *args)
@@ -288,10 +309,14 @@ class BartEncoder(_Stack):
 
     def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Embeddings (B, S, D) -> states (B, S, D)."""
-        mask = _readable(attention_mask)
+        mask: Tensor | Spans | None = _readable(attention_mask)
+        tokens = Unpadded(hidden, attention_mask) if self._takes_rows(hidden) else None
+        if tokens is not None and tokens.has_padding:
+            hidden, mask = tokens.rows(hidden), Spans(tokens.starts, tokens.starts)
         for layer in self.layers:
             hidden = self._run(layer, hidden, mask)
-        return self.layer_norm(hidden)
+        hidden = self.layer_norm(hidden)
+        return tokens.padded(hidden) if isinstance(mask, Spans) else hidden
 
 
 class SourceEncoder(BartEncoder):
@@ -324,20 +349,31 @@ class BartDecoder(_Stack):
         encoder_states: Tensor,
         encoder_attention_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) -> states (B, T, D).
 
         attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
+        wanted (B, T) is true, or 1, where a state is read, or None: everywhere. What lies behind the last of them is
+        padding for `PretrainedModel.leave_out_padding`.
         """
         length = input_ids.shape[1]
-        self_mask = _readable(attention_mask)
+        self_mask: Tensor | Spans | None = _readable(attention_mask)
+        cross_mask: Tensor | Spans | None = _readable(encoder_attention_mask)
+        hidden = self._embed(input_ids)
         if self_mask is not None:
             self_mask = self_mask & self_mask.new_ones(length, length).tril()
-        cross_mask = _readable(encoder_attention_mask)
-        hidden = self._embed(input_ids)
+        elif self._takes_rows(hidden):
+            read = None if wanted is None else wanted.flip(1).cumsum(dim=1).flip(1) > 0
+            target, source = Unpadded(hidden, read), Unpadded(encoder_states, encoder_attention_mask)
+            # A target whose source has no token would have no key to read.
+            if (target.has_padding or source.has_padding) and source.counts.all():
+                hidden, encoder_states = target.rows(hidden), source.rows(encoder_states)
+                self_mask, cross_mask = Spans(target.starts, target.starts), Spans(target.starts, source.starts)
         for layer in self.layers:
             hidden = self._run(layer, hidden, self_mask, cross_mask, encoder_states)
-        return self.layer_norm(hidden)
+        hidden = self.layer_norm(hidden)
+        return target.padded(hidden) if isinstance(self_mask, Spans) else hidden
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""

@@ -73,11 +73,15 @@ class BartModel(nn.Module):
         decoder_input_ids: Tensor,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Tensor | None = None,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """input_ids (B, S) and decoder_input_ids (B, T) -> decoder states (B, T, D), encoder states (B, S, D)."""
+        """input_ids (B, S) and decoder_input_ids (B, T) -> decoder states (B, T, D), encoder states (B, S, D).
+
+        wanted (B, T) tells where decoder states are read; None means everywhere.
+        """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
-        hidden = self.decoder(decoder_input_ids, encoder_outputs, attention_mask, decoder_attention_mask)
+        hidden = self.decoder(decoder_input_ids, encoder_outputs, attention_mask, decoder_attention_mask, wanted)
         return hidden, encoder_outputs
 
 
@@ -226,8 +230,9 @@ class BartForConditionalGeneration(PretrainedBart):
             raise InputError(
                 f"labels are {shape}; allowed with summed_loss: {tuple(decoder_input_ids.shape)}, as decoder_input_ids"
             )
+        wanted = labels != IGNORE_INDEX if summed_loss else None
         hidden, encoder_states = self.model(
-            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
+            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, wanted
         )
         if summed_loss:
             loss, correct = chunked_cross_entropy(

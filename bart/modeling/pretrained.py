@@ -122,6 +122,11 @@ class PretrainedModel(nn.Module):
         for stack in self.stacks:
             stack.compiled = True
 
+    def leave_out_padding(self) -> None:
+        """In training on CPUs, compute no states of padding, which are zeros then: the loss must not read them."""
+        for stack in self.stacks:
+            stack.leaves_out_padding = True
+
     # ---- Files
 
     @classmethod

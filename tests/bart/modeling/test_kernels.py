@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bart.modeling import kernels
-from bart.modeling.kernels import Draws, Kernels, PackedCodes, PackedWeight, argument_types
+from bart.modeling.kernels import NO_DRAWS, Draws, Kernels, PackedCodes, PackedWeight, Spans, argument_types
 
 ROOT = Path(__file__).parents[3]
 TINY = torch.finfo(torch.float32).tiny
@@ -634,7 +634,76 @@ def test_attention_with_dropout_depends_on_neither_threads_nor_other_articles(co
     assert first.equal(results[0][0][:1])
 
 
+# Of queries and keys: an article without either, one without queries, and lengths on both sides of a tile's.
+SPANS = (torch.tensor([0, 50, 50, 50, 57]), torch.tensor([0, 33, 33, 41, 42]))
+
+
+def spanned_states() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries (1, 3, 57, 20), keys and values (1, 3, 42, 20), and the gradient of what comes out."""
+    query, gradient = torch.randn(2, 1, 57, 3, 20).transpose(2, 3)
+    return query, *torch.randn(2, 1, 3, 42, 20), gradient
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_spans_are_articles_of_their_own(compiled: Kernels, is_causal: bool) -> None:
+    """To the bit: each article's results are those that it has alone."""
+    query, keys, values, gradient = spanned_states()
+    spans = Spans(*SPANS) if not is_causal else Spans(SPANS[1], SPANS[1])
+    if is_causal:
+        query, gradient = query[:, :, :42], gradient[:, :, :42]
+    context = compiled.attend_dropped(query, keys, values, spans, is_causal, NO_DRAWS)
+    others = compiled.attend_dropped_backward(gradient, query, keys, values, spans, is_causal, NO_DRAWS)
+    for number in range(4):
+        q, k = (slice(*starts[number : number + 2].tolist()) for starts in (spans.queries, spans.keys))
+        alone = query[:, :, q], keys[:, :, k], values[:, :, k], None, is_causal, NO_DRAWS
+        assert compiled.attend_dropped(*alone).equal(context[:, :, q])
+        expected = compiled.attend_dropped_backward(gradient[:, :, q], *alone)
+        for ours, theirs, part in zip(others, expected, (q, k, k), strict=True):
+            assert ours[:, :, part].equal(theirs)
+
+
+def test_draws_of_spans_are_the_same_backwards(compiled: Kernels) -> None:
+    """The context is linear in the values: what it weighs them by, their gradient weighs the context's gradient by."""
+    query, keys, values, gradient = spanned_states()
+    draws = Draws.with_probability(0.4)
+    arguments = query, keys, values, Spans(*SPANS), False, draws
+    context = compiled.attend_dropped(*arguments)
+    assert not context.equal(compiled.attend_dropped(*arguments[:-1], NO_DRAWS))
+    _, _, of_values = compiled.attend_dropped_backward(gradient, *arguments)
+    one, other = ((a.double() * b).sum() for a, b in ((context, gradient), (of_values, values)))
+    sizes = compiled.attend_dropped(query, keys, values.abs(), *arguments[3:]).double() * gradient.abs()
+    # Twice what one pass may err by in the test above, where no score is over 40.
+    relative = 2 * (20 + 4) * U * 40 + 2 * EXPONENTIAL + (2 * 33 + 12) * U
+    assert (one - other).abs() <= 2 * (relative + (33 + 57 + 8) * U) * sizes.sum()
+
+
+def test_equal_spans_are_a_batch(compiled: Kernels) -> None:
+    query, keys, values, gradient = torch.randn(4, 3, 2, 17, 8)
+    draws = Draws.with_probability(0.2)
+    rows = [state.transpose(0, 1).flatten(1, 2)[None] for state in (query, keys, values, gradient)]
+    arguments = Spans.of_equal_length(3, 17, 17), True, draws
+    expected = [
+        compiled.attend_dropped(query, keys, values, None, True, draws),
+        *compiled.attend_dropped_backward(gradient, query, keys, values, None, True, draws),
+    ]
+    found = [
+        compiled.attend_dropped(*rows[:3], *arguments),
+        *compiled.attend_dropped_backward(rows[3], *rows[:3], *arguments),
+    ]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.equal(theirs.transpose(0, 1).flatten(1, 2)[None])
+
+
 # Faults
+
+
+@pytest.mark.parametrize(
+    "starts", [[1, 4], [0, 3, 2], torch.tensor([0, 4], dtype=torch.int32), torch.arange(0, 16, 2)[::2]], ids=str
+)
+def test_spans_that_are_none_are_refused(starts: Tensor | list[int]) -> None:
+    starts = torch.as_tensor(starts)
+    with pytest.raises(ValueError, match="a kernel got a tensor"):
+        Spans(starts, starts)
 
 
 def test_arguments_are_read_from_the_source() -> None:
@@ -678,6 +747,9 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 3, 4), False, draws),
         lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 4, 4).bfloat16(), False, draws),
         lambda: compiled.attend_dropped_backward(ones(2, 3, 4, 8), query, keys, keys, None, False, draws),
+        lambda: compiled.attend_dropped(query, keys, keys, Spans.of_equal_length(2, 2, 2), False, draws),
+        lambda: compiled.attend_dropped(query[:1], keys[:1], keys[:1], Spans.of_equal_length(2, 2, 3), False, draws),
+        lambda: Spans(torch.arange(3), torch.arange(4)),
     ]
     of_products = [
         lambda: compiled.multiply(ones(2, 9), codes),

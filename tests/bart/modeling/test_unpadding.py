@@ -1,0 +1,179 @@
+"""Training without padding: its results are those with padding, and layers see the tokens alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.modeling import cpu
+from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
+from bart.modeling.kernels import Spans
+from bart.modeling.layers import attend
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.modeling.pretrained import PretrainedModel
+from bart.modeling.unpadding import Unpadded
+from bert.configuration.configuration_bert import BertConfig
+from bert.modeling.modeling_bert import BertForMaskedLM
+
+FIELDS = {
+    "vocab_size": 50,
+    "d_model": 16,
+    **{f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")},
+    **{f"{stack}_ffn_dim": 32 for stack in ("encoder", "decoder")},
+    "max_position_embeddings": 12,
+    "dropout": 0.0,
+}
+# Padding behind, before and between tokens, and none.
+MASK = torch.tensor([[1] * 9 + [0] * 3, [0] * 2 + [1] * 10, [1, 0] * 6, [1] * 12])
+# Behind targets, and between them; and a row without any.
+LABELS = torch.tensor([[7, 8, 2, -100, -100], [9, -100, 4, 2, -100], [-100] * 5, [3, 4, 5, 6, 2]])
+
+
+def inputs() -> dict[str, Tensor]:
+    ids = torch.randint(5, 50, MASK.shape, generator=torch.Generator().manual_seed(1))
+    ids[:, -1] = 2  # </s>, whose state is classified; behind a source it is padding
+    ids[0, 8] = ids[2, 10] = 2
+    return {"input_ids": ids.where(MASK.bool(), 1), "attention_mask": MASK}
+
+
+def bart(head: type[PretrainedModel] = BartForConditionalGeneration, **fields: object) -> PretrainedModel:
+    torch.manual_seed(0)
+    return head(BartConfig(**FIELDS, **fields))
+
+
+def bert() -> PretrainedModel:
+    torch.manual_seed(0)
+    names = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertForMaskedLM(BertConfig(vocab_size=50, max_position_embeddings=12, **names, **dropouts))
+
+
+def of_labels(model: PretrainedModel) -> Tensor:
+    return model(**inputs(), labels=LABELS, summed_loss=True, label_smoothing=0.1).loss
+
+
+def of_tokens(model: PretrainedModel) -> Tensor:
+    labels = torch.arange(4).repeat(4, 3).where(MASK.bool(), -100)
+    return model(**inputs(), labels=labels).loss
+
+
+def of_texts(model: PretrainedModel) -> Tensor:
+    return model(**inputs(), labels=torch.tensor([0, 2, 1, 0])).loss
+
+
+def of_answers(model: PretrainedModel) -> Tensor:
+    output = model(**inputs())
+    return sum(logits.masked_fill(MASK == 0, 0).square().sum() for logits in (output.start_logits, output.end_logits))
+
+
+CASES = {
+    "post-LN": (bart, of_labels),
+    "Pre-LN": (lambda: bart(pre_ln=True), of_labels),
+    "an encoder before the encoder": (lambda: bart(source_encoder_layers=1, source_vocab_size=50), of_labels),
+    "classes": (lambda: bart(BartForSequenceClassification), of_texts),
+    "tags": (lambda: bart(BartForTokenClassification, num_labels=4), of_tokens),
+    "tags by the encoder": (lambda: bart(BartForTokenClassification, num_labels=4, token_states="encoder"), of_tokens),
+    "answers": (lambda: bart(BartForQuestionAnswering), of_answers),
+    "BERT": (bert, of_tokens),
+}
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_losses_and_gradients_are_those_with_padding(case: str, checkpointing: bool) -> None:
+    """In double precision, which leaves of them nothing but rounding."""
+    make, loss_of = CASES[case]
+    padded = make().double().train()
+    unpadded = copy.deepcopy(padded)
+    unpadded.leave_out_padding()
+    unpadded.set_activation_checkpointing(checkpointing)
+    found = []
+    for model in (padded, unpadded):
+        loss = loss_of(model)
+        loss.backward()
+        found.append(
+            {"loss": loss} | {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+        )
+    assert found[0].keys() == found[1].keys() and len(found[0]) > 20
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+def rows_of_layers(
+    model: PretrainedModel, run: Callable[[PretrainedModel], object] = of_labels
+) -> list[tuple[int, ...]]:
+    """The shapes of what the stacks' second layers read."""
+    seen: list[tuple[int, ...]] = []
+    hooks = [
+        stack.layers[1].register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape)))
+        for stack in model.stacks
+    ]
+    run(model)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def test_layers_read_tokens_alone_in_training() -> None:
+    model = bart().train()
+    with_padding = [(4, 12, 16), (4, 5, 16)]
+    assert rows_of_layers(model) == with_padding
+    model.leave_out_padding()
+    assert rows_of_layers(model) == [(1, int(MASK.sum()), 16), (1, 3 + 4 + 0 + 5, 16)]
+    assert rows_of_layers(model.eval()) == with_padding
+    classifier = bart(BartForSequenceClassification).train()
+    classifier.leave_out_padding()
+    assert rows_of_layers(classifier, of_texts) == [(1, 37, 16), (1, 9 + 12 + 11 + 12, 16)]
+
+
+def test_batches_that_keep_their_padding() -> None:
+    """Those without any, and targets whose source has no token."""
+    model = bart().train()
+    model.leave_out_padding()
+    ids = inputs()["input_ids"]
+    for mask in (None, torch.ones_like(MASK)):
+        shapes = rows_of_layers(model, lambda model, mask=mask: model(ids, mask, labels=LABELS.clamp(min=3)))
+        assert shapes == [(4, 12, 16), (4, 5, 16)]
+    empty = MASK * torch.tensor([[1], [0], [1], [1]])
+    output = model(ids, empty, labels=LABELS, summed_loss=True)
+    assert output.loss.isfinite()
+    shapes = rows_of_layers(model, lambda model: model(ids, empty, labels=LABELS, summed_loss=True))
+    assert shapes == [(1, int(empty.sum()), 16), (4, 5, 16)]
+
+
+def test_rows_and_back() -> None:
+    states = torch.randn(4, 12, 3, requires_grad=True)
+    tokens = Unpadded(states, MASK)
+    assert tokens.has_padding and tokens.starts.tolist() == [0, 9, 19, 25, 37]
+    rows = tokens.rows(states)
+    assert rows.equal(states[MASK.bool()][None])
+    again = tokens.padded(rows)
+    assert again.equal(states * MASK[:, :, None])
+    (gradient,) = torch.autograd.grad(again, states, states.detach())
+    assert gradient.equal(states * MASK[:, :, None])
+    assert not Unpadded(states, None).has_padding
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_of_spans_has_gradients(dtype: torch.dtype, dropout: float) -> None:
+    """By compiled kernels, where there are any for the type, and by articles."""
+    query, keys, values = (torch.randn(1, 2, 9, 8, dtype=dtype, requires_grad=True) for _ in range(3))
+    starts = torch.tensor([0, 4, 4, 9])
+    spans = Spans(starts, starts)
+    torch.manual_seed(3)
+    context = attend(query, keys, values, spans, True, dropout)
+    found = [context, *torch.autograd.grad(context.square().sum(), (query, keys, values))]
+    if cpu.takes_spans(query):
+        torch.manual_seed(3)
+        expected = cpu.attend_with_dropout(query, keys, values, spans, True, dropout)
+    else:
+        torch.manual_seed(3)
+        parts = ((state[:, :, part] for state in (query, keys, values)) for part in (slice(0, 4), slice(4, 9)))
+        expected = torch.cat([attend(*part, None, True, dropout) for part in parts], dim=2)
+    found_there = [expected, *torch.autograd.grad(expected.square().sum(), (query, keys, values))]
+    assert all(map(torch.equal, found, found_there))
