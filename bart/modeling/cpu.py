@@ -1,4 +1,4 @@
-"""Operators that are slow in torch on CPUs: dropout, attention with dropout, and attention in bf16.
+"""Operators that are slow in torch on CPUs: dropout, attention with dropout or of spans, and attention in bf16.
 
 Attention handles only as many heads at once as have room for their scores in the processor's cache.
 
@@ -93,7 +93,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
 def attend_with_dropout(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Spans | None, is_causal: bool, probability: float
 ) -> Tensor:
-    """Attention with dropout of its weights, for training.
+    """Attention with dropout of its weights, for training; of spans also without, with a probability of 0.
 
     `scaled_dot_product_attention` keeps scores, weights and draws of all heads in fp32 for the backward pass. This
     computes the weights again (Dao et al., 2022, appendix B.4). In fp32 compiled kernels draw again, too; in bf16,
@@ -109,7 +109,7 @@ def attend_with_dropout(
         (B, H, T, Dh), in memory (B, T, H, Dh).
     """
     if takes_spans(query):
-        draws = Draws.with_probability(probability) if probability else NO_DRAWS
+        draws = Draws.with_probability(probability) if probability else NO_DRAWS  # whose backward pass takes less
         mask = mask if isinstance(mask, Spans) else _additive(mask, query.dtype)
         return _CompiledAttention.apply(query, keys, values, mask, is_causal, draws, load())
     if is_causal:
@@ -134,14 +134,16 @@ class _CompiledAttention(torch.autograd.Function):
         draws: Draws,
         kernels: Kernels,
     ) -> Tensor:
-        ctx.save_for_backward(query, keys, values)
-        ctx.others, ctx.kernels = (mask, is_causal, draws), kernels
+        ctx.save_for_backward(query, keys, values, None if isinstance(mask, Spans) else mask)
+        ctx.spans = mask if isinstance(mask, Spans) else None
+        ctx.is_causal, ctx.draws, ctx.kernels = is_causal, draws, kernels
         return kernels.attend_dropped(query, keys, values, mask, is_causal, draws)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        found = ctx.kernels.attend_dropped_backward(gradient, *ctx.saved_tensors, *ctx.others)
+        *states, mask = ctx.saved_tensors
+        found = ctx.kernels.attend_dropped_backward(gradient, *states, ctx.spans or mask, ctx.is_causal, ctx.draws)
         return *found, None, None, None, None
 
 

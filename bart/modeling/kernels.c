@@ -1,5 +1,6 @@
 // Kernels for CPUs. For inference: attention of few queries, attention in int8, products, and what lies between.
-// For training: dropout, and attention with dropout and its gradients; with AVX2, encoders use it without draws, too.
+// For training: dropout, and attention with dropout, of padded articles or of spans, and its gradients; with AVX2, encoders
+// use it without draws, too.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
@@ -590,19 +591,40 @@ INLINE uint32_t draw(uint32_t column, uint64_t row)
     return x ^ x >> 16;
 }
 
-// What all functions below are given. Strides count elements; keys and values have the same. Article b has the rows
-// query_starts[b] to query_starts[b + 1] of all articles' queries, at most `queries`, and likewise keys and values, at
-// most `length`. The mask is NULL if all may be read, and has one row for all queries if mask_row is 0; a query that may
-// read nothing reads all.
+// What all functions below are given. Strides count elements; keys and values have the same. Articles have as many queries
+// and keys as `queries` and `length` say. With starts, these are the most, article b has the rows query_starts[b] to
+// query_starts[b + 1] of those of all articles, likewise its keys, and article strides mean nothing. The mask is NULL if
+// all may be read, and has one row for all queries if mask_row is 0; a query that may read nothing reads all.
 struct attention {
     const float *query, *keys, *values, *mask;
     const int64_t *query_starts, *key_starts;
-    int64_t query_head, query_row, key_head, key_row, mask_article, mask_row, heads, queries, length, width;
+    int64_t query_article, query_head, query_row, key_article, key_head, key_row, mask_article, mask_row;
+    int64_t heads, queries, length, width;
     int is_causal;
     uint64_t seed;
     uint32_t dropped;  // of 2^32 draws
     float scale;       // of what is kept
 };
+
+// The queries of a head, and its keys and values.
+struct part {
+    const float *query, *keys, *values;
+    int64_t queries, length, first_query, first_key;  // the first ones' numbers, of those of all articles
+};
+
+INLINE struct part part_of(const struct attention *all, int64_t b, int64_t h)
+{
+    const int64_t *q = all->query_starts, *k = all->key_starts;
+    int64_t query = h * all->query_head, key = h * all->key_head;
+    if (q == NULL) {
+        query += b * all->query_article, key += b * all->key_article;
+        return (struct part){all->query + query, all->keys + key, all->values + key,
+                             all->queries, all->length, b * all->queries, b * all->length};
+    }
+    query += q[b] * all->query_row, key += k[b] * all->key_row;
+    return (struct part){all->query + query, all->keys + key, all->values + key,
+                         q[b + 1] - q[b], k[b + 1] - k[b], q[b], k[b]};
+}
 
 // scores -> e^(score - the greatest), 0 behind the length; returns their sum.
 static float weights_of(const struct attention *all, float *scores, float *additive, int64_t article, int64_t query,
@@ -627,18 +649,17 @@ INLINE uint64_t seed_of(const struct attention *all, int64_t item, int64_t query
 // context (rows of queries, H, Dh) = dropout(softmax(query keys^T / sqrt(Dh) + mask)) values
 static void attend_head(const struct attention *all, int64_t item, float *context, float *memory)
 {
-    int64_t b = item / all->heads, h = item % all->heads, width = all->width, first = all->query_starts[b];
-    int64_t queries = all->query_starts[b + 1] - first, length = all->key_starts[b + 1] - all->key_starts[b];
-    int64_t skipped = all->key_starts[b] * all->key_row + h * all->key_head;
-    int64_t room = round_up(length, TILE), columns = round_up(width, TILE);
+    int64_t b = item / all->heads, h = item % all->heads, width = all->width;
+    struct part part = part_of(all, b, h);
+    int64_t length = part.length, room = round_up(length, TILE), columns = round_up(width, TILE);
     float *keys = memory, *values = keys + width * room, *scores = values + length * columns;
     float *sums = scores + QUERIES_AT_ONCE * room, *additive = sums + QUERIES_AT_ONCE * columns;
     float factors[QUERIES_AT_ONCE];
-    pack_transposed(all->keys + skipped, all->key_row, length, width, keys);
-    pack_panels(all->values + skipped, all->key_row, length, width, values);
-    for (int64_t q = 0; q < queries; q += QUERIES_AT_ONCE) {
-        int64_t here = least(queries - q, QUERIES_AT_ONCE);
-        const float *query = all->query + (first + q) * all->query_row + h * all->query_head;
+    pack_transposed(part.keys, all->key_row, length, width, keys);
+    pack_panels(part.values, all->key_row, length, width, values);
+    for (int64_t q = 0; q < part.queries; q += QUERIES_AT_ONCE) {
+        int64_t here = least(part.queries - q, QUERIES_AT_ONCE), to = (part.first_query + q) * all->heads + h;
+        const float *query = part.query + q * all->query_row;
         multiply_panels(query, all->query_row, 1, here, keys, width, room, scores, room, 0);
         for (int64_t k = 0; k < here; k++) {
             float *row = scores + k * room;
@@ -650,7 +671,7 @@ static void attend_head(const struct attention *all, int64_t item, float *contex
         multiply_panels(scores, room, 1, here, values, length, columns, sums, columns, 0);
         for (int64_t k = 0; k < here; k++)
             for (int64_t d = 0; d < width; d++)
-                context[((first + q + k) * all->heads + h) * width + d] = sums[k * columns + d] * factors[k];
+                context[(to + k * all->heads) * width + d] = sums[k * columns + d] * factors[k];
     }
 }
 
@@ -658,31 +679,33 @@ static void attend_head(const struct attention *all, int64_t item, float *contex
 static void gradients_of_head(const struct attention *all, int64_t item, const float *gradient, float *of_query,
                               float *of_keys, float *of_values, float *memory)
 {
-    int64_t b = item / all->heads, h = item % all->heads, width = all->width, first = all->query_starts[b];
-    int64_t queries = all->query_starts[b + 1] - first, length = all->key_starts[b + 1] - all->key_starts[b];
-    int64_t skipped = all->key_starts[b] * all->key_row + h * all->key_head;
-    int64_t room = round_up(length, TILE), columns = round_up(width, TILE), row = all->heads * width;
+    int64_t b = item / all->heads, h = item % all->heads, width = all->width, row = all->heads * width;
+    struct part part = part_of(all, b, h);
+    int64_t length = part.length, room = round_up(length, TILE), columns = round_up(width, TILE);
     float *keys = memory, *values = keys + width * room, *key_panels = values + width * room;
     float *key_sums = key_panels + length * columns, *value_sums = key_sums + length * columns;
     float *weights = value_sums + length * columns, *of_weights = weights + QUERIES_AT_ONCE * room;
     float *panels = of_weights + QUERIES_AT_ONCE * room, *sums = panels + QUERIES_AT_ONCE * columns;
     float *additive = sums + QUERIES_AT_ONCE * columns, factor = 1 / sqrtf(width);
-    pack_transposed(all->keys + skipped, all->key_row, length, width, keys);
-    pack_panels(all->keys + skipped, all->key_row, length, width, key_panels);
-    pack_transposed(all->values + skipped, all->key_row, length, width, values);
+    pack_transposed(part.keys, all->key_row, length, width, keys);
+    pack_panels(part.keys, all->key_row, length, width, key_panels);
+    pack_transposed(part.values, all->key_row, length, width, values);
     memset(key_sums, 0, 2 * length * columns * sizeof *key_sums);
-    for (int64_t q = 0; q < queries; q += QUERIES_AT_ONCE) {
-        int64_t here = least(queries - q, QUERIES_AT_ONCE), at = (first + q) * row + h * width;
-        const float *query = all->query + (first + q) * all->query_row + h * all->query_head;
+    for (int64_t q = 0; q < part.queries; q += QUERIES_AT_ONCE) {
+        int64_t here = least(part.queries - q, QUERIES_AT_ONCE), at = (part.first_query + q) * row + h * width;
+        const float *query = part.query + q * all->query_row;
         multiply_panels(query, all->query_row, 1, here, keys, width, room, weights, room, 0);
         multiply_panels(gradient + at, row, 1, here, values, width, room, of_weights, room, 0);
         for (int64_t k = 0; k < here; k++) {
             float *w = weights + k * room, *g = of_weights + k * room, mean = 0;
             float inverse = 1 / weights_of(all, w, additive, b, q + k, length), scale = all->scale;
             uint64_t seed = seed_of(all, item, q + k);
+            for (int64_t j = 0; j < room; j++) additive[j] = scale;
+            if (all->dropped)
+                for (int64_t j = 0; j < room; j++) additive[j] = draw(j, seed) >= all->dropped ? scale : 0;
 #pragma omp simd reduction(+ : mean)
             for (int64_t j = 0; j < room; j++) {
-                float kept = draw(j, seed) >= all->dropped ? scale : 0;
+                float kept = additive[j];
                 w[j] *= inverse;
                 g[j] *= kept;
                 mean += w[j] * g[j];
@@ -701,23 +724,25 @@ static void gradients_of_head(const struct attention *all, int64_t item, const f
         for (int64_t k = 0; k < here; k++) memcpy(of_query + at + k * row, sums + k * columns, width * sizeof *sums);
     }
     for (int64_t l = 0; l < length; l++) {
-        int64_t to = (all->key_starts[b] + l) * row + h * width;
+        int64_t to = (part.first_key + l) * row + h * width;
         memcpy(of_keys + to, key_sums + l * columns, width * sizeof *key_sums);
         memcpy(of_values + to, value_sums + l * columns, width * sizeof *value_sums);
     }
 }
 
-// Attention with dropout, if there is no gradient, else its gradients. The draws are a function of the seed.
-EXPORT int attend_dropped(const float *query, int64_t query_head, int64_t query_row, const float *keys,
-                          const float *values, int64_t key_head, int64_t key_row, const int64_t *query_starts,
-                          const int64_t *key_starts, const float *mask, int64_t mask_article, int64_t mask_row,
-                          int is_causal, const float *gradient, float *context, float *of_query, float *of_keys,
-                          float *of_values, int64_t articles, int64_t heads, int64_t queries, int64_t length,
-                          int64_t width, int64_t seed, int64_t dropped, float scale, int threads)
+// Attention with dropout, if there is no gradient, else its gradients. The draws are a function of the seed and of
+// `queries`.
+EXPORT int attend_dropped(const float *query, int64_t query_article, int64_t query_head, int64_t query_row,
+                          const float *keys, const float *values, int64_t key_article, int64_t key_head,
+                          int64_t key_row, const int64_t *query_starts, const int64_t *key_starts, const float *mask,
+                          int64_t mask_article, int64_t mask_row, int is_causal, const float *gradient, float *context,
+                          float *of_query, float *of_keys, float *of_values, int64_t articles, int64_t heads,
+                          int64_t queries, int64_t length, int64_t width, int64_t seed, int64_t dropped, float scale,
+                          int threads)
 {
-    struct attention all = {query, keys, values, mask, query_starts, key_starts, query_head, query_row, key_head,
-                            key_row, mask_article, mask_row, heads, queries, length, width, is_causal, seed, dropped,
-                            scale};
+    struct attention all = {query, keys, values, mask, query_starts, key_starts, query_article, query_head, query_row,
+                            key_article, key_head, key_row, mask_article, mask_row, heads, queries, length, width,
+                            is_causal, seed, dropped, scale};
     int64_t room = round_up(length, TILE), columns = round_up(width, TILE);
     int64_t size = 2 * width * room + 3 * length * columns + 2 * QUERIES_AT_ONCE * (room + columns) + room;
     size = round_up(size, CACHE_LINE / sizeof(float));  // of each thread

@@ -72,27 +72,18 @@ class Spans:
     """Which rows are whose, where the rows of all articles lie one behind the other, without padding.
 
     Attributes:
-        queries, keys: (B + 1,) in int64, the first row of each article, and behind them the number of all rows.
-        most_queries, most_keys: of an article.
+        query_starts, key_starts: (B + 1,) in int64, the first row of each article, and behind them the number of all.
+        query_counts, key_counts: of each article.
     """
 
-    def __init__(self, queries: Tensor, keys: Tensor) -> None:
+    def __init__(self, query_starts: Tensor, key_starts: Tensor) -> None:
         """Raises ValueError if they are no such numbers."""
-        self.queries, self.keys = queries, keys
-        _require(len(queries) == len(keys))
-        self.most_queries, self.most_keys = (_longest(starts) for starts in (queries, keys))
-
-    @classmethod
-    def of_equal_length(cls, articles: int, queries: int, keys: int) -> Spans:
-        numbers = torch.arange(articles + 1)
-        return cls(numbers * queries, numbers * keys)
-
-
-def _longest(starts: Tensor) -> int:
-    lengths = starts.diff()
-    _require(starts.is_cpu and starts.dtype is torch.int64 and starts.is_contiguous() and int(starts[0]) == 0)
-    _require(int(lengths.min()) >= 0)
-    return int(lengths.max())
+        for starts in (query_starts, key_starts):
+            _check(starts, (torch.int64,), query_starts.shape, (1,))
+        self.query_starts, self.key_starts = query_starts, key_starts
+        self.query_counts, self.key_counts = (starts.diff().tolist() for starts in (query_starts, key_starts))
+        starts_at_0 = int(query_starts[0]) == int(key_starts[0]) == 0
+        _require(starts_at_0 and min(*self.query_counts, *self.key_counts, 0) == 0)
 
 
 class PackedWeight:
@@ -223,12 +214,11 @@ class Kernels:
         """Attention with dropout of its weights, of queries (B, H, K, Dh) to keys and values (B, H, L, Dh), in fp32.
 
         Args:
-            query, keys, values: with any strides but the last; those of keys and values are equal. They are copied
-                if an article's rows do not follow those of the one before.
+            query, keys, values: with any strides but the last; those of keys and values are equal.
             mask: added to the scores, (B or 1, 1, K or 1, L), or None. A query without a visible key reads all. Or
                 spans: queries are (1, H, all rows, Dh) then, keys likewise, and a query reads its own article's, which
                 must be more than none.
-            is_causal: a query reads the keys up to its own position, without a mask, but spans may be given.
+            is_causal: in place of a mask of numbers, a query reads its article's keys up to its own position.
 
         Returns:
             (B, H, K, Dh), in memory (B, K, H, Dh).
@@ -249,6 +239,8 @@ class Kernels:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, keys and values of `attend_dropped`, from that of its result, in memory as this."""
         _require(gradient.shape == query.shape)
+        if query.numel() == 0:  # whose address would be that of no gradient
+            return torch.zeros_like(query), torch.zeros_like(keys), torch.zeros_like(values)
         gradient = gradient.transpose(1, 2).contiguous()
         found = laid_out(query), laid_out(keys), laid_out(keys)
         self._dropped(query, keys, values, mask, is_causal, draws, gradient, None, *found)
@@ -269,20 +261,20 @@ class Kernels:
         _check(query, (torch.float32,), query.shape)
         _check(keys, (torch.float32,), (articles, heads, length, width))
         _check(values, (torch.float32,), keys.shape, keys.stride())
+        starts: tuple[int | None, ...] = (None, None)
         if isinstance(mask, Spans):
-            spans, mask = mask, None
-            _require(articles == 1 and (int(spans.queries[-1]), int(spans.keys[-1])) == (queries, length))
-        else:
-            spans = Spans.of_equal_length(articles, queries, length)
+            _require(articles == 1 and (sum(mask.query_counts), sum(mask.key_counts)) == (queries, length))
+            starts = mask.query_starts.data_ptr(), mask.key_starts.data_ptr()
+            articles, queries, length = len(mask.key_counts), max(mask.query_counts), max(mask.key_counts)
+            mask = None
         _require(mask is None or mask.dtype is torch.float32)
         address, _, mask_article, mask_row, mask_rows = _mask(mask, articles, queries, length)
-        query, keys, values = map(_in_a_row, (query, keys, values))
         self._library.attend_dropped(
-            *(query.data_ptr(), *query.stride()[1:3], keys.data_ptr(), values.data_ptr(), *keys.stride()[1:3]),
-            *(spans.queries.data_ptr(), spans.keys.data_ptr()),
+            *(query.data_ptr(), *query.stride()[:3], keys.data_ptr(), values.data_ptr(), *keys.stride()[:3]),
+            *starts,
             *(address, mask_article, mask_row if mask_rows > 1 else 0, is_causal),
             *(None if other is None else other.data_ptr() for other in others),
-            *(len(spans.queries) - 1, heads, spans.most_queries, spans.most_keys, width),
+            *(articles, heads, queries, length, width),
             *(draws.seed, draws.dropped, draws.scale, torch.get_num_threads()),
         )
 
@@ -438,12 +430,6 @@ def _in_panels(weight: Tensor, panel: int, group: int) -> Tensor:
 def laid_out(states: Tensor) -> Tensor:
     """An empty (B, H, T, Dh) with the memory layout (B, T, H, Dh), in which projections read and write."""
     return torch.empty_like(states.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
-
-
-def _in_a_row(states: Tensor) -> Tensor:
-    """(B, H, L, Dh) as it is, or a copy, so that all articles' rows are equally far from the next."""
-    follow = len(states) == 1 or states.stride(0) == states.shape[2] * states.stride(2)
-    return states if follow else laid_out(states).copy_(states)
 
 
 def argument_types(source: str) -> dict[str, list[type]]:

@@ -73,14 +73,14 @@ def attend(
         keys, values: (B, H, L, Dh).
         mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere; or the spans
             of articles whose rows lie one behind the other as those of one (B = 1).
-        is_causal: in place of a mask of numbers, a query reads the keys up to its own position.
+        is_causal: in place of a mask of numbers, a query reads its article's keys up to its own position.
         dropout: the probability with which a weight is dropped.
 
     Returns:
         (B, H, T, Dh).
     """
     if isinstance(mask, Spans) and not cpu.takes_spans(query):
-        counts = [starts.diff().tolist() for starts in (mask.queries, mask.keys, mask.keys)]
+        counts = mask.query_counts, mask.key_counts, mask.key_counts
         parts = (states.split(count, dim=2) for states, count in zip((query, keys, values), counts, strict=True))
         return torch.cat([attend(*part, None, is_causal, dropout) for part in zip(*parts, strict=True)], dim=2)
     if isinstance(mask, Spans) or (dropout and _runs_kernels(query)):
@@ -285,7 +285,7 @@ class _Stack(nn.Module):
 
     def _takes_rows(self, hidden: Tensor) -> bool:
         """Whether layers get rows without padding. A GPU would wait for their number; compiled layers know no spans."""
-        return self.leaves_out_padding and self.training and not self.compiled and _runs_kernels(hidden)
+        return self.training and self.leaves_out_padding and not self.compiled and _runs_kernels(hidden)
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
         if not self.training:

@@ -123,7 +123,10 @@ class PretrainedModel(nn.Module):
             stack.compiled = True
 
     def leave_out_padding(self) -> None:
-        """In training on CPUs, compute no states of padding, which are zeros then: the loss must not read them."""
+        """In training on CPUs, let layers compute no padding, whose states are zeros then.
+
+        The loss must not read them, as that of a question-answering head does: a softmax over all places.
+        """
         for stack in self.stacks:
             stack.leaves_out_padding = True
 

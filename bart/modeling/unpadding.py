@@ -1,7 +1,6 @@
 """Batches without their padding, for training on CPUs.
 
-Projections, norms and dropout see the rows of tokens alone, one article behind the other, and attention is told where
-each article begins (unpadding; Zhai et al., 2023, arXiv:2210.03052, section III-D).
+Layers see the rows of tokens alone, one article behind the other, and attention is told where each article begins (unpadding; Zhai et al., 2023, arXiv:2210.03052, section III-D).
 
 Shapes: B articles, L length of the longest, N tokens of all articles, D model width.
 """
@@ -24,7 +23,8 @@ class Unpadded:
     def __init__(self, states: Tensor, mask: Tensor | None) -> None:
         """states (B, L, D); mask (B, L) of ones, or true, and zeros, or None for all ones."""
         self.shape = states.shape[:2]
-        is_token = states.new_ones(self.shape, dtype=torch.bool) if mask is None else mask.bool()
+        is_token = torch.tensor(True) if mask is None else mask.bool()
+        is_token = is_token.expand(self.shape)
         self.places = is_token.flatten().nonzero().squeeze(1)
         self.counts = is_token.sum(dim=1)
         self.starts = F.pad(self.counts.cumsum(dim=0), (1, 0))

@@ -165,7 +165,10 @@ class Task(ABC, Generic[Options]):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
-        """The loss of a batch in fp32, summed over its targets; a scalar, or (means,)."""
+        """The loss of a batch in fp32, summed over its targets; a scalar, or (means,).
+
+        It may not read the states of padding (see `PretrainedModel.leave_out_padding`).
+        """
 
     @abstractmethod
     def validate(self, model: nn.Module, batch: Inputs) -> Tensor:

@@ -648,13 +648,13 @@ def spanned_states() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def test_spans_are_articles_of_their_own(compiled: Kernels, is_causal: bool) -> None:
     """To the bit: each article's results are those that it has alone."""
     query, keys, values, gradient = spanned_states()
-    spans = Spans(*SPANS) if not is_causal else Spans(SPANS[1], SPANS[1])
+    spans = Spans(SPANS[1], SPANS[1]) if is_causal else Spans(*SPANS)
     if is_causal:
         query, gradient = query[:, :, :42], gradient[:, :, :42]
     context = compiled.attend_dropped(query, keys, values, spans, is_causal, NO_DRAWS)
     others = compiled.attend_dropped_backward(gradient, query, keys, values, spans, is_causal, NO_DRAWS)
     for number in range(4):
-        q, k = (slice(*starts[number : number + 2].tolist()) for starts in (spans.queries, spans.keys))
+        q, k = (slice(*starts[number : number + 2].tolist()) for starts in (spans.query_starts, spans.key_starts))
         alone = query[:, :, q], keys[:, :, k], values[:, :, k], None, is_causal, NO_DRAWS
         assert compiled.attend_dropped(*alone).equal(context[:, :, q])
         expected = compiled.attend_dropped_backward(gradient[:, :, q], *alone)
@@ -681,7 +681,8 @@ def test_equal_spans_are_a_batch(compiled: Kernels) -> None:
     query, keys, values, gradient = torch.randn(4, 3, 2, 17, 8)
     draws = Draws.with_probability(0.2)
     rows = [state.transpose(0, 1).flatten(1, 2)[None] for state in (query, keys, values, gradient)]
-    arguments = Spans.of_equal_length(3, 17, 17), True, draws
+    starts = 17 * torch.arange(4)
+    arguments = Spans(starts, starts), True, draws
     expected = [
         compiled.attend_dropped(query, keys, values, None, True, draws),
         *compiled.attend_dropped_backward(gradient, query, keys, values, None, True, draws),
@@ -747,8 +748,10 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 3, 4), False, draws),
         lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 4, 4).bfloat16(), False, draws),
         lambda: compiled.attend_dropped_backward(ones(2, 3, 4, 8), query, keys, keys, None, False, draws),
-        lambda: compiled.attend_dropped(query, keys, keys, Spans.of_equal_length(2, 2, 2), False, draws),
-        lambda: compiled.attend_dropped(query[:1], keys[:1], keys[:1], Spans.of_equal_length(2, 2, 3), False, draws),
+        lambda: compiled.attend_dropped(query, keys, keys, Spans(torch.arange(5), torch.arange(5)), False, draws),
+        lambda: compiled.attend_dropped(
+            query[:1], keys[:1], keys[:1], Spans(*torch.arange(8).view(2, 4)), False, draws
+        ),
         lambda: Spans(torch.arange(3), torch.arange(4)),
     ]
     of_products = [
