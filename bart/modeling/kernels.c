@@ -1,6 +1,6 @@
 // Kernels for CPUs. For inference: attention of few queries, attention in int8, products, and what lies between.
-// For training: dropout, and attention with dropout, of padded articles or of spans, and its gradients; with AVX2, encoders
-// use it without draws, too.
+// For training: dropout, and attention with dropout, of padded articles or of spans, and its gradients; with AVX2,
+// encoders use it without draws, too.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
@@ -591,10 +591,11 @@ INLINE uint32_t draw(uint32_t column, uint64_t row)
     return x ^ x >> 16;
 }
 
-// What all functions below are given. Strides count elements; keys and values have the same. Articles have as many queries
-// and keys as `queries` and `length` say. With starts, these are the most, article b has the rows query_starts[b] to
-// query_starts[b + 1] of those of all articles, likewise its keys, and article strides mean nothing. The mask is NULL if
-// all may be read, and has one row for all queries if mask_row is 0; a query that may read nothing reads all.
+// What all functions below are given. Strides count elements; keys and values have the same. Articles have as many
+// queries and keys as `queries` and `length` say. With starts, these are the most, article b has the rows
+// query_starts[b] to query_starts[b + 1] of those of all articles, likewise its keys, and article strides mean nothing.
+// The mask is NULL if all may be read, and has one row for all queries if mask_row is 0; a query that may read nothing
+// reads all.
 struct attention {
     const float *query, *keys, *values, *mask;
     const int64_t *query_starts, *key_starts;

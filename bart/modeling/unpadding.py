@@ -1,6 +1,7 @@
 """Batches without their padding, for training on CPUs.
 
-Layers see the rows of tokens alone, one article behind the other, and attention is told where each article begins (unpadding; Zhai et al., 2023, arXiv:2210.03052, section III-D).
+Layers see the rows of tokens alone, one article behind the other, and attention is told where each article begins
+(unpadding, or the padding-free algorithm of Zhai et al., 2023, arXiv:2210.03052).
 
 Shapes: B articles, L length of the longest, N tokens of all articles, D model width.
 """

@@ -103,6 +103,14 @@ def test_losses_and_gradients_are_those_with_padding(case: str, checkpointing: b
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
 
 
+def test_no_target_at_all_has_no_gradient() -> None:
+    model = bart().train()
+    model.leave_out_padding()
+    model(**inputs(), labels=torch.full((4, 5), -100), summed_loss=True).loss.backward()
+    gradients = [one.grad for one in model.parameters() if one.grad is not None]
+    assert len(gradients) > 20 and not any(gradient.any() for gradient in gradients)
+
+
 def rows_of_layers(
     model: PretrainedModel, run: Callable[[PretrainedModel], object] = of_labels
 ) -> list[tuple[int, ...]]:
@@ -125,13 +133,24 @@ def test_layers_read_tokens_alone_in_training() -> None:
     model.leave_out_padding()
     assert rows_of_layers(model) == [(1, int(MASK.sum()), 16), (1, 3 + 4 + 0 + 5, 16)]
     assert rows_of_layers(model.eval()) == with_padding
-    classifier = bart(BartForSequenceClassification).train()
-    classifier.leave_out_padding()
+    model.train().compile_layers()
+    for stack in model.stacks:
+        stack._run = lambda layer, *args: layer(*args)  # as compiled layers are called
+    assert rows_of_layers(model) == with_padding
+
+
+def test_heads_and_other_stacks_read_tokens_alone() -> None:
+    classifier, other = bart(BartForSequenceClassification).train(), bert().train()
+    translator = bart(source_encoder_layers=2, source_vocab_size=50).train()
+    for model in (classifier, other, translator):
+        model.leave_out_padding()
     assert rows_of_layers(classifier, of_texts) == [(1, 37, 16), (1, 9 + 12 + 11 + 12, 16)]
+    assert rows_of_layers(other, of_tokens) == [(1, 37, 16)]
+    assert rows_of_layers(translator) == [(1, 37, 16), (1, 37, 16), (1, 12, 16)]
 
 
 def test_batches_that_keep_their_padding() -> None:
-    """Those without any, and targets whose source has no token."""
+    """Those without any, targets whose source has no token, and targets under a mask."""
     model = bart().train()
     model.leave_out_padding()
     ids = inputs()["input_ids"]
@@ -143,6 +162,8 @@ def test_batches_that_keep_their_padding() -> None:
     assert output.loss.isfinite()
     shapes = rows_of_layers(model, lambda model: model(ids, empty, labels=LABELS, summed_loss=True))
     assert shapes == [(1, int(empty.sum()), 16), (4, 5, 16)]
+    hides = {"decoder_input_ids": LABELS.clamp(min=3), "decoder_attention_mask": torch.ones_like(LABELS)}
+    assert rows_of_layers(model, lambda model: model(**inputs(), **hides)) == [(1, 37, 16), (4, 5, 16)]
 
 
 def test_rows_and_back() -> None:
@@ -158,22 +179,18 @@ def test_rows_and_back() -> None:
     assert not Unpadded(states, None).has_padding
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_of_spans_has_gradients(dtype: torch.dtype, dropout: float) -> None:
-    """By compiled kernels, where there are any for the type, and by articles."""
-    query, keys, values = (torch.randn(1, 2, 9, 8, dtype=dtype, requires_grad=True) for _ in range(3))
+@pytest.mark.parametrize(("dtype", "dropout"), [(torch.float32, 0.0), (torch.bfloat16, 0.2), (torch.float64, 0.0)])
+def test_attention_of_spans_is_that_of_each_article(dtype: torch.dtype, dropout: float) -> None:
+    """By compiled kernels, where there are any for the type, and else article by article, to the bit."""
+    states = [torch.randn(1, 2, 9, 8, dtype=dtype, requires_grad=True) for _ in range(3)]
     starts = torch.tensor([0, 4, 4, 9])
-    spans = Spans(starts, starts)
     torch.manual_seed(3)
-    context = attend(query, keys, values, spans, True, dropout)
-    found = [context, *torch.autograd.grad(context.square().sum(), (query, keys, values))]
-    if cpu.takes_spans(query):
-        torch.manual_seed(3)
-        expected = cpu.attend_with_dropout(query, keys, values, spans, True, dropout)
-    else:
-        torch.manual_seed(3)
-        parts = ((state[:, :, part] for state in (query, keys, values)) for part in (slice(0, 4), slice(4, 9)))
-        expected = torch.cat([attend(*part, None, True, dropout) for part in parts], dim=2)
-    found_there = [expected, *torch.autograd.grad(expected.square().sum(), (query, keys, values))]
-    assert all(map(torch.equal, found, found_there))
+    context = attend(*states, Spans(starts, starts), True, dropout)
+    torch.manual_seed(3)
+    alone = cpu.attend_with_dropout if cpu.takes_spans(states[0]) else attend
+    parts = ((state[:, :, part] for state in states) for part in (slice(0, 4), slice(4, 9)))
+    expected = torch.cat([alone(*part, None, True, dropout) for part in parts], dim=2)
+    assert context.equal(expected)
+    gradient = torch.randn(context.shape).to(dtype)
+    ours, theirs = (torch.autograd.grad(one, states, gradient) for one in (context, expected))
+    assert all(map(torch.equal, ours, theirs))
