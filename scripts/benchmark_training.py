@@ -4,8 +4,8 @@
     python scripts/benchmark_training.py --shape base --tokenizer DIR
 
 - ours: finetune.py with the options of scripts/run_summarization.sh; ours_compiled: with --compile, too;
-- transformers: its Trainer with its BartForConditionalGeneration, torch's fused AdamW, and our batches in our order, so
-  that neither pads more; by itself it would draw them at random.
+- transformers: its Trainer with its BartForConditionalGeneration, torch's fused AdamW, and our batches in our order,
+  which it pads; by itself it would draw them at random. On CPUs ours computes no padding.
 
 Every run is a process of its own. The first steps warm up. All the time from the end of the last of these to the end of
 the last step counts, loading and logging too, but not validation and checkpoints behind it. Peak memory is that of
@@ -81,12 +81,14 @@ class Shape:
     max_target_length: int
     words: Mapping[str, tuple[float, float]]
     dropout: float = 0.1  # and that of attention
+    is_sorted: bool = True  # by --sortish_sampler, into batches of like length
 
 
 SHAPES = {
     "xsum": Shape("large", 40, 1024, 60, XSUM),
     "cnn_dm": Shape("large", 40, 1024, 142, CNN_DM),
     "base": Shape("base", 8, 512, 60, XSUM),
+    "base_unsorted": Shape("base", 8, 512, 60, XSUM, is_sorted=False),
     "tiny": Shape("tiny", 4, 64, 24, XSUM, dropout=0.0),
 }
 
@@ -97,8 +99,9 @@ class Arguments:
         "xsum",
         choices=tuple(SHAPES),
         help="what is trained: xsum is bart-large and the batches of XSum's half-precision presets, 40 examples of at "
-        "most 1024 and 60 tokens; cnn_dm likewise, of 1024 and 142; base is bart-base, 8, 512 and 60; tiny is for "
-        "trying this out, without dropout, so that both have the same losses",
+        "most 1024 and 60 tokens; cnn_dm likewise, of 1024 and 142; base is bart-base, 8, 512 and 60; base_unsorted "
+        "has batches at random, with more padding; tiny is for trying this out, without dropout, so that both have the "
+        "same losses",
     )
     precision: str = option("fp32", choices=("fp32", "tf32", "bf16", "fp16"), help="of both, under autocast")
     tokenizer: str = option("facebook/bart-large", help="vocabulary: a Hub name or directory")
@@ -142,8 +145,8 @@ def recipe(args: Arguments, folder: Path) -> list[str]:
         "log_every_n_steps": LOG_EVERY,
     }
     words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-    flags = [f"--{args.precision}"] * (args.precision != "fp32")
-    return [*words, "--do_train", "--freeze_embeds", "--sortish_sampler", *flags]
+    flags = [f"--{args.precision}"] * (args.precision != "fp32") + ["--sortish_sampler"] * shape.is_sorted
+    return [*words, "--do_train", "--freeze_embeds", *flags]
 
 
 def prepare(args: Arguments, folder: Path) -> dict[str, float]:
@@ -181,7 +184,8 @@ def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]
     lengths = (options.task_options.max_source_length, options.task_options.max_target_length)
     files = check_pairs(options.data.data_dir, "train")
     examples = TokenPairs(*(file.tokenized(tokenizer, longest) for file, longest in zip(files, lengths, strict=True)))
-    order = TrainOrder(examples.lengths, options.data.train_batch_size, options.run.seed)
+    data = options.data
+    order = TrainOrder(examples.lengths, data.train_batch_size, options.run.seed, group_by_length=data.sortish_sampler)
     return examples, RunOrder(order, args.all_steps)
 
 
