@@ -12,8 +12,8 @@ the last step counts, loading and logging too, but not validation and checkpoint
 tensors on a GPU and that of the process on a CPU. Articles are made up of the sample corpus's words, as many as XSum's,
 or CNN-DM's, have.
 
-MFU, model FLOP utilisation (Chowdhery et al., 2022, appendix B), is the rate of the operations that torch counts in the
-matrix products of an example of mean length, as a share of the rate of one large matrix product on the same device.
+MFU, model FLOP utilisation (Chowdhery et al., 2022, appendix B), is the rate of the operations of the matrix products
+of an example of mean length, as a share of the rate of one large matrix product on the same device.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
-from torch.utils.flop_counter import FlopCounterMode
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils import cost
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.sample_corpus import sample_stories
@@ -162,7 +161,8 @@ def prepare(args: Arguments, folder: Path) -> dict[str, float]:
     examples, order = training_order(args, folder)
     timed = [number for step in list(order)[LOG_EVERY:] for batch in step for number in batch]
     lengths = examples.lengths[timed].mean(axis=0)
-    return {"tokens": float(lengths.sum()), "operations": training_operations(config, *map(round, lengths.tolist()))}
+    costs = cost.training(config, (1, *map(round, lengths.tolist())), half=False)
+    return {"tokens": float(lengths.sum()), "operations": costs.operations}
 
 
 def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tuple[float, float]]) -> None:
@@ -187,22 +187,6 @@ def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]
     data = options.data
     order = TrainOrder(examples.lengths, data.train_batch_size, options.run.seed, group_by_length=data.sortish_sampler)
     return examples, RunOrder(order, args.all_steps)
-
-
-def training_operations(config: BartConfig, source_length: int, target_length: int) -> int:
-    """Operations of matrix products in a step with frozen embeddings, for one example of so many tokens."""
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        model = freeze_embeddings(BartForConditionalGeneration(config).train())
-        source, target = (torch.ones(1, length, dtype=torch.long) for length in (source_length, target_length))
-        model(source, labels=target).loss.backward()
-    return counter.get_total_flops()
-
-
-def freeze_embeddings(model: Any) -> Any:
-    """Freeze those of ours, or of transformers."""
-    for embeddings in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
-        embeddings.requires_grad_(False)
-    return model
 
 
 def train(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
@@ -240,7 +224,9 @@ def train_theirs(args: Arguments, folder: Path) -> list[float]:
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     options = parse_finetune_arguments(recipe(args, folder))
-    model = freeze_embeddings(Theirs.from_pretrained(folder / "model"))
+    model = Theirs.from_pretrained(folder / "model")
+    for embeddings in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
+        embeddings.requires_grad_(False)
     examples, order = training_order(args, folder)
     pad_token_id = model.config.pad_token_id
     loader = DataLoader(

@@ -142,7 +142,12 @@ def _text_rows(source: Path, target: Path) -> Iterator[Row]:
             yield Row.of(f"{source}:{number}", dict(zip(SIDES, pair, strict=True)), SIDES)
 
 
-def _json_values(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def json_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each with the number of its line; blank lines are skipped.
+
+    Raises:
+        InputError: a line holds something else; the message names it.
+    """
     with _opened(path) as file:
         for number, line in enumerate(decoded_lines(file, path, blank=True), 1):
             if not line.strip():
@@ -178,7 +183,7 @@ def _csv_values(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 # Stands for the values that a CSV row lacks at its end, since None is null.
 ABSENT = object()
-READERS = {".jsonl": _json_values, ".json": _json_values, ".csv": _csv_values, ".tsv": _csv_values}
+READERS = {".jsonl": json_values, ".json": json_values, ".csv": _csv_values, ".tsv": _csv_values}
 
 
 def _file_rows(

@@ -342,7 +342,8 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
             for chunk, example in enumerate(of_document):
                 if example.ids is not None:
                     runs.ids.append(example.ids)
-                runs.add(split, xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), work.seed), example)
+                of_example = xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), work.seed)
+                runs.examples.append((split, of_example, example))
         runs.write(at_least=_TOKENS)
     runs.write()
     dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
@@ -391,54 +392,41 @@ class _Runs:
 
     Attributes:
         ids: tokens of all examples, in order.
-        splits, keys, lengths, counts, labels: of each example its split, key, tokens, sentences and label.
-        sentences: tokens of each sentence.
+        examples: each with its split and key.
     """
 
     work: Work
     piece: int
     ids: list[np.ndarray] = field(default_factory=list)
-    splits: list[int] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    sentences: list[int] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
+    examples: list[tuple[int, int, Example]] = field(default_factory=list)
     written: int = 0
-
-    def add(self, split: int, key: int, example: Example) -> None:
-        """Add an example; its tokens stand in `ids`."""
-        self.splits.append(split)
-        self.keys.append(key)
-        self.lengths.append(sum(example.parts))
-        self.counts.append(len(example.parts))
-        self.sentences += example.parts
-        self.labels.append(example.label)
 
     def write(self, at_least: int = 0) -> None:
         """Write a run of what there is, without examples that are too short, unless it has fewer tokens."""
-        if not self.keys or sum(map(len, self.ids)) < at_least:
+        if not self.examples or sum(map(len, self.ids)) < at_least:
             return
-        lengths, keys = np.array(self.lengths), np.array(self.keys, np.uint64)
+        splits, keys, examples = zip(*self.examples, strict=True)
+        lengths, keys = np.array([sum(example.parts) for example in examples]), np.array(keys, np.uint64)
         bins = np.searchsorted(self.work.bins, lengths + self.work.special)
-        groups = np.array(self.splits) * len(self.work.bins) + bins
+        groups = np.array(splits) * len(self.work.bins) + bins
         order = np.lexsort((keys, groups))
         order = order[lengths[order] >= self.work.min_tokens]
+        sentences = np.fromiter(chain.from_iterable(example.parts for example in examples), np.uint16)
         columns = {
             "group": groups[order].astype(np.uint16),
             "key": keys[order],
             "ids": _lists(np.concatenate(self.ids), lengths).take(order),
-            "sentences": _lists(np.array(self.sentences, np.uint16), self.counts).take(order),
+            "sentences": _lists(sentences, [len(example.parts) for example in examples]).take(order),
         }
         if self.work.task == MLM_NSP:
-            columns["label"] = np.array(self.labels, np.uint8)[order]
+            columns["label"] = np.array([example.label for example in examples], np.uint8)[order]
         table = pa.table(columns)
         path = self.work.path("examples", f"{self.piece:06d}-{self.written:06d}.arrow")
         with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
             file.write_table(table)
         self.written += 1
-        for values in (self.ids, self.splits, self.keys, self.lengths, self.counts, self.sentences, self.labels):
-            values.clear()
+        self.ids.clear()
+        self.examples.clear()
 
 
 def _lists(values: np.ndarray, lengths: Sequence[int] | np.ndarray) -> pa.ListArray:

@@ -104,7 +104,6 @@ class Comprehension(Task[HeadOptions | HeadEvalOptions]):
     """What the tasks with a head share: their model, and prediction in batches."""
 
     model_classes: ClassVar[tuple[type[PretrainedModel], ...]]  # for each of HeadOptions.config_classes
-    tokenizer: PretrainedTokenizer
     positions: int  # tokens read at once
 
     def __init__(self, options: HeadOptions | HeadEvalOptions, data: DataOptions) -> None:
@@ -141,15 +140,6 @@ class Comprehension(Task[HeadOptions | HeadEvalOptions]):
         self.model_class, self.tokenizer, self.labels = type(model), tokenizer, model.config.labels
         self.positions = self.options.max_source_length or min(512, model.config.max_position_embeddings)
         return model
-
-    def for_inference(self, model: PretrainedModel, precision: str) -> PretrainedModel:
-        return loading.for_inference(model, precision)
-
-    def checkpoint_parts(self, model: PretrainedModel) -> dict[str, Any]:
-        return {**loading.checkpoint_parts(model, self.tokenizer), "lora_scale": self.options.lora_scale}
-
-    def export(self, checkpoint: Path, directory: Path) -> None:
-        self.model_class.from_pretrained(checkpoint).save_pretrained(directory, self.tokenizer)
 
     # ---- Data
 

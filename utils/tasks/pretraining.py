@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from bart.errors import InputError
 from bart.modeling.pretrained import PretrainedModel
-from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils import loading
 from utils.cli import fixed, option
 from utils.data.batches import Inputs
@@ -72,8 +71,6 @@ class Pretraining(Task[Options], Generic[Options]):
     """
 
     name: ClassVar[str]  # of the task, in the manifest of its shards
-    model_class: ClassVar[type[PretrainedModel]]
-    tokenizer: PretrainedTokenizer
 
     def __init__(self, options: Options, data: DataOptions, weights: str | None = None, seed: int = 0) -> None:
         self.manifest = manifest = Manifest.read(data.data_dir)
@@ -129,12 +126,6 @@ class Pretraining(Task[Options], Generic[Options]):
     ) -> PretrainedModel:
         model, self.tokenizer = loading.load_for_evaluation(path, config_path, tokenizer, [self.model_class])
         return model
-
-    def checkpoint_parts(self, model: PretrainedModel) -> dict[str, Any]:
-        return loading.checkpoint_parts(model, self.tokenizer)
-
-    def export(self, checkpoint: Path, directory: Path) -> None:
-        self.model_class.from_pretrained(checkpoint).save_pretrained(directory, self.tokenizer)
 
     # ---- Prediction
 

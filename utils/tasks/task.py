@@ -13,6 +13,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from bart.errors import InputError
+from bart.modeling.pretrained import PretrainedModel
+from bart.tokenization.tokenizer import PretrainedTokenizer
+from utils import loading
 from utils.data.batches import Batch, Examples, Inputs
 from utils.data.options import DataOptions
 from utils.data.streaming import StreamedExamples
@@ -61,6 +64,7 @@ class Task(ABC, Generic[Options]):
         means: how many means the loss is the sum of; `count` and `loss` give (means,) if there are several.
         figures: the figures that `figures_of` gives, each with "max" or "min", the direction in which it gets better.
             "loss" is a figure of every task.
+        model_class, tokenizer: of the model, once there is one.
     """
 
     Options: ClassVar[type]
@@ -69,6 +73,8 @@ class Task(ABC, Generic[Options]):
     prediction_name: ClassVar[str] = "prediction"
     means: ClassVar[int] = 1
     figures: Mapping[str, str] = {}
+    model_class: type[PretrainedModel]
+    tokenizer: PretrainedTokenizer
 
     def __init__(self, options: Options, data: DataOptions) -> None:
         self.options = options
@@ -141,17 +147,17 @@ class Task(ABC, Generic[Options]):
             tokenizer: a vocabulary in place of the one that lies with the weights.
         """
 
-    def for_inference(self, model: nn.Module, precision: str) -> nn.Module:
+    def for_inference(self, model: PretrainedModel, precision: str) -> PretrainedModel:
         """The model laid out for prediction in one of `utils.machine.PRECISIONS`."""
-        return model
+        return loading.for_inference(model, precision)
 
-    @abstractmethod
-    def checkpoint_parts(self, model: nn.Module) -> dict[str, Any]:
+    def checkpoint_parts(self, model: PretrainedModel) -> dict[str, Any]:
         """What a checkpoint must hold besides the weights for `resumed_model` and `trained_model` to load it."""
+        return {**loading.checkpoint_parts(model, self.tokenizer), "lora_scale": self.options.lora_scale}
 
-    @abstractmethod
     def export(self, checkpoint: Path, directory: Path) -> None:
         """Write a checkpoint's model in Hub format."""
+        self.model_class.from_pretrained(checkpoint).save_pretrained(directory, self.tokenizer)
 
     # ---- Training and validation
 

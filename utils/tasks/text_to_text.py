@@ -135,6 +135,7 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
     EvalOptions = TextToTextEvalOptions
     streams = True
     prediction_name = "summary"
+    model_class = BartForConditionalGeneration
     tokenizer: BartTokenizer
     source_tokenizer: BartTokenizer  # the same one, unless the model reads sources in a vocabulary of their own
     positions: int  # of the model
@@ -229,15 +230,6 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
     def tokenizers(self) -> tuple[BartTokenizer, BartTokenizer]:
         """Of sources and of targets."""
         return self.source_tokenizer, self.tokenizer
-
-    def for_inference(self, model: BartForConditionalGeneration, precision: str) -> BartForConditionalGeneration:
-        return loading.for_inference(model, precision)
-
-    def checkpoint_parts(self, model: BartForConditionalGeneration) -> dict[str, Any]:
-        return {**loading.checkpoint_parts(model, self.tokenizer), "lora_scale": self.options.lora_scale}
-
-    def export(self, checkpoint: Path, directory: Path) -> None:
-        BartForConditionalGeneration.from_pretrained(checkpoint).save_pretrained(directory, self.tokenizer)
 
     # ---- Training and validation
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from bart.errors import InputError
-from utils.evaluation.report.runs import Run, articles_path, label_of, read, scores_of
+from utils.corpora.records import json_values
+from utils.evaluation.report.runs import Run, articles_path, label_of, scores_of
 from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.text_statistics import NOVEL_ORDERS, length_ratio, text_statistics, words
 from utils.progress import progress
@@ -87,7 +87,7 @@ def add_articles(run: Run, split: str) -> None:
         InputError: the file is damaged, or its articles are not as many as were scored.
     """
     path, scores = articles_path(run, split), run.scores.get(split, {})
-    run.articles = read(path, articles_in) or []
+    run.articles = [article for _, article in json_values(path)] if path.exists() else []
     count, examples = len(run.articles), scores.get("examples")
     if run.articles and examples not in (None, count):
         raise InputError(f"{path}: has {count} articles; {split}_scores.json is of {examples!r}")
@@ -122,24 +122,6 @@ def facts_for_page(article: dict[str, Any], names: Set[str]) -> list[int]:
         text = reference or "" if kind == MISSING else summary
         numbers += [place + sum(c > "\uffff" for c in text[:place]) for place in (begin, end)] + [kind]
     return numbers
-
-
-def articles_in(text: str) -> list[dict[str, Any]]:
-    """The articles of a file that holds one a line.
-
-    Raises:
-        ValueError: a line holds something else; the message names it.
-    """
-    articles = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
-        try:
-            article = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from None
-        if not isinstance(article, dict):
-            raise ValueError(f"line {number}: a JSON object is expected")
-        articles.append(article)
-    return articles
 
 
 def text_of(article: dict[str, Any], name: str) -> str:

@@ -275,8 +275,8 @@ def test_runs_of_one_name_are_told_apart_and_none_is_given_twice(run: Path) -> N
         ("arguments.yaml", "a: [", "arguments.yaml: cannot be read, or is damaged"),
         ("environment.json", "[1]", "environment.json: .*a mapping of names to values is expected"),
         ("test_scores.json", '{"examples": 7}', "test_articles.jsonl: has 120 articles; test_scores.json is of 7"),
-        ("test_articles.jsonl", "{}\n" * 8 + "{\n", "test_articles.jsonl: .*line 9, column 2: "),
-        ("test_articles.jsonl", "3\n", "test_articles.jsonl: .*line 1: a JSON object"),
+        ("test_articles.jsonl", "{}\n" * 8 + "{\n", "test_articles.jsonl, line 9, column 2: not JSON"),
+        ("test_articles.jsonl", "3\n", "test_articles.jsonl, line 1: JSON Lines, one object"),
     ],
 )
 def test_a_damaged_file_is_named_in_one_line(run: Path, name: str, content: str | bytes, message: str) -> None:
