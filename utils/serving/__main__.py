@@ -74,8 +74,8 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0)
         for server in self.servers:
             server.close()
-        # Connections just accepted, and those that are kept, may have a request on its way.
-        for _ in range(10):
+        # Connections just accepted, and those that are kept, may have a request on its way, from a busy machine too.
+        for _ in range(40):
             await asyncio.sleep(TICK)
             if not self.server_state.connections:
                 break
