@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell lets what it starts in the background ignore Ctrl-C, and all that those start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-OPTIONAL = {"slow": "minutes long or many gigabytes", "network": "needs the Hub"}
+OPTIONAL = {"slow": "long or many gigabytes", "network": "needs the Hub"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -25,6 +25,7 @@ def script(load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyP
     return script
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the exporter's, about itself
 def test_peers_agree_on_random_weights(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("onnx", "onnxruntime"):

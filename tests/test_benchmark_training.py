@@ -29,6 +29,7 @@ def script(load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyP
     return script
 
 
+@pytest.mark.slow
 def test_both_train_alike_and_are_measured(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -154,9 +154,10 @@ def torchrun(*argv: str) -> list[str]:
 # In bf16 what an article becomes may depend on those beside it; static batches are the same whatever the processes.
 @pytest.mark.parametrize(
     "batching",
-    [("continuous", "fp32"), pytest.param(("static", "bf16"), marks=pytest.mark.slow)],
+    [("continuous", "fp32"), ("static", "bf16")],
     ids=["continuous-fp32", "static-bf16"],
 )
+@pytest.mark.slow
 def test_two_processes_write_the_bytes_that_one_writes(trained: Path, batching: tuple[str, str]) -> None:
     """9 articles in batches of 4, which neither 2 nor 4 divides."""
     export = trained / "run" / "export"

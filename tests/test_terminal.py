@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyte
+import pytest
 from rich.console import Console
 
 from tests import forked
@@ -84,6 +85,7 @@ def finetune_main(options: Sequence[str]) -> Any:
     return finetune.main(options)
 
 
+@pytest.mark.slow
 def test_training_and_scoring_show_one_line(tiny: list[str], tmp_path: Path) -> None:
     options = [*tiny, "--max_epochs", "2", "--do_predict", "--output_dir", "run"]
     frames = shown(tmp_path, finetune_main, options)

@@ -84,10 +84,11 @@ def parameters(config: BartConfig) -> dict[str, int]:
 def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool, freeze: bool) -> float:
     """Bytes that the forward pass keeps for the backward pass, with dropout, under autocast if half.
 
-    A linear layer keeps its inputs, in half precision a copy of its own; a norm keeps its inputs in fp32; attention
-    keeps queries, keys, values and its result; the loss keeps its gradients by states and weights. On a GPU dropout
-    keeps a byte for each place, but attention's, which draws again. On a CPU, with the compiled kernels, all draw
-    again, but attention's in half precision, which keeps a byte for each weight.
+    A linear layer keeps its inputs, in half precision a copy of its own, which on a CPU projections of the same states
+    share, and matrices that became one; a norm keeps its inputs in fp32; attention keeps queries, keys, values and its
+    result; the loss keeps its gradients by states and weights. On a GPU dropout keeps a byte for each place, but
+    attention's, which draws again. On a CPU, with the compiled kernels, all draw again, but attention's in half
+    precision, which keeps a byte for each weight.
 
     Args:
         shape: B, S, T.
@@ -95,7 +96,9 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
     """
     c, d = config, config.d_model
     batch, source, target = shape
-    size, casts = (HALF, 3) if half else (FULL, 1)  # inputs of three projections, which are one tensor unless cast
+    size = HALF if half else FULL
+    # Inputs of three projections, or two, are one tensor unless each is cast; on a CPU they are one product.
+    casts_of_3, casts_of_2 = (3, 2) if half and not on_cpu else (1, 1)
     added = (0 if on_cpu else d) + FULL * d + NORM  # dropout of a branch, and the sum that is normalised
 
     def weights(heads: int, keys: int) -> float:
@@ -107,18 +110,20 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
         kept = 1 if c.activation_function == "relu" else 2  # relu's inputs are not needed, its results are kept anyway
         return size * d + kept * size * width + added
 
-    own = (casts + 4) * size * d + added
+    own = (casts_of_3 + 4) * size * d + added
     encoder = own + weights(c.encoder_attention_heads, source) + feed_forward(c.encoder_ffn_dim)
     heads = c.decoder_attention_heads
     decoder = own + weights(heads, target) + feed_forward(c.decoder_ffn_dim)
     decoder += 3 * size * d + weights(heads, source) + added
     # Of each source token: keys and values in each layer, and the encoder's states, which are one tensor unless cast.
-    states = c.decoder_layers * 2 * size * d + (c.decoder_layers * 2 * size * d if half else size * d)
+    states = c.decoder_layers * 2 * size * d + (c.decoder_layers * casts_of_2 if half else 1) * size * d
     embedded = added + d * FULL * c.pre_ln + NORM * c.pre_ln
     total = batch * source * (c.encoder_layers * encoder + states + embedded)
     total += batch * target * (c.decoder_layers * decoder + embedded + FULL * d)
     if half:
         total += HALF * parameters(config)["matrices"]
+    elif on_cpu:  # matrices of projections that are one product
+        total += FULL * d * d * (3 * c.encoder_layers + 5 * c.decoder_layers)
     return total + (0 if freeze else FULL * c.vocab_size * d)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+if TYPE_CHECKING:
+    from nltk.tokenize.punkt import PunktSentenceTokenizer
 
 # Punkt knows abbreviations from a corpus. nltk's trained model would have to be downloaded, so the commonest
 # abbreviations of news are listed here.
@@ -23,6 +25,8 @@ _AT_ONCE = 1 << 16
 
 @cache
 def _sentence_splitter() -> PunktSentenceTokenizer:
+    from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer  # here: nltk takes seconds to load
+
     parameters = PunktParameters()
     parameters.abbrev_types = set(ABBREVIATIONS)
     return PunktSentenceTokenizer(parameters)

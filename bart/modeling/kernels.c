@@ -1,6 +1,6 @@
 // Kernels for CPUs. For inference: attention of few queries, attention in int8, products, and what lies between.
-// For training: dropout, and attention with dropout, of padded articles or of spans, and its gradients; with AVX2,
-// encoders use it without draws, too.
+// For training: dropout, the loss, and attention with dropout, of padded articles or of spans, and its gradients; with
+// AVX2, encoders use it without draws, too.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
@@ -884,6 +884,53 @@ EXPORT int log_softmax(float *rows, int64_t count, int64_t width, int threads)
         float rest = logf(sum);
         for (int64_t i = 0; i < width; i++) row[i] = row[i] - top - rest;
     }
+    return 0;
+}
+
+// Rows of logits without their bias -> the cross entropy of each, and with `gradients`, in place, those by the logits,
+// else whether the label is the first of the greatest. A share of each label, smoothing, is spread over all.
+EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_t *labels, float smoothing,
+                         int gradients, float *losses, int64_t *correct, int64_t rows, int64_t width, int threads)
+{
+    int64_t room = round_up(width, LANES);
+    float *memory = allocate(threads * room * sizeof *memory);  // bf16 becomes fp32 there
+    if (memory == NULL) return 1;
+#pragma omp parallel for num_threads(threads) if (rows * width > SMALL)
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = kind == FP32 ? (float *)logits + r * width : memory + omp_get_thread_num() * room;
+        float top = -INFINITY;
+        double sum = 0, total = 0;
+        if (kind == BF16) load(row, logits, BF16, r * width, width);
+#pragma omp simd reduction(max : top)
+        for (int64_t i = 0; i < width; i++) {
+            row[i] += bias[i];
+            top = row[i] > top ? row[i] : top;
+        }
+        float *wanted = row + labels[r], of_label = *wanted - top;
+        int first = !gradients && *wanted == top;
+        for (const float *other = row; first && other < wanted; other++) first = *other != top;
+        correct[r] = first;
+        for (int64_t from = 0; from < width; from += BLOCK) {
+            int64_t until = least(from + BLOCK, width);
+            float powers = 0, block = 0;
+#pragma omp simd reduction(+ : powers, block)
+            for (int64_t i = from; i < until; i++) {
+                float x = row[i] - top;
+                block += x;
+                row[i] = exponential(x);
+                powers += row[i];
+            }
+            sum += powers;
+            total += block;
+        }
+        losses[r] = log(sum) - (1 - smoothing) * of_label - (smoothing > 0 ? smoothing * total / width : 0);
+        if (!gradients) continue;
+        float inverse = 1 / sum, spread = smoothing / width;
+        for (int64_t i = 0; i < width; i++) row[i] = row[i] * inverse - spread;
+        *wanted -= 1 - smoothing;
+        if (kind == BF16) store(logits, BF16, r * width, row, width);
+    }
+    free(memory);
     return 0;
 }
 

@@ -132,7 +132,7 @@ class Kernels:
     """The compiled functions.
 
     Tensors are on the CPU and in the formats that each method names; where strides are not mentioned, they are
-    contiguous. There are no gradients.
+    contiguous. autograd does not follow them.
 
     Attributes:
         is_avx512: whether attention has code for this processor.
@@ -378,6 +378,33 @@ class Kernels:
         self._library.log_softmax(address, count, width, torch.get_num_threads())
         return rows
 
+    def cross_entropy(
+        self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Cross entropy (Szegedy et al., 2016, section 7) of logits (N, O) in fp32 or bf16, which it overwrites.
+
+        Args:
+            bias: (O,) in fp32, which is added to the logits.
+            labels: (N,) in int64, from 0 to O - 1.
+
+        Returns:
+            The losses (N,) in fp32, and with `gradients` those by the logits, as the logits; else (N,) in int64, 1
+            where the label is the first of the greatest logits and 0 elsewhere.
+
+        Raises:
+            IndexError: labels of other numbers.
+        """
+        rows, width = logits.shape
+        addresses = _address(bias, (torch.float32,), width), _address(labels, (torch.int64,), rows)
+        if rows and not 0 <= int(labels.min()) <= int(labels.max()) < width:
+            raise IndexError(f"labels are {int(labels.min())} to {int(labels.max())}; allowed: 0 to {width - 1}")
+        losses, correct = torch.empty(rows, dtype=torch.float32), torch.empty(rows, dtype=torch.int64)
+        self._library.cross_entropy(
+            *(_address(logits, FLOATS, rows * width), KINDS[logits.dtype], *addresses, label_smoothing, gradients),
+            *(losses.data_ptr(), correct.data_ptr(), rows, width, torch.get_num_threads()),
+        )
+        return losses, logits if gradients else correct
+
     def quantize_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (N, O) in fp32 or bf16 -> codes (N, O) in uint8 and peak (N, 1) in fp32.
 
@@ -538,5 +565,5 @@ def load() -> Kernels | None:
             reason = f"the compiler fails: {next((line for line in lines if 'error' in line), lines[-1])}"
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             reason = str(error)
-    logger.info("The compiled kernels are not used (%s); inference takes the slower path", reason)
+    logger.info("The compiled kernels are not used (%s); torch computes in their place", reason)
     return None

@@ -112,11 +112,21 @@ class BartAttention(nn.Module):
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, each (B, H, L, Dh), of states (B, L, D)."""
-        return self._split(self.k_proj(states)), self._split(self.v_proj(states))
+        return self._projected(states, self.k_proj, self.v_proj)
 
     def queries_keys_values(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (B, H, L, Dh), of the same states (B, L, D)."""
-        return self.queries(states), *self.keys_values(states)
+        return self._projected(states, self.q_proj, self.k_proj, self.v_proj)
+
+    def _projected(self, states: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+        """What several layers make of the same states; on CPUs in training one product, unless adapters are there."""
+        is_cpu = states.device.type == "cpu"
+        if is_cpu and torch.is_grad_enabled() and all(type(layer) is nn.Linear for layer in layers):
+            weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+            parts = F.linear(states, weight, bias).chunk(len(layers), dim=-1)
+        else:
+            parts = tuple(layer(states) for layer in layers)
+        return tuple(self._split(part) for part in parts)
 
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Spans | None = None, is_causal: bool = False

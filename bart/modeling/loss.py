@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bart.modeling.kernels import FLOATS, load
+
 # Labels with this value are left out of the loss, as in torch.nn.functional.cross_entropy.
 IGNORE_INDEX = -100
 # Logits computed at once, 128 MB in fp32. Fewer make the matrix products small, more only take memory.
@@ -33,14 +35,19 @@ def chunked_cross_entropy(
         The loss summed over the targets, in fp32 (fp64 of fp64 states); and, where no gradients are wanted, the number
         of targets that are the arg-max of their row, otherwise 0. Both are scalars.
     """
+    counts = labels != IGNORE_INDEX
     if states.device.type == "cpu":  # on a GPU, counting the targets would wait for the device
-        places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
+        places = counts.nonzero().squeeze(1)
         states, labels = states[places], labels[places]
+    else:
+        states = states.where(counts[:, None], 0)
     with_gradients = torch.is_grad_enabled() and (states.requires_grad, weight.requires_grad)
     return _ChunkedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, with_gradients or (False, False))
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
+    """States of rows without a target are 0, and so add nothing to the gradient of the weight."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -55,38 +62,30 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         precise = torch.promote_types(states.dtype, torch.float32)
         # Half precision in which autocast, or the network itself, multiplies.
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        compiled = kind == "cpu" and dtype in FLOATS and precise == torch.float32
+        kernels = load() if compiled else None
+        cross_entropy = _cross_entropy if kernels is None else kernels.cross_entropy
         size = max(1, LOGITS_AT_ONCE // len(weight))
+        wants_gradients = any(with_gradients)
         losses = torch.zeros((), dtype=precise, device=states.device)
         correct = torch.zeros((), dtype=torch.long, device=states.device)
         of_states = torch.empty_like(states) if with_gradients[0] else None
-        of_weight = torch.zeros_like(weight, dtype=precise) if with_gradients[1] else None
+        of_weight = None
         with torch.autocast(kind, enabled=False):
-            matrix, bias = weight.to(dtype), bias.to(precise)
-            for start in range(0, len(states), size):
+            matrix, bias = weight.to(dtype), bias[0].to(precise)
+            for start in range(0, max(1, len(states)), size):  # once without targets, too, for gradients of zeros
                 part = slice(start, start + size)
-                chunk, targets = states[part].to(dtype), labels[part, None]
-                counts = targets != IGNORE_INDEX
-                targets = targets.where(counts, 0)
+                chunk = states[part].to(dtype)
                 logits = chunk @ matrix.t()
-                logs = (logits.add_(bias) if dtype == precise else logits + bias).log_softmax(1)
-                del logits  # so that at most two of its size are held
-                of_targets = (1 - label_smoothing) * logs.gather(1, targets)
-                if label_smoothing:
-                    of_targets += label_smoothing * logs.mean(1, keepdim=True)
-                losses -= of_targets.where(counts, 0).sum()
-                if not any(with_gradients):
-                    correct += ((logs.argmax(1, keepdim=True) == targets) & counts).sum()
-                    continue
-                # The gradient by the logits: the probabilities less the smoothed targets.
-                gradient = logs.exp_()
-                if label_smoothing:
-                    gradient -= label_smoothing / len(weight)
-                gradient.scatter_add_(1, targets, gradient.new_full(targets.shape, label_smoothing - 1))
-                gradient, kept = gradient.to(dtype), counts.to(dtype)
+                of_chunk, found = cross_entropy(logits, bias, labels[part], label_smoothing, wants_gradients)
+                losses += of_chunk.sum()
+                if not wants_gradients:
+                    correct += found.sum()
                 if of_states is not None:
-                    of_states[part] = (gradient @ matrix) * kept
-                if of_weight is not None:
-                    of_weight += gradient.t() @ (chunk * kept)
+                    of_states[part] = found @ matrix
+                if with_gradients[1]:
+                    product = found.t() @ chunk
+                    of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)
         ctx.save_for_backward(of_states, of_weight)
         ctx.dtypes = states.dtype, weight.dtype
         ctx.mark_non_differentiable(correct)
@@ -101,3 +100,24 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         return *gradients, None, None, None, None
+
+
+def _cross_entropy(
+    logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
+) -> tuple[Tensor, Tensor]:
+    """As `Kernels.cross_entropy`, on any device and with labels of IGNORE_INDEX, whose losses and hits are 0."""
+    counts, labels = labels != IGNORE_INDEX, labels[:, None]
+    labels = labels.where(counts[:, None], 0)
+    # In place where that can be, so that at most two of its size are held.
+    logs = (logits.add_(bias) if logits.dtype == bias.dtype else logits + bias).log_softmax(1)
+    losses = (label_smoothing - 1) * logs.gather(1, labels).squeeze(1)
+    if label_smoothing:
+        losses -= label_smoothing * logs.mean(1)
+    losses = losses.where(counts, 0)
+    if not gradients:
+        return losses, (logs.argmax(1) == labels.squeeze(1)) & counts
+    gradient = logs.exp_()  # the probabilities, less the smoothed targets
+    if label_smoothing:
+        gradient -= label_smoothing / logs.shape[1]
+    gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, label_smoothing - 1))
+    return losses, gradient.to(logits.dtype)

@@ -349,6 +349,7 @@ def test_pretraining_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").rglob("*.ckpt")) and not (tmp_path / "out/cpu_fp32/phase_1/export").exists()
 
 
+@pytest.mark.slow
 def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     write_tiny_run(tmp_path, n_test=13)
     config = BartConfig.from_json(tmp_path / "config.json")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nltk.data
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 from tabulate import tabulate
@@ -52,6 +51,8 @@ def wordnet_exceptions(folder: str | os.PathLike[str] | None = None) -> dict[str
             path = str(Path(folder) / name)
             lines = read_lines(path)
         else:
+            import nltk.data  # here, because it takes seconds to load
+
             path = f"corpora/wordnet/{name}"
             try:
                 with nltk.data.find(path).open() as file:

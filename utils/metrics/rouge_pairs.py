@@ -6,6 +6,8 @@ Two modes, because published figures come from two programs that differ by tenth
 - `rouge-1.5.5`: the Perl script that papers report. Words are looked up in WordNet's lists of irregular forms, and only
   those not found there are stemmed, by Porter's own variant. ROUGE-L is the union of longest common subsequences over
   sentences, which the package calls Lsum.
+
+nltk, which the package needs too, takes seconds to load, and is loaded on first use.
 """
 
 from __future__ import annotations
@@ -13,10 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-
-from nltk.stem.porter import PorterStemmer
-from rouge_score.rouge_scorer import RougeScorer
-from rouge_score.tokenizers import Tokenizer
 
 from utils.sentences import split_sentences
 
@@ -28,12 +26,14 @@ ROUGE_MODES = tuple(ROUGE_TYPES)
 
 
 @cache
-def porter(algorithm: str = PorterStemmer.NLTK_EXTENSIONS) -> Callable[[str], str]:
+def porter(algorithm: str = "NLTK_EXTENSIONS") -> Callable[[str], str]:
     """nltk's Porter stemmer in one of its variants, with a cache, since stemming would take most of the time."""
+    from nltk.stem.porter import PorterStemmer
+
     return lru_cache(maxsize=1 << 17)(PorterStemmer(algorithm).stem)
 
 
-class _Tokenizer(Tokenizer):
+class _Tokenizer:
     """Both programs' words: runs of a to z and digits in lower case, stemmed where longer than three characters."""
 
     def __init__(self, stem: Callable[[str], str]) -> None:
@@ -50,12 +50,14 @@ def rouge_words(text: str) -> list[str]:
 
 def score_pairs(pairs: Sequence[tuple[str, str]], mode: str, exceptions: Mapping[str, str]) -> list[list[float]]:
     """F in percent of each (prediction, reference), in the order of the mode's types."""
+    from rouge_score.rouge_scorer import RougeScorer
+
     kinds = ROUGE_TYPES[mode]
     if mode == "rouge-score":
         stem = porter()
     else:
         kinds = tuple(kind.replace("rougeL", "rougeLsum") for kind in kinds)
-        martins = porter(PorterStemmer.MARTIN_EXTENSIONS)
+        martins = porter("MARTIN_EXTENSIONS")
 
         def stem(word: str) -> str:
             return exceptions.get(word) or martins(word)

@@ -348,6 +348,56 @@ def test_log_softmax(compiled: Kernels, count: int, width: int) -> None:
     assert compiled.log_softmax(torch.full((1, 40), -torch.inf)).isnan().all()
 
 
+@pytest.mark.parametrize("count, width", [(0, 3), (1, 1), (3, 17), (48, 1601)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy(compiled: Kernels, count: int, width: int, smoothing: float, dtype: torch.dtype) -> None:
+    logits, bias = (5 * torch.randn(count, width)).to(dtype), torch.randn(width)
+    if count > 1:
+        logits[0, width // 2] = 300.0  # the others' exponentials vanish
+        logits[1, 3:] = logits[1, 3]
+        bias[4:] = bias[3]  # greatest ones may be equal
+        logits[1, 3:] += 100
+    exact = (logits.double() + bias.double()).requires_grad_()
+    labels = torch.randint(width, (count,))
+    labels[: count // 2] = exact.argmax(dim=1)[: count // 2]
+    expected = F.cross_entropy(exact, labels, reduction="none", label_smoothing=smoothing)
+    [by_logits] = torch.autograd.grad(expected.sum(), exact)
+    right = exact.argmax(dim=1) == labels
+
+    untouched, scratch = logits.clone(), logits.clone()
+    losses, found = compiled.cross_entropy(logits, bias, labels, smoothing, True)
+    without, correct = compiled.cross_entropy(scratch, bias, labels, smoothing, False)
+    assert found is logits and torch.equal(losses, without) and torch.equal(correct, right.long())
+    if count == 0:
+        return
+    # A sum of a logit and its bias is rounded, and so is its difference from the greatest one.
+    exact, top = exact.detach(), exact.detach().amax(dim=1, keepdim=True)
+    size = (exact.abs() + top.abs() + (exact - top).abs()).amax(dim=1)
+    bound = EXPONENTIAL + (width + 6) * U + (smoothing * (width + 6) + 4) * U * size
+    assert ((losses.double() - expected).abs() <= bound).all()
+    of_half = 2**-8 * by_logits.abs() if dtype == torch.bfloat16 else 0
+    bound = exact.softmax(dim=1) * 2 * (EXPONENTIAL + (width + 6) * U + 2 * U * size[:, None]) + 4 * U + of_half
+    assert logits.dtype == dtype and ((logits.double() - by_logits).abs() <= bound).all()
+    if count > 1:
+        with threads(1):
+            again, _ = compiled.cross_entropy(untouched[1:2], bias, labels[1:2], smoothing, True)
+        assert torch.equal(untouched[1], logits[1]) and torch.equal(again, losses[1:2])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_cross_entropy_of_special_numbers(compiled: Kernels, bad: float) -> None:
+    logits = torch.zeros(2, 40)
+    logits[1, 3] = bad
+    losses, _ = compiled.cross_entropy(logits, torch.zeros(40), torch.tensor([3, 3]), 0.1, True)
+    assert losses.isnan().tolist() == [False, True]
+    for labels in ([0, -1], [2, 40]):
+        with pytest.raises(IndexError, match=f"labels are {min(labels)} to {max(labels)}; allowed: 0 to 39"):
+            compiled.cross_entropy(torch.zeros(2, 40), torch.zeros(40), torch.tensor(labels), 0.1, True)
+    logits = torch.tensor([[0.0, -torch.inf]])  # no probability, which smoothing alone asks for
+    assert compiled.cross_entropy(logits, torch.zeros(2), torch.tensor([0]), 0.0, False)[0] == 0
+
+
 # Products
 
 
@@ -713,7 +763,7 @@ def test_arguments_are_read_from_the_source() -> None:
     )
     assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
     found = argument_types(kernels.SOURCE.read_text(encoding="utf-8"))
-    assert len(found) == 11 and len(found["attend"]) == 23 and found["add_and_norm"][4] == ctypes.c_float
+    assert len(found) == 12 and len(found["attend"]) == 23 and found["add_and_norm"][4] == ctypes.c_float
 
 
 def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
@@ -722,6 +772,7 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
     query = keys = ones(2, 3, 4, 64)
     codes = PackedCodes(ones(40, 8, dtype=torch.int8), ones(40), ones(40), compiled.panel)
     weight, draws = PackedWeight(ones(40, 8), ones(40), compiled.panel), Draws(0, 5, 1.0)
+    labels = torch.tensor([0, 1])
     calls = [
         lambda: compiled.attend(query, keys, keys[:, :2]),
         lambda: compiled.attend(query.double(), keys, keys),
@@ -735,6 +786,9 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.add_and_norm(ones(2, 8), ones(3, 8), norm),
         lambda: compiled.add_and_norm(ones(2, 9), ones(2, 9), norm),
         lambda: compiled.log_softmax(ones(8, 2).T),
+        lambda: compiled.cross_entropy(ones(2, 8).double(), ones(8), labels, 0, True),
+        lambda: compiled.cross_entropy(ones(2, 8), ones(7), labels, 0, True),
+        lambda: compiled.cross_entropy(ones(2, 8), ones(8), labels[:1], 0, True),
         lambda: compiled.quantize_rows(ones(2, 3, dtype=torch.float64)),
         lambda: compiled.quantize_rows(ones(2, (1 << 16) + 1)),
         lambda: compiled.finish_rows(ones(2, 3), ones(1, 1), ones(3)),
@@ -787,6 +841,8 @@ def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> N
     states = torch.ones(1, 1, 4, 64)
     with pytest.raises(MemoryError, match="attend"):
         failing.attend(states, states, states)
+    with pytest.raises(MemoryError, match="cross_entropy"):
+        failing.cross_entropy(torch.ones(1, 4), torch.ones(4), torch.tensor([0]), 0.0, True)
     with pytest.raises(MemoryError, match="attend_dropped"):
         failing.attend_dropped(states, states, states, None, False, Draws(0, 5, 1.0))
     if failing.attends_in_int8:
@@ -810,6 +866,7 @@ for bad in (torch.nan, torch.inf, -torch.inf):
     kernels.code_heads(states.flatten(2), 1, 2)
     kernels.attend(*[states.transpose(1, 2)] * 3)
     kernels.log_softmax(rows.clone())
+    kernels.cross_entropy(rows.clone(), torch.ones(rows.shape[1]), torch.zeros(4, dtype=torch.int64), 0.1, True)
     kernels.finish_rows(rows.clone(), torch.ones(4, 1), torch.ones(rows.shape[1]), True, torch.bfloat16)
     if kernels.attends_in_int8:
         kernels.attend_many(*[states.transpose(1, 2)] * 3)
@@ -910,7 +967,7 @@ def test_without_a_compiler_one_line_says_so(
     (record,) = caplog.records
     assert record.levelno == logging.INFO and record.exc_info is None
     message = record.getMessage()
-    assert reason in message and "slower path" in message and "\n" not in message
+    assert reason in message and "torch computes" in message and "\n" not in message
 
 
 THREADS = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,23 @@ TOKENS, WIDTH, VOCABULARY = 37, 16, 101
 @pytest.fixture(params=[1, 7 * VOCABULARY, 2**25], ids=["a token", "7 tokens", "all"])
 def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "LOGITS_AT_ONCE", request.param)
+
+
+@pytest.fixture(params=[True, False], ids=["compiled", "torch"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of fp32 and bf16 by the kernel, or by torch."""
+    if not request.param:
+        monkeypatch.setattr(loss, "load", lambda: None)
+    elif loss.load() is None:
+        pytest.skip("there is no compiler")
+    else:
+        by_torch = loss._cross_entropy
+
+        def refuse(logits: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+            assert logits.dtype not in (torch.float32, torch.bfloat16)
+            return by_torch(logits, *others)
+
+        monkeypatch.setattr(loss, "_cross_entropy", refuse)
 
 
 def made_up(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -40,7 +59,7 @@ def whole(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothin
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-6)])
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("at_once", "kernels")
 def test_loss_and_gradients_are_those_of_cross_entropy(smoothing: float, dtype: torch.dtype, tolerance: float) -> None:
     """Relative to the size of what is compared; behind the loss the gradient is scaled, as fp16 training does."""
     states, weight, bias, labels = made_up(dtype)
@@ -90,21 +109,24 @@ def test_halves_are_scaled_in_fp32(dtype: torch.dtype, factor: float) -> None:
     assert scaled.isfinite().all() and torch.equal(scaled, (plain.float() * torch.tensor([factor])).to(dtype))
 
 
+@pytest.mark.usefixtures("kernels")
 def test_of_equal_logits_one_is_right() -> None:
     """Halves are often equal, and would otherwise be counted twice."""
     states, weight, bias = torch.ones(6, 2), torch.ones(6, 2), torch.zeros(1, 6)
     assert chunked_cross_entropy(states, weight, bias, torch.arange(6))[1] == 1
 
 
-def test_no_targets_at_all() -> None:
-    states, weight, bias, labels = made_up()
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_no_targets_at_all(dtype: torch.dtype) -> None:
+    states, weight, bias, labels = made_up(dtype)
     value, correct = chunked_cross_entropy(states, weight, bias, torch.full_like(labels, loss.IGNORE_INDEX))
     gradients = torch.autograd.grad(value, (states, weight))
     assert value.item() == correct.item() == 0 and not any(gradient.any() for gradient in gradients)
 
 
 @pytest.mark.parametrize("half", ["autocast", "weights"])
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("at_once", "kernels")
 def test_half_precision_is_off_by_its_rounding(half: str) -> None:
     """In bf16 the logits, the gradients by them and the results are rounded once each; sums are in fp32.
 
@@ -154,3 +176,21 @@ def test_the_model_gives_the_sum_of_the_loss(checkpointing: bool, monkeypatch: p
     theirs = [value.detach(), *(parameter.grad for parameter in model.parameters())]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     assert int(correct) == int((logits.argmax(2) == labels).sum())
+
+
+def test_on_a_gpu_rows_without_a_target_stay() -> None:
+    """As zeros, since leaving them out would wait for the device."""
+    states, weight, bias, labels = made_up()
+    value, _ = chunked_cross_entropy(states, weight, bias, labels, 0.1)
+    expected = torch.autograd.grad(value, (states, weight))
+    kept = states.where((labels != loss.IGNORE_INDEX)[:, None], 0)
+    again, _ = loss._ChunkedCrossEntropy.apply(kept, weight, bias, labels, 0.1, (True, True))
+    torch.testing.assert_close(again, value)
+    torch.testing.assert_close(torch.autograd.grad(again, (states, weight)), expected)
+
+
+def test_states_in_fp64_of_a_smaller_network() -> None:
+    states, weight, bias, labels = made_up()
+    value, _ = chunked_cross_entropy(states, weight.detach().float(), bias.float(), labels)
+    assert value.dtype == torch.float64
+    torch.testing.assert_close(value, whole(states, weight, bias, labels, 0.0), rtol=1e-5, atol=0)

@@ -146,6 +146,7 @@ def test_every_example_once_an_epoch_on_any_number_of_ranks(options: dict[str, A
 CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 4) if 12 % (k * ranks) == 0]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(options=options)
 def test_steps_are_the_same_however_they_are_cut(options: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def test_mode_rouge_score_is_the_packages_own_to_the_last_digit() -> None:
     assert rouge(predictions, references) == {name: values.mean() for name, values in scores.items()}
 
 
-@pytest.mark.parametrize("system", ["convs2s", "lead"])
+@pytest.mark.parametrize("system", ["lead", pytest.param("convs2s", marks=pytest.mark.slow)])
 def test_mode_rouge_155_gives_the_published_figures(shared: Path, system: str) -> None:
     """The paper's table, by the Perl script, whose averages are bootstrap means."""
     folder = shared / "data" / "xsum_predictions"
@@ -180,7 +180,7 @@ print(rouge.rouge(["a cat", "a dog"], ["a cat", "cats"])["rouge1"])
 """
 
 
-@pytest.mark.parametrize("way", ["file", "stdin"])
+@pytest.mark.parametrize("way", ["file", pytest.param("stdin", marks=pytest.mark.slow)])
 def test_processes_do_not_run_the_main_program_again(tmp_path: Path, way: str) -> None:
     """A program without `if __name__ == "__main__"` may score, however it is started."""
     script = tmp_path / "script.py"

@@ -86,6 +86,7 @@ def test_an_interrupted_run_ends_as_the_uninterrupted_one(pretrain: Train, monke
     assert same(weights(output), weights(expected))
 
 
+@pytest.mark.slow
 def test_two_processes_of_which_one_is_killed(tiny: list[str], tmp_path: Path) -> None:
     options = [*tiny, "--max_steps", "15", "--dropout", "0.1", "--save_checkpoint_steps", "3"]
     options += ["--resume_from_checkpoint", "last", "--val_check_interval", "40"]

@@ -93,6 +93,7 @@ def memory(address: str) -> float:
     return float(re.search(r"^process_resident_memory_bytes (\S+)", httpx2.get(f"{address}/metrics").text, re.M)[1])
 
 
+@pytest.mark.slow
 def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[str], tmp_path: Path) -> None:
     requests = [{"text": text, **OPTIONS[index % len(OPTIONS)]} for index, text in enumerate(texts)]
     loaded = load_for_evaluation(export, None)

@@ -132,7 +132,9 @@ def test_more_options(task: str, network: str, train: Run) -> None:
     assert checkpoint_of(smaller)["config"]["encoder_layers" if network == "bart" else "num_hidden_layers"] == 1
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=[pytest.mark.slow] * (task == "classification")) for task in TASKS]
+)
 @pytest.mark.usefixtures("double")
 def test_two_processes_train_and_score_as_one(task: str, train: Run, corpus: Path, tmp_path: Path) -> None:
     options = ["--dropout", 0, "--attention_dropout", 0, "--n_val", 5, "--eval_batch_size", 1, "--do_predict"]

@@ -42,6 +42,7 @@ def options(tmp_path: Path, no_pictures: None) -> list[str]:
     return ["--do_train", "--sortish_sampler", *(str(word) for pair in named.items() for word in pair)]
 
 
+@pytest.mark.slow
 def test_a_task_in_one_short_file_trains_goes_on_where_it_was_ended_and_is_scored(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

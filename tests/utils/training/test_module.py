@@ -41,8 +41,13 @@ def assert_trained_alike(output: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("whole", "cuts", "on_two"),
     [
-        (cut(8, 1), [cut(4, 2), cut(1, 8)], [cut(2, 2), cut(4, 1, "--strategy", "fsdp", "--num_sanity_val_steps", 2)]),
-        (cut(8, 1, "--no_sortish_sampler"), [cut(2, 4)], [cut(1, 4)]),
+        pytest.param(
+            cut(8, 1),
+            [cut(4, 2), cut(1, 8)],
+            [cut(2, 2), cut(4, 1, "--strategy", "fsdp", "--num_sanity_val_steps", 2)],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(cut(8, 1, "--no_sortish_sampler"), [cut(2, 4)], [cut(1, 4)], marks=pytest.mark.slow),
         (cut(8, 4, "--max_tokens_per_batch", 160), [], [cut(8, 2)]),
     ],
     ids=["like lengths", "random", "tokens"],

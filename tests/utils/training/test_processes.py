@@ -88,13 +88,10 @@ def test_launched_processes_train_as_forked_ones(
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ITSELF,
-        pytest.param([*ITSELF, "--strategy", "fsdp"], marks=pytest.mark.slow),
-        pytest.param(TORCHRUN, marks=pytest.mark.slow),
-    ],
+    [ITSELF, [*ITSELF, "--strategy", "fsdp"], TORCHRUN],
     ids=["finetune.py", "fsdp", "torchrun"],
 )
+@pytest.mark.slow
 def test_a_signal_to_a_launcher_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
     command: list[str], options: list[str], tmp_path: Path
 ) -> None:
@@ -242,6 +239,7 @@ def test_fsdp_exchanges_the_same_after_a_validation_as_before(options: list[str]
     assert {tensor.dtype for tensor in weights(tmp_path / "run").values()} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_processes_without_training_share_the_test_split(options: list[str], tmp_path: Path) -> None:
     """As `torchrun finetune.py --do_predict` does."""
     forked.run(options, tmp_path / "run", ranks=2)

@@ -118,6 +118,7 @@ def test_data_that_are_gone_end_a_run_in_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_streamed_split_is_scored_as_its_line_files_are(train: Train, tmp_path: Path) -> None:
     output = train("run", "--max_steps", 3, "--do_predict")
     summary = json.loads((output / "train_summary.json").read_text())
