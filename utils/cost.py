@@ -87,8 +87,7 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
     A linear layer keeps its inputs, in half precision a copy of its own, which on a CPU projections of the same states
     share, and matrices that became one; a norm keeps its inputs in fp32; attention keeps queries, keys, values and its
     result; the loss keeps its gradients by states and weights. On a GPU dropout keeps a byte for each place, but
-    attention's, which draws again. On a CPU, with the compiled kernels, all draw again, but attention's in half
-    precision, which keeps a byte for each weight.
+    attention's, which draws again. On a CPU, with the compiled kernels, all draw again.
 
     Args:
         shape: B, S, T.
@@ -100,21 +99,16 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
     # Inputs of three projections, or two, are one tensor unless each is cast; on a CPU they are one product.
     casts_of_3, casts_of_2 = (3, 2) if half and not on_cpu else (1, 1)
     added = (0 if on_cpu else d) + FULL * d + NORM  # dropout of a branch, and the sum that is normalised
-
-    def weights(heads: int, keys: int) -> float:
-        if on_cpu:
-            return heads * keys if half else 0
-        return FULL * heads
+    of_head = 0 if on_cpu else FULL  # the sum of its weights
 
     def feed_forward(width: int) -> float:
         kept = 1 if c.activation_function == "relu" else 2  # relu's inputs are not needed, its results are kept anyway
         return size * d + kept * size * width + added
 
     own = (casts_of_3 + 4) * size * d + added
-    encoder = own + weights(c.encoder_attention_heads, source) + feed_forward(c.encoder_ffn_dim)
-    heads = c.decoder_attention_heads
-    decoder = own + weights(heads, target) + feed_forward(c.decoder_ffn_dim)
-    decoder += 3 * size * d + weights(heads, source) + added
+    encoder = own + of_head * c.encoder_attention_heads + feed_forward(c.encoder_ffn_dim)
+    decoder = own + of_head * c.decoder_attention_heads + feed_forward(c.decoder_ffn_dim)
+    decoder += 3 * size * d + of_head * c.decoder_attention_heads + added
     # Of each source token: keys and values in each layer, and the encoder's states, which are one tensor unless cast.
     states = c.decoder_layers * 2 * size * d + (c.decoder_layers * casts_of_2 if half else 1) * size * d
     embedded = added + d * FULL * c.pre_ln + NORM * c.pre_ln

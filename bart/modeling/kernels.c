@@ -1,6 +1,6 @@
 // Kernels for CPUs. For inference: attention of few queries, attention in int8, products, and what lies between.
-// For training: dropout, the loss, and attention with dropout, of padded articles or of spans, and its gradients; with
-// AVX2, encoders use it without draws, too.
+// For training, in fp32 and bf16: dropout, the loss, and attention with dropout, of padded articles or of spans, and
+// its gradients; with AVX2, encoders use it without draws, too.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
@@ -169,8 +169,8 @@ struct head {
     int64_t count, width;    // how many they are, a multiple of LANES, and the numbers in each
 };
 
-// Lists the columns that any query of an article may read: where their keys begin, and their mask. The list is filled up
-// to whole LANES with hidden copies of the last column. Returns its length.
+// Lists the columns that any query of an article may read: where their keys begin, and their mask. The list is filled
+// up to whole LANES with hidden copies of the last column. Returns its length.
 static int64_t list_visible(const void *mask, int mask_kind, int64_t mask_from, int64_t mask_row, int64_t rows,
                             int64_t length, int64_t key_row, int64_t *offsets, float *additive, int64_t room)
 {
@@ -524,9 +524,31 @@ EXPORT int attend(const void *query, int query_kind, int64_t query_article, int6
 #endif
 enum { TILE = 2 * VECTOR, QUERIES_AT_ONCE = 48 };
 typedef float vector __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
+typedef uint32_t bits __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
 
-// c[r][i] = (adds ? c[r][i] : 0) + sum over k of a[r * row + k * column] * b[k][i], for the TILE columns i of a panel b.
-INLINE void multiply_tile(int rows, const float *a, int64_t row, int64_t column, const float *b, int64_t depth,
+// What products are made of: a number in fp32, or in bf16 two over which sums run, the first one in the lower bits. All
+// that is said of a product's depth and strides counts words.
+typedef union { float number; uint32_t pair; } word;
+
+INLINE word pair_of(float first, float second)
+{
+    return (word){.pair = narrow(first) | (uint32_t)narrow(second) << 16};
+}
+
+// sum + the products of two vectors, or of words of bf16, whose products are added up in fp32.
+INLINE vector add_product(int kind, vector sum, vector words, word a)
+{
+    if (kind == FP32) return sum + words * a.number;
+#ifdef BF16_DOT
+    return (vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)words, (__m512bh)_mm512_set1_epi32(a.pair));
+#else
+    sum += (vector)((bits)words << 16) * widen(a.pair);
+    return sum + (vector)((bits)words & 0xffff0000) * widen(a.pair >> 16);
+#endif
+}
+
+// c[r][i] = (adds ? c[r][i] : 0) + sum over k of a[r * row + k * column] * b[k][i], for the TILE columns i of panel b.
+INLINE void multiply_tile(int rows, int kind, const word *a, int64_t row, int64_t column, const word *b, int64_t depth,
                           float *c, int64_t c_row, int adds)
 {
     vector sums[AT_ONCE][2];
@@ -538,8 +560,8 @@ INLINE void multiply_tile(int rows, const float *a, int64_t row, int64_t column,
         __asm__("" : "+v"(first), "+v"(last));  // else GCC reads them again for each row, and reading sets the speed
 #endif
         for (int r = 0; r < rows; r++) {
-            sums[r][0] += first * a[r * row + k * column];
-            sums[r][1] += last * a[r * row + k * column];
+            sums[r][0] = add_product(kind, sums[r][0], first, a[r * row + k * column]);
+            sums[r][1] = add_product(kind, sums[r][1], last, a[r * row + k * column]);
         }
     }
     for (int r = 0; r < rows; r++)
@@ -547,29 +569,43 @@ INLINE void multiply_tile(int rows, const float *a, int64_t row, int64_t column,
 }
 
 // c = (adds ? c : 0) + a b: a has so many rows, b so many columns, a multiple of TILE, in panels.
-static void multiply_panels(const float *a, int64_t row, int64_t column, int64_t rows, const float *b, int64_t depth,
-                            int64_t columns, float *c, int64_t c_row, int adds)
+static void multiply_panels(int kind, const word *a, int64_t row, int64_t column, int64_t rows, const word *b,
+                            int64_t depth, int64_t columns, float *c, int64_t c_row, int adds)
 {
+#define MULTIPLY(kind) \
+    SOME(rows - r, multiply_tile, kind, a + r * row, row, column, b + panel * depth, depth, c + r * c_row + panel, \
+         c_row, adds)
     for (int64_t panel = 0; panel < columns; panel += TILE)
         for (int64_t r = 0; r < rows; r += AT_ONCE)
-            SOME(rows - r, multiply_tile, a + r * row, row, column, b + panel * depth, depth, c + r * c_row + panel, c_row,
-                 adds);
+            if (kind == BF16) MULTIPLY(BF16)
+            else MULTIPLY(FP32)
 }
 
-// Rows (count, width) as panels of TILE columns, filled up with 0.
-static void pack_panels(const float *from, int64_t row, int64_t count, int64_t width, float *to)
+// Rows (count, width) of numbers as panels of TILE columns, filled up with 0. In bf16 words pair numbers of two rows.
+static void pack_panels(int kind, const word *from, int64_t row, int64_t count, int64_t width, word *to)
 {
-    for (int64_t panel = 0; panel < width; panel += TILE)
-        for (int64_t k = 0; k < count; k++)
-            for (int i = 0; i < TILE; i++) *to++ = panel + i < width ? from[k * row + panel + i] : 0;
+    const bf16 *halves = (const bf16 *)from;
+    for (int64_t panel = 0; panel < width; panel += TILE) {
+        int64_t columns = least(TILE, width - panel);
+        for (int64_t k = 0; k < count; k += kind == BF16 ? 2 : 1, to += TILE) {
+            const bf16 *first = halves + 2 * k * row + panel, *second = first + 2 * row;
+            if (kind == FP32) memcpy(to, from + k * row + panel, columns * sizeof *to);
+            else if (k + 1 < count)
+                for (int64_t i = 0; i < columns; i++) to[i].pair = first[i] | (uint32_t)second[i] << 16;
+            else
+                for (int64_t i = 0; i < columns; i++) to[i].pair = first[i];
+            memset(to + columns, 0, (TILE - columns) * sizeof *to);
+        }
+    }
 }
 
-// The same of the transpose of rows (count, width).
-static void pack_transposed(const float *from, int64_t row, int64_t count, int64_t width, float *to)
+// The same of the transpose of rows (count, width), as words of these rows.
+static void pack_transposed(const word *from, int64_t row, int64_t count, int64_t width, word *to)
 {
     for (int64_t panel = 0; panel < count; panel += TILE, to += TILE * width)
         for (int i = 0; i < TILE; i++)
-            for (int64_t k = 0; k < width; k++) to[k * TILE + i] = panel + i < count ? from[(panel + i) * row + k] : 0;
+            for (int64_t k = 0; k < width; k++)
+                to[k * TILE + i] = panel + i < count ? from[(panel + i) * row + k] : (word){0};
 }
 
 // A number that tells the draws of a row from those of others (Steele et al., 2014, figure 16: SplitMix64).
@@ -591,13 +627,15 @@ INLINE uint32_t draw(uint32_t column, uint64_t row)
     return x ^ x >> 16;
 }
 
-// What all functions below are given. Strides count elements; keys and values have the same. Articles have as many
-// queries and keys as `queries` and `length` say. With starts, these are the most, article b has the rows
+// What all functions below are given. Strides count words, but for the mask's; keys and values have the same. Articles
+// have as many queries and keys as `queries` and `length` say. With starts, these are the most, article b has the rows
 // query_starts[b] to query_starts[b + 1] of those of all articles, likewise its keys, and article strides mean nothing.
 // The mask is NULL if all may be read, and has one row for all queries if mask_row is 0; a query that may read nothing
 // reads all.
 struct attention {
-    const float *query, *keys, *values, *mask;
+    const word *query, *keys, *values;
+    int kind;
+    const float *mask;
     const int64_t *query_starts, *key_starts;
     int64_t query_article, query_head, query_row, key_article, key_head, key_row, mask_article, mask_row;
     int64_t heads, queries, length, width;
@@ -607,9 +645,12 @@ struct attention {
     float scale;       // of what is kept
 };
 
+// The words of so many numbers.
+INLINE int64_t words(const struct attention *all, int64_t count) { return all->kind == BF16 ? (count + 1) / 2 : count; }
+
 // The queries of a head, and its keys and values.
 struct part {
-    const float *query, *keys, *values;
+    const word *query, *keys, *values;
     int64_t queries, length, first_query, first_key;  // the first ones' numbers, of those of all articles
 };
 
@@ -647,56 +688,77 @@ INLINE uint64_t seed_of(const struct attention *all, int64_t item, int64_t query
     return mixed(all->seed + item * all->queries + query);
 }
 
-// context (rows of queries, H, Dh) = dropout(softmax(query keys^T / sqrt(Dh) + mask)) values
-static void attend_head(const struct attention *all, int64_t item, float *context, float *memory)
+// Nothing in fp32. In bf16, turns rows (count, room) of floats in place into words that pair the numbers of two rows,
+// so that each second row has none; and before that, if `rows` is not NULL, writes words of neighbours in a row there.
+static void pair_up(const struct attention *all, float *floats, int64_t count, int64_t room, word *rows)
 {
-    int64_t b = item / all->heads, h = item % all->heads, width = all->width;
+    if (all->kind == FP32) return;
+    for (int64_t k = 0; rows != NULL && k < count; k++) store(rows, BF16, k * room, floats + k * room, room);
+    for (int64_t k = 0; k < count; k += 2) {
+        float *first = floats + k * room, *second = first + room;
+        if (k + 1 == count) memset(second, 0, room * sizeof *second);
+        for (int64_t j = 0; j < room; j++) first[j] = pair_of(first[j], second[j]).number;
+    }
+}
+
+// context (rows of queries, H, Dh) = dropout(softmax(query keys^T / sqrt(Dh) + mask)) values
+static void attend_head(const struct attention *all, int64_t item, void *context, float *memory)
+{
+    int64_t b = item / all->heads, h = item % all->heads, width = all->width, depth = words(all, width);
     struct part part = part_of(all, b, h);
     int64_t length = part.length, room = round_up(length, TILE), columns = round_up(width, TILE);
-    float *keys = memory, *values = keys + width * room, *scores = values + length * columns;
-    float *sums = scores + QUERIES_AT_ONCE * room, *additive = sums + QUERIES_AT_ONCE * columns;
-    float factors[QUERIES_AT_ONCE];
-    pack_transposed(part.keys, all->key_row, length, width, keys);
-    pack_panels(part.values, all->key_row, length, width, values);
+    word *keys = (word *)memory, *values = keys + depth * room, *narrowed = values + words(all, length) * columns;
+    float *scores = (float *)(narrowed + QUERIES_AT_ONCE * words(all, room)), *sums = scores + QUERIES_AT_ONCE * room;
+    float *additive = sums + QUERIES_AT_ONCE * columns;
+    pack_transposed(part.keys, all->key_row, length, depth, keys);
+    pack_panels(all->kind, part.values, all->key_row, length, width, values);
     for (int64_t q = 0; q < part.queries; q += QUERIES_AT_ONCE) {
         int64_t here = least(part.queries - q, QUERIES_AT_ONCE), to = (part.first_query + q) * all->heads + h;
-        const float *query = part.query + q * all->query_row;
-        multiply_panels(query, all->query_row, 1, here, keys, width, room, scores, room, 0);
+        float factors[QUERIES_AT_ONCE];
+        multiply_panels(all->kind, part.query + q * all->query_row, all->query_row, 1, here, keys, depth, room, scores,
+                        room, 0);
         for (int64_t k = 0; k < here; k++) {
             float *row = scores + k * room;
             factors[k] = all->scale / weights_of(all, row, additive, b, q + k, length);
             uint64_t seed = seed_of(all, item, q + k);
             if (all->dropped)
                 for (int64_t j = 0; j < room; j++) row[j] = draw(j, seed) >= all->dropped ? row[j] : 0;
+            if (all->kind == BF16) store(narrowed, BF16, k * room, row, room);
         }
-        multiply_panels(scores, room, 1, here, values, length, columns, sums, columns, 0);
-        for (int64_t k = 0; k < here; k++)
-            for (int64_t d = 0; d < width; d++)
-                context[(to + k * all->heads) * width + d] = sums[k * columns + d] * factors[k];
+        multiply_panels(all->kind, all->kind == BF16 ? narrowed : (word *)scores, words(all, room), 1, here, values,
+                        words(all, length), columns, sums, columns, 0);
+        for (int64_t k = 0; k < here; k++) {
+            float *row = sums + k * columns;
+            for (int64_t d = 0; d < width; d++) row[d] *= factors[k];
+            store(context, all->kind, (to + k * all->heads) * width, row, width);
+        }
     }
 }
 
 // The gradients of query, keys and values, as (their rows, H, Dh), from that of the context.
-static void gradients_of_head(const struct attention *all, int64_t item, const float *gradient, float *of_query,
-                              float *of_keys, float *of_values, float *memory)
+static void gradients_of_head(const struct attention *all, int64_t item, const word *gradient, void *of_query,
+                              void *of_keys, void *of_values, float *memory)
 {
     int64_t b = item / all->heads, h = item % all->heads, width = all->width, row = all->heads * width;
     struct part part = part_of(all, b, h);
+    int kind = all->kind;
     int64_t length = part.length, room = round_up(length, TILE), columns = round_up(width, TILE);
-    float *keys = memory, *values = keys + width * room, *key_panels = values + width * room;
-    float *key_sums = key_panels + length * columns, *value_sums = key_sums + length * columns;
-    float *weights = value_sums + length * columns, *of_weights = weights + QUERIES_AT_ONCE * room;
-    float *panels = of_weights + QUERIES_AT_ONCE * room, *sums = panels + QUERIES_AT_ONCE * columns;
-    float *additive = sums + QUERIES_AT_ONCE * columns, factor = 1 / sqrtf(width);
-    pack_transposed(part.keys, all->key_row, length, width, keys);
-    pack_panels(part.keys, all->key_row, length, width, key_panels);
-    pack_transposed(part.values, all->key_row, length, width, values);
+    int64_t depth = words(all, width), gradient_row = words(all, row), step = kind == BF16 ? 2 * room : room;
+    word *keys = (word *)memory, *values = keys + depth * room, *key_panels = values + depth * room;
+    word *panels = key_panels + words(all, length) * columns, *narrowed = panels + QUERIES_AT_ONCE * columns;
+    float *weights = (float *)(narrowed + QUERIES_AT_ONCE * room), *of_weights = weights + QUERIES_AT_ONCE * room;
+    float *key_sums = of_weights + QUERIES_AT_ONCE * room, *value_sums = key_sums + length * columns;
+    float *sums = value_sums + length * columns, *additive = sums + QUERIES_AT_ONCE * columns;
+    float factor = 1 / sqrtf(width);
+    pack_transposed(part.keys, all->key_row, length, depth, keys);
+    pack_panels(kind, part.keys, all->key_row, length, width, key_panels);
+    pack_transposed(part.values, all->key_row, length, depth, values);
     memset(key_sums, 0, 2 * length * columns * sizeof *key_sums);
     for (int64_t q = 0; q < part.queries; q += QUERIES_AT_ONCE) {
         int64_t here = least(part.queries - q, QUERIES_AT_ONCE), at = (part.first_query + q) * row + h * width;
-        const float *query = part.query + q * all->query_row;
-        multiply_panels(query, all->query_row, 1, here, keys, width, room, weights, room, 0);
-        multiply_panels(gradient + at, row, 1, here, values, width, room, of_weights, room, 0);
+        const word *query = part.query + q * all->query_row, *of_context = gradient + words(all, at);
+        multiply_panels(kind, query, all->query_row, 1, here, keys, depth, room, weights, room, 0);
+        multiply_panels(kind, of_context, gradient_row, 1, here, values, depth, room, of_weights, room, 0);
         for (int64_t k = 0; k < here; k++) {
             float *w = weights + k * room, *g = of_weights + k * room, mean = 0;
             float inverse = 1 / weights_of(all, w, additive, b, q + k, length), scale = all->scale;
@@ -717,35 +779,43 @@ static void gradients_of_head(const struct attention *all, int64_t item, const f
                 w[j] = additive[j];
             }
         }
-        pack_panels(gradient + at, row, here, width, panels);
-        multiply_panels(weights, 1, room, length, panels, here, columns, value_sums, columns, 1);
-        pack_panels(query, all->query_row, here, width, panels);
-        multiply_panels(of_weights, 1, room, length, panels, here, columns, key_sums, columns, 1);
-        multiply_panels(of_weights, room, 1, here, key_panels, length, columns, sums, columns, 0);
-        for (int64_t k = 0; k < here; k++) memcpy(of_query + at + k * row, sums + k * columns, width * sizeof *sums);
+        pair_up(all, weights, here, room, NULL);
+        pair_up(all, of_weights, here, room, narrowed);
+        pack_panels(kind, of_context, gradient_row, here, width, panels);
+        multiply_panels(kind, (word *)weights, 1, step, length, panels, words(all, here), columns, value_sums, columns,
+                        1);
+        pack_panels(kind, query, all->query_row, here, width, panels);
+        multiply_panels(kind, (word *)of_weights, 1, step, length, panels, words(all, here), columns, key_sums, columns,
+                        1);
+        multiply_panels(kind, kind == BF16 ? narrowed : (word *)of_weights, words(all, room), 1, here, key_panels,
+                        words(all, length), columns, sums, columns, 0);
+        for (int64_t k = 0; k < here; k++) store(of_query, kind, at + k * row, sums + k * columns, width);
     }
     for (int64_t l = 0; l < length; l++) {
         int64_t to = (part.first_key + l) * row + h * width;
-        memcpy(of_keys + to, key_sums + l * columns, width * sizeof *key_sums);
-        memcpy(of_values + to, value_sums + l * columns, width * sizeof *value_sums);
+        store(of_keys, kind, to, key_sums + l * columns, width);
+        store(of_values, kind, to, value_sums + l * columns, width);
     }
 }
 
-// Attention with dropout, if there is no gradient, else its gradients. The draws are a function of the seed and of
-// `queries`.
-EXPORT int attend_dropped(const float *query, int64_t query_article, int64_t query_head, int64_t query_row,
-                          const float *keys, const float *values, int64_t key_article, int64_t key_head,
+// Attention with dropout, if there is no gradient, else its gradients; all but the mask are of one kind, FP32 or BF16.
+// In bf16 strides and widths are even, and addresses those of words; scores are fp32, weights are rounded for products.
+// The draws are a function of the seed and of `queries`.
+EXPORT int attend_dropped(const void *query, int64_t query_article, int64_t query_head, int64_t query_row,
+                          const void *keys, const void *values, int kind, int64_t key_article, int64_t key_head,
                           int64_t key_row, const int64_t *query_starts, const int64_t *key_starts, const float *mask,
-                          int64_t mask_article, int64_t mask_row, int is_causal, const float *gradient, float *context,
-                          float *of_query, float *of_keys, float *of_values, int64_t articles, int64_t heads,
+                          int64_t mask_article, int64_t mask_row, int is_causal, const void *gradient, void *context,
+                          void *of_query, void *of_keys, void *of_values, int64_t articles, int64_t heads,
                           int64_t queries, int64_t length, int64_t width, int64_t seed, int64_t dropped, float scale,
                           int threads)
 {
-    struct attention all = {query, keys, values, mask, query_starts, key_starts, query_article, query_head, query_row,
-                            key_article, key_head, key_row, mask_article, mask_row, heads, queries, length, width,
-                            is_causal, seed, dropped, scale};
+    int64_t in_word = kind == BF16 ? 2 : 1;
+    struct attention all = {query, keys, values, kind, mask, query_starts, key_starts, query_article / in_word,
+                            query_head / in_word, query_row / in_word, key_article / in_word, key_head / in_word,
+                            key_row / in_word, mask_article, mask_row, heads, queries, length, width, is_causal, seed,
+                            dropped, scale};
     int64_t room = round_up(length, TILE), columns = round_up(width, TILE);
-    int64_t size = 2 * width * room + 3 * length * columns + 2 * QUERIES_AT_ONCE * (room + columns) + room;
+    int64_t size = 2 * width * room + 3 * length * columns + QUERIES_AT_ONCE * (3 * room + 2 * columns) + room;
     size = round_up(size, CACHE_LINE / sizeof(float));  // of each thread
     if (articles * heads * queries * length * width < SMALL) threads = 1;
     float *memory = allocate(threads * size * sizeof *memory);
@@ -780,8 +850,8 @@ EXPORT int drop(const void *states, int kind, const float *added, void *out, int
 
 // --------------------------------------------------------------------------------------------------------- rows
 
-// codes = 128 + 127 row / peak, to the nearest, with peak = max |row| + FLT_MIN; returns peak. If a number is not finite,
-// neither is peak, and the codes mean nothing.
+// codes = 128 + 127 row / peak, to the nearest, with peak = max |row| + FLT_MIN; returns peak. If a number is not
+// finite, neither is peak, and the codes mean nothing.
 static float quantize(uint8_t *codes, const float *row, int64_t width)
 {
     const uint32_t *bits = (const uint32_t *)row;
@@ -951,7 +1021,8 @@ INLINE void add_products(__m512i *sum, __m512i codes, __m512i weights)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(weights));
 }
 
-// tile[r][o] = bias[o] + peak[r] * scale[o] * (codes[r] . weights[o] - offset[o]). It also fetches `next` into the cache.
+// tile[r][o] = bias[o] + peak[r] * scale[o] * (codes[r] . weights[o] - offset[o]). It also fetches `next` into the
+// cache.
 INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const float *peak, struct panel panel,
                            const int8_t *next, int64_t next_step, float tile[][PANEL])
 {
@@ -1054,8 +1125,8 @@ static void multiply_panel(const uint8_t *codes, int64_t stride, const float *pe
     }
 }
 
-// out (N, outs) = act(bias + input weights^T) with rows of input (N, width) quantised; see struct panel for the weights.
-// scale, offset and bias are as long as all panels.
+// out (N, outs) = act(bias + input weights^T) with rows of input (N, width) quantised; see struct panel for the
+// weights. scale, offset and bias are as long as all panels.
 EXPORT int multiply(const void *input, int kind, const int8_t *weights, const float *scale, const int32_t *offset,
                     const float *bias, int with_gelu, void *out, int out_kind, int64_t rows, int64_t width,
                     int64_t outs, int threads)
@@ -1103,8 +1174,8 @@ EXPORT int multiply_fp32(const float *input, const float *weights, const float *
             for (int64_t r = 0; r < count; r++) memcpy(sums[r], bias + o, sizeof sums[r]);
             for (int64_t k = 0; k < width; k += INPUTS)
                 for (int64_t r = 0; r < count; r += AT_ONCE)
-                    SOME(count - r, multiply_tile, input + (first + r) * width + k, width, 1,
-                         weights + o * width + k * PANEL, least(width - k, INPUTS), sums[r], PANEL, 1);
+                    SOME(count - r, multiply_tile, FP32, (const word *)input + (first + r) * width + k, width, 1,
+                         (const word *)weights + o * width + k * PANEL, least(width - k, INPUTS), sums[r], PANEL, 1);
             store_tile(sums, count, with_gelu, out, FP32, first * outs + o, outs, least(outs - o, PANEL));
         }
     }
@@ -1190,8 +1261,8 @@ static void pack_head(struct packed *packed, struct head head, const float *mask
     }
 }
 
-// Weights 2^(score - the greatest one) of one query in units of nearly 2^-16, as codes of 16 bits: 8 bits would lose the
-// many small weights. Returns their sum.
+// Weights 2^(score - the greatest one) of one query in units of nearly 2^-16, as codes of 16 bits: 8 bits would lose
+// the many small weights. Returns their sum.
 static uint32_t weigh_scores(const float *scores, int64_t count, uint8_t *high, uint8_t *low)
 {
     const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
@@ -1250,7 +1321,8 @@ static void attend_tile(const struct packed *packed, const void *query, int kind
                        (float(*)[PANEL])(packed->scores + j * TILE_ROWS));
     }
     for (int r = 0; r < TILE_ROWS; r++) {
-        uint32_t sum = weigh_scores(packed->scores + r * PANEL, count, packed->high + r * count, packed->low + r * count);
+        int64_t at = r * count;
+        uint32_t sum = weigh_scores(packed->scores + r * PANEL, count, packed->high + at, packed->low + at);
         low_unit[r] = 1 / (float)sum + 0 * peak[r] + packed->spoilt;  // a score that is not finite makes its row NaN
         high_unit[r] = 256 * low_unit[r];
     }

@@ -211,17 +211,18 @@ class Kernels:
         is_causal: bool,
         draws: Draws,
     ) -> Tensor:
-        """Attention with dropout of its weights, of queries (B, H, K, Dh) to keys and values (B, H, L, Dh), in fp32.
+        """Attention with dropout of its weights, of queries (B, H, K, Dh) to keys and values (B, H, L, Dh).
 
         Args:
-            query, keys, values: with any strides but the last; those of keys and values are equal.
-            mask: added to the scores, (B or 1, 1, K or 1, L), or None. A query without a visible key reads all. Or
-                spans: queries are (1, H, all rows, Dh) then, keys likewise, and a query reads its own article's, which
-                must be more than none.
+            query, keys, values: all fp32 or all bf16; with any strides but the last; those of keys and values are
+                equal. In bf16 Dh and all strides are even; products are of numbers rounded to bf16, all else is fp32.
+            mask: fp32, added to the scores, (B or 1, 1, K or 1, L), or None. A query without a visible key reads all.
+                Or spans: queries are (1, H, all rows, Dh) then, keys likewise, and a query reads its own article's,
+                which must be more than none.
             is_causal: in place of a mask of numbers, a query reads its article's keys up to its own position.
 
         Returns:
-            (B, H, K, Dh), in memory (B, K, H, Dh).
+            (B, H, K, Dh), as the query, in memory (B, K, H, Dh).
         """
         context = laid_out(query)
         self._dropped(query, keys, values, mask, is_causal, draws, None, context, None, None, None)
@@ -238,7 +239,7 @@ class Kernels:
         draws: Draws,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, keys and values of `attend_dropped`, from that of its result, in memory as this."""
-        _require(gradient.shape == query.shape)
+        _require(gradient.shape == query.shape and gradient.dtype == query.dtype)
         if query.numel() == 0:  # whose address would be that of no gradient
             return torch.zeros_like(query), torch.zeros_like(keys), torch.zeros_like(values)
         gradient = gradient.transpose(1, 2).contiguous()
@@ -258,9 +259,12 @@ class Kernels:
     ) -> None:
         articles, heads, queries, width = query.shape
         length = keys.shape[2]
-        _check(query, (torch.float32,), query.shape)
-        _check(keys, (torch.float32,), (articles, heads, length, width))
-        _check(values, (torch.float32,), keys.shape, keys.stride())
+        _check(query, FLOATS, query.shape)
+        _check(keys, (query.dtype,), (articles, heads, length, width))
+        _check(values, (query.dtype,), keys.shape, keys.stride())
+        if query.dtype is torch.bfloat16:  # numbers are read in pairs
+            _require(width % 2 == 0 and not any(n % 2 for part in (query, keys) for n in part.stride()[:3]))
+            _require(not any(part.data_ptr() % 4 for part in (query, keys, values)))
         starts: tuple[int | None, ...] = (None, None)
         if isinstance(mask, Spans):
             _require(articles == 1 and (sum(mask.query_counts), sum(mask.key_counts)) == (queries, length))
@@ -270,8 +274,8 @@ class Kernels:
         _require(mask is None or mask.dtype is torch.float32)
         address, _, mask_article, mask_row, mask_rows = _mask(mask, articles, queries, length)
         self._library.attend_dropped(
-            *(query.data_ptr(), *query.stride()[:3], keys.data_ptr(), values.data_ptr(), *keys.stride()[:3]),
-            *starts,
+            *(query.data_ptr(), *query.stride()[:3]),
+            *(keys.data_ptr(), values.data_ptr(), KINDS[query.dtype], *keys.stride()[:3], *starts),
             *(address, mask_article, mask_row if mask_rows > 1 else 0, is_causal),
             *(None if other is None else other.data_ptr() for other in others),
             *(articles, heads, queries, length, width),

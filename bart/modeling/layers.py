@@ -79,11 +79,12 @@ def attend(
     Returns:
         (B, H, T, Dh).
     """
-    if isinstance(mask, Spans) and not cpu.takes_spans(query):
+    runs_compiled = (isinstance(mask, Spans) or dropout > 0) and cpu.runs_compiled_attention(query)
+    if isinstance(mask, Spans) and not runs_compiled:
         counts = mask.query_counts, mask.key_counts, mask.key_counts
         parts = (states.split(count, dim=2) for states, count in zip((query, keys, values), counts, strict=True))
         return torch.cat([attend(*part, None, is_causal, dropout) for part in zip(*parts, strict=True)], dim=2)
-    if isinstance(mask, Spans) or (dropout and _runs_kernels(query)):
+    if runs_compiled:
         return cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
     if query.dtype == torch.bfloat16 and not (is_causal or torch.is_grad_enabled()) and _runs_kernels(query):
         return cpu.attend(query, keys, values, mask)
