@@ -85,7 +85,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     of_states[part] = found @ matrix
                 if with_gradients[1]:
                     product = found.t() @ chunk
-                    of_weight = product if of_weight is None else of_weight.to(precise).add_(product)
+                    of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)
         ctx.save_for_backward(of_states, of_weight)
         ctx.dtypes = states.dtype, weight.dtype
         ctx.mark_non_differentiable(correct)

@@ -231,12 +231,9 @@ class BartForConditionalGeneration(PretrainedBart):
                 f"labels are {shape}; allowed with summed_loss: {tuple(decoder_input_ids.shape)}, as decoder_input_ids"
             )
         wanted = labels != IGNORE_INDEX if summed_loss else None
-        # The loss gives the table a gradient of all its rows, to which autograd adds those of the rows that are read.
-        self.model.shared.sparse = summed_loss and self.device.type == "cpu"
         hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, wanted
         )
-        self.model.shared.sparse = False
         if summed_loss:
             loss, correct = chunked_cross_entropy(
                 *(hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias, labels.flatten(), label_smoothing)
