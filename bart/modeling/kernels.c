@@ -721,8 +721,10 @@ static void attend_head(const struct attention *all, int64_t item, void *context
             float *row = scores + k * room;
             factors[k] = all->scale / weights_of(all, row, additive, b, q + k, length);
             uint64_t seed = seed_of(all, item, q + k);
-            if (all->dropped)
-                for (int64_t j = 0; j < room; j++) row[j] = draw(j, seed) >= all->dropped ? row[j] : 0;
+            uint32_t dropped = all->dropped;
+            if (dropped)
+#pragma omp simd
+                for (int j = 0; j < room; j++) row[j] = draw(j, seed) >= dropped ? row[j] : 0;
             if (all->kind == BF16) store(narrowed, BF16, k * room, row, room);
         }
         multiply_panels(all->kind, all->kind == BF16 ? narrowed : (word *)scores, words(all, room), 1, here, values,
@@ -764,8 +766,10 @@ static void gradients_of_head(const struct attention *all, int64_t item, const w
             float inverse = 1 / weights_of(all, w, additive, b, q + k, length), scale = all->scale;
             uint64_t seed = seed_of(all, item, q + k);
             for (int64_t j = 0; j < room; j++) additive[j] = scale;
-            if (all->dropped)
-                for (int64_t j = 0; j < room; j++) additive[j] = draw(j, seed) >= all->dropped ? scale : 0;
+            uint32_t dropped = all->dropped;
+            if (dropped)
+#pragma omp simd
+                for (int j = 0; j < room; j++) additive[j] = draw(j, seed) >= dropped ? scale : 0;
 #pragma omp simd reduction(+ : mean)
             for (int64_t j = 0; j < room; j++) {
                 float kept = additive[j];
