@@ -47,7 +47,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
 
     In bf16 this takes about half the time of torch's fused kernel.
 
-    Arguments and result are those of `attend_with_dropout`. There is no gradient.
+    Arguments and result are those of `attend` in `bart.modeling.layers`, without spans. There is no gradient.
     """
     mask = _additive(mask, query.dtype)
     context = torch.empty_like(query)
@@ -62,8 +62,10 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
 
 def runs_compiled_attention(query: Tensor) -> bool:
     """Whether `attend_with_dropout` takes such queries: fp32, or bf16, whose numbers its kernels read in pairs."""
+    if query.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
     is_fit = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and query.shape[3] % 2 == 0)
-    return is_fit and query.device.type == "cpu" and not torch.compiler.is_compiling() and load() is not None
+    return is_fit and load() is not None
 
 
 def attend_with_dropout(
@@ -132,6 +134,8 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
     Finite, so that a query that may read nothing does not get NaN.
     """
-    if mask is None or mask.dtype != torch.bool:
-        return mask if mask is None else mask.to(dtype)
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
     return additive(mask, dtype, torch.finfo(dtype).min)

@@ -590,10 +590,9 @@ static void pack_panels(int kind, const word *from, int64_t row, int64_t count, 
         for (int64_t k = 0; k < count; k += kind == BF16 ? 2 : 1, to += TILE) {
             const bf16 *first = halves + 2 * k * row + panel, *second = first + 2 * row;
             if (kind == FP32) memcpy(to, from + k * row + panel, columns * sizeof *to);
-            else if (k + 1 < count)
-                for (int64_t i = 0; i < columns; i++) to[i].pair = first[i] | (uint32_t)second[i] << 16;
             else
-                for (int64_t i = 0; i < columns; i++) to[i].pair = first[i];
+                for (int64_t i = 0; i < columns; i++)
+                    to[i].pair = first[i] | (k + 1 < count ? (uint32_t)second[i] << 16 : 0);
             memset(to + columns, 0, (TILE - columns) * sizeof *to);
         }
     }
@@ -689,11 +688,10 @@ INLINE uint64_t seed_of(const struct attention *all, int64_t item, int64_t query
 }
 
 // Nothing in fp32. In bf16, turns rows (count, room) of floats in place into words that pair the numbers of two rows,
-// so that each second row has none; and before that, if `rows` is not NULL, writes words of neighbours in a row there.
-static void pair_up(const struct attention *all, float *floats, int64_t count, int64_t room, word *rows)
+// so that each second row has none.
+static void pair_up(int kind, float *floats, int64_t count, int64_t room)
 {
-    if (all->kind == FP32) return;
-    for (int64_t k = 0; rows != NULL && k < count; k++) store(rows, BF16, k * room, floats + k * room, room);
+    if (kind == FP32) return;
     for (int64_t k = 0; k < count; k += 2) {
         float *first = floats + k * room, *second = first + room;
         if (k + 1 == count) memset(second, 0, room * sizeof *second);
@@ -707,6 +705,7 @@ static void attend_head(const struct attention *all, int64_t item, void *context
     int64_t b = item / all->heads, h = item % all->heads, width = all->width, depth = words(all, width);
     struct part part = part_of(all, b, h);
     int64_t length = part.length, room = round_up(length, TILE), columns = round_up(width, TILE);
+    uint32_t dropped = all->dropped;  // here, and `int j` below, or GCC does not vectorise the draws
     word *keys = (word *)memory, *values = keys + depth * room, *narrowed = values + words(all, length) * columns;
     float *scores = (float *)(narrowed + QUERIES_AT_ONCE * words(all, room)), *sums = scores + QUERIES_AT_ONCE * room;
     float *additive = sums + QUERIES_AT_ONCE * columns;
@@ -721,7 +720,6 @@ static void attend_head(const struct attention *all, int64_t item, void *context
             float *row = scores + k * room;
             factors[k] = all->scale / weights_of(all, row, additive, b, q + k, length);
             uint64_t seed = seed_of(all, item, q + k);
-            uint32_t dropped = all->dropped;
             if (dropped)
 #pragma omp simd
                 for (int j = 0; j < room; j++) row[j] = draw(j, seed) >= dropped ? row[j] : 0;
@@ -745,6 +743,7 @@ static void gradients_of_head(const struct attention *all, int64_t item, const w
     struct part part = part_of(all, b, h);
     int kind = all->kind;
     int64_t length = part.length, room = round_up(length, TILE), columns = round_up(width, TILE);
+    uint32_t dropped = all->dropped;  // as above
     int64_t depth = words(all, width), gradient_row = words(all, row), step = kind == BF16 ? 2 * room : room;
     word *keys = (word *)memory, *values = keys + depth * room, *key_panels = values + depth * room;
     word *panels = key_panels + words(all, length) * columns, *narrowed = panels + QUERIES_AT_ONCE * columns;
@@ -765,11 +764,11 @@ static void gradients_of_head(const struct attention *all, int64_t item, const w
             float *w = weights + k * room, *g = of_weights + k * room, mean = 0;
             float inverse = 1 / weights_of(all, w, additive, b, q + k, length), scale = all->scale;
             uint64_t seed = seed_of(all, item, q + k);
-            for (int64_t j = 0; j < room; j++) additive[j] = scale;
-            uint32_t dropped = all->dropped;
             if (dropped)
 #pragma omp simd
                 for (int j = 0; j < room; j++) additive[j] = draw(j, seed) >= dropped ? scale : 0;
+            else
+                for (int64_t j = 0; j < room; j++) additive[j] = scale;
 #pragma omp simd reduction(+ : mean)
             for (int64_t j = 0; j < room; j++) {
                 float kept = additive[j];
@@ -782,9 +781,10 @@ static void gradients_of_head(const struct attention *all, int64_t item, const w
                 g[j] = w[j] * (g[j] - mean) * factor;
                 w[j] = additive[j];
             }
+            if (kind == BF16) store(narrowed, BF16, k * room, g, room);
         }
-        pair_up(all, weights, here, room, NULL);
-        pair_up(all, of_weights, here, room, narrowed);
+        pair_up(kind, weights, here, room);
+        pair_up(kind, of_weights, here, room);
         pack_panels(kind, of_context, gradient_row, here, width, panels);
         multiply_panels(kind, (word *)weights, 1, step, length, panels, words(all, here), columns, value_sums, columns,
                         1);
@@ -803,7 +803,8 @@ static void gradients_of_head(const struct attention *all, int64_t item, const w
 }
 
 // Attention with dropout, if there is no gradient, else its gradients; all but the mask are of one kind, FP32 or BF16.
-// In bf16 strides and widths are even, and addresses those of words; scores are fp32, weights are rounded for products.
+// In bf16 strides and widths are even, and addresses those of words; scores are fp32, and weights and the gradients of
+// scores are rounded for products.
 // The draws are a function of the seed and of `queries`.
 EXPORT int attend_dropped(const void *query, int64_t query_article, int64_t query_head, int64_t query_row,
                           const void *keys, const void *values, int kind, int64_t key_article, int64_t key_head,

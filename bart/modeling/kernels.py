@@ -264,7 +264,7 @@ class Kernels:
         _check(values, (query.dtype,), keys.shape, keys.stride())
         if query.dtype is torch.bfloat16:  # numbers are read in pairs
             _require(width % 2 == 0 and not any(n % 2 for part in (query, keys) for n in part.stride()[:3]))
-            _require(not any(part.data_ptr() % 4 for part in (query, keys, values)))
+            _require(not any(part.data_ptr() % 4 for part in (query, keys, values, *others) if part is not None))
         starts: tuple[int | None, ...] = (None, None)
         if isinstance(mask, Spans):
             _require(articles == 1 and (sum(mask.query_counts), sum(mask.key_counts)) == (queries, length))

@@ -79,13 +79,12 @@ def attend(
     Returns:
         (B, H, T, Dh).
     """
-    runs_compiled = (isinstance(mask, Spans) or dropout > 0) and cpu.runs_compiled_attention(query)
-    if isinstance(mask, Spans) and not runs_compiled:
+    if (isinstance(mask, Spans) or dropout) and cpu.runs_compiled_attention(query):
+        return cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
+    if isinstance(mask, Spans):
         counts = mask.query_counts, mask.key_counts, mask.key_counts
         parts = (states.split(count, dim=2) for states, count in zip((query, keys, values), counts, strict=True))
         return torch.cat([attend(*part, None, is_causal, dropout) for part in zip(*parts, strict=True)], dim=2)
-    if runs_compiled:
-        return cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
     if query.dtype == torch.bfloat16 and not (is_causal or torch.is_grad_enabled()) and _runs_kernels(query):
         return cpu.attend(query, keys, values, mask)
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)

@@ -1,4 +1,4 @@
-"""Dropout and attention on CPUs: against torch's formulas, with the same draws, in double precision; and the draws."""
+"""Dropout and attention on CPUs, against torch's and against the kernels they call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.modeling import cpu
+from bart.modeling import cpu, layers
+from bart.modeling.kernels import Draws, load
 
 LIMITS = [1, 4 * 40, 2**40]  # bytes of scores: one head at once, two, and all
 
@@ -35,6 +36,30 @@ def test_attention_in_parts(limit: int, kind: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cpu, "SCORES_AT_ONCE", limit)
     expected = F.scaled_dot_product_attention(*states(), attn_mask=masks(kind))
     torch.testing.assert_close(cpu.attend(*states(), masks(kind)), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["none", "of articles", "of queries", "additive", "causal"])
+def test_attention_with_dropout_is_the_kernels(kind: str, dtype: torch.dtype) -> None:
+    """To the bit; the kernels' own tests compare them with autograd."""
+    if (kernels := load()) is None:
+        pytest.skip("there is no compiler")
+    inputs = states(dtype)
+    is_causal, mask = kind == "causal", None if kind == "causal" else masks(kind)
+    gradient = torch.randn(2, 5, 4, 8).to(dtype).transpose(1, 2)
+    leaves = [state.clone().requires_grad_() for state in inputs]
+    torch.manual_seed(7)
+    context = layers.attend(*leaves, mask, is_causal, 0.3)
+    found = [context.detach(), *torch.autograd.grad(context, leaves, gradient)]
+    torch.manual_seed(7)
+    draws = Draws.with_probability(0.3)
+    if mask is not None:
+        visible = mask if mask.dtype == torch.bool else mask == 0
+        mask = torch.zeros(mask.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
+    given = *inputs, mask, is_causal, draws
+    expected = [kernels.attend_dropped(*given), *kernels.attend_dropped_backward(gradient, *given)]
+    assert all(map(torch.equal, found, expected))
+    assert found[0].transpose(1, 2).is_contiguous()  # as projections read it
 
 
 def test_a_query_that_may_read_nothing_gives_numbers() -> None:

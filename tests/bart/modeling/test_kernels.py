@@ -156,6 +156,8 @@ def test_attention_with_emulated_bf16_instructions() -> None:
     for shape in SHAPES:
         test_attention(emulated, shape, "bf16")
         test_attention(emulated, shape, "bf16 from bf16")
+    for shape, mask_of in (((2, 3, 50, 71, 32), "articles"), ((2, 2, 97, 33, 20), "the future")):
+        test_attention_with_dropout_and_its_gradients(emulated, torch.bfloat16, shape, mask_of)
 
 
 def test_bf16_keys_without_bf16_instructions_lose_nothing() -> None:
@@ -735,8 +737,9 @@ def test_draws_of_spans_are_the_same_backwards(compiled: Kernels) -> None:
     assert (one - other).abs() <= 2 * (relative + (33 + 57 + 8) * U) * sizes.sum()
 
 
-def test_equal_spans_are_a_batch(compiled: Kernels) -> None:
-    query, keys, values, gradient = torch.randn(4, 3, 2, 17, 8)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equal_spans_are_a_batch(compiled: Kernels, dtype: torch.dtype) -> None:
+    query, keys, values, gradient = torch.randn(4, 3, 2, 17, 8).to(dtype)
     draws = Draws.with_probability(0.2)
     rows = [state.transpose(0, 1).flatten(1, 2)[None] for state in (query, keys, values, gradient)]
     starts = 17 * torch.arange(4)
@@ -808,6 +811,9 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.attend_dropped(query, keys, keys[:, :, :3], None, False, draws),
         lambda: compiled.attend_dropped(query, keys.bfloat16(), keys.bfloat16(), None, False, draws),
         lambda: compiled.attend_dropped(*ones(3, 2, 3, 4, 7).bfloat16(), None, False, draws),
+        lambda: compiled.attend_dropped(*ones(3, 2, 3, 4, 9).bfloat16()[..., :8], None, False, draws),
+        lambda: compiled.attend_dropped(*ones(3, 193).bfloat16()[:, 1:].view(3, 2, 3, 4, 8), None, False, draws),
+        lambda: compiled.attend_dropped_backward(query.bfloat16(), query, keys, keys, None, False, draws),
         lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 3, 4), False, draws),
         lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 4, 4).bfloat16(), False, draws),
         lambda: compiled.attend_dropped_backward(ones(2, 3, 4, 8), query, keys, keys, None, False, draws),
