@@ -125,6 +125,17 @@ def all_checks(on_gpu: bool) -> list[Check]:
         published = {"peer": "A100, published", "peer_rate": rate} if on_gpu else {}
         # BERT's loss is of few tokens, so that a vocabulary of 1,600 saves little.
         checks.append(Check(f"pretraining {kind} {length}", line, partial(trained, **published)))
+    longer = r"\1 " * 40  # contexts of several windows, so that nearly all of these are full
+    line = f"""python -m utils.corpora.sample_tasks --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
+        sed -E -i.once 's/"context": "(.*)", "answers"/"context": "{longer}", "answers"/' \
+            "$OUT"/data/questions/*.jsonl &&
+        python "$ROOT/finetune.py" --task question_answering --do_train --data_dir "$OUT/data/questions" \
+            --config_path "$ROOT/configs/bert_{"large" if on_gpu else "tiny"}.json" --model_name_or_path scratch \
+            --tokenizer data/sample/bert_tokenizer --max_source_length 384 --train_batch_size {32 if on_gpu else 4} \
+            --max_steps 30 --log_every_n_steps {LOG_EVERY} --val_check_interval 1.0 --output_dir "$OUT/run" \
+            --gpus {int(on_gpu)} {"--bf16" * on_gpu}"""
+    published = {"peer": "A100, published", "peer_rate": 110.0} if on_gpu else {}
+    checks.append(Check("fine-tuning BERT on questions", line, partial(trained, **published)))
     given = f"--shape {'large' if on_gpu else 'tiny'} {once}"
     checks.append(beside("bert inference", "sequences/s", "bert/benchmark_inference.py", given))
     return checks
