@@ -804,8 +804,7 @@ static void gradients_of_head(const struct attention *all, int64_t item, const w
 
 // Attention with dropout, if there is no gradient, else its gradients; all but the mask are of one kind, FP32 or BF16.
 // In bf16 strides and widths are even, and addresses those of words; scores are fp32, and weights and the gradients of
-// scores are rounded for products.
-// The draws are a function of the seed and of `queries`.
+// scores are rounded for products. The draws are a function of the seed and of `queries`.
 EXPORT int attend_dropped(const void *query, int64_t query_article, int64_t query_head, int64_t query_row,
                           const void *keys, const void *values, int kind, int64_t key_article, int64_t key_head,
                           int64_t key_row, const int64_t *query_starts, const int64_t *key_starts, const float *mask,

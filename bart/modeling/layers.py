@@ -79,7 +79,7 @@ def attend(
     Returns:
         (B, H, T, Dh).
     """
-    if (isinstance(mask, Spans) or dropout) and cpu.runs_compiled_attention(query):
+    if (isinstance(mask, Spans) or dropout) and _runs_kernels(query) and cpu.runs_compiled_attention(query):
         return cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
     if isinstance(mask, Spans):
         counts = mask.query_counts, mask.key_counts, mask.key_counts
