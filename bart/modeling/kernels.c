@@ -598,13 +598,34 @@ static void pack_panels(int kind, const word *from, int64_t row, int64_t count, 
     }
 }
 
+// Rows i and i + half, for all i without that bit, exchange their blocks of half numbers (Eklundh, 1972).
+INLINE void exchange(vector *rows, int half)
+{
+    bits low, high;
+    for (int j = 0; j < VECTOR; j++) low[j] = j & half ? VECTOR + j - half : j, high[j] = low[j] + half;
+#pragma GCC unroll 16
+    for (int i = 0; i < VECTOR; i++)
+        if (!(i & half)) {
+            vector first = rows[i], second = rows[i + half];
+            rows[i] = __builtin_shuffle(first, second, low), rows[i + half] = __builtin_shuffle(first, second, high);
+        }
+}
+
 // The same of the transpose of rows (count, width), as words of these rows.
 static void pack_transposed(const word *from, int64_t row, int64_t count, int64_t width, word *to)
 {
-    for (int64_t panel = 0; panel < count; panel += TILE, to += TILE * width)
-        for (int i = 0; i < TILE; i++)
-            for (int64_t k = 0; k < width; k++)
-                to[k * TILE + i] = panel + i < count ? from[(panel + i) * row + k] : (word){0};
+    for (int64_t i = 0; i < round_up(count, TILE); i += VECTOR)
+        for (int64_t k = 0; k < width; k += VECTOR) {
+            int64_t height = least(count - i, VECTOR), here = least(width - k, VECTOR);
+            vector rows[VECTOR] = {{0}};
+            for (int64_t r = 0; r < height; r++)
+                if (here == VECTOR) rows[r] = *(const vector *)(from + (i + r) * row + k);
+                else memcpy(rows + r, from + (i + r) * row + k, here * sizeof *from);
+            if (VECTOR > 8) exchange(rows, 8);
+            exchange(rows, 4), exchange(rows, 2), exchange(rows, 1);
+            for (int64_t c = 0; c < here; c++)
+                *(vector *)(to + (i / TILE * width + k + c) * TILE + i % TILE) = rows[c];
+        }
 }
 
 // A number that tells the draws of a row from those of others (Steele et al., 2014, figure 16: SplitMix64).
@@ -665,6 +686,23 @@ INLINE struct part part_of(const struct attention *all, int64_t b, int64_t h)
     query += q[b] * all->query_row, key += k[b] * all->key_row;
     return (struct part){all->query + query, all->keys + key, all->values + key,
                          q[b + 1] - q[b], k[b + 1] - k[b], q[b], k[b]};
+}
+
+// Brings the rows of a head into the cache, which hardware does not foresee, since they lie apart.
+static void fetch(const struct attention *all, int64_t item, const word *gradient)
+{
+    int64_t b = item / all->heads, h = item % all->heads, depth = words(all, all->width);
+    struct part part = part_of(all, b, h);
+    for (int64_t k = 0; k < part.queries; k++)
+        for (int64_t d = 0; d < depth; d += CACHE_LINE / sizeof(word)) {
+            __builtin_prefetch(part.query + k * all->query_row + d);
+            if (gradient) __builtin_prefetch(gradient + ((part.first_query + k) * all->heads + h) * depth + d);
+        }
+    for (int64_t k = 0; k < part.length; k++)
+        for (int64_t d = 0; d < depth; d += CACHE_LINE / sizeof(word)) {
+            __builtin_prefetch(part.keys + k * all->key_row + d);
+            __builtin_prefetch(part.values + k * all->key_row + d);
+        }
 }
 
 // scores -> e^(score - the greatest), 0 behind the length; returns their sum.
@@ -827,6 +865,7 @@ EXPORT int attend_dropped(const void *query, int64_t query_article, int64_t quer
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t item = 0; item < articles * heads; item++) {
         float *own = memory + omp_get_thread_num() * size;
+        if (item + threads < articles * heads) fetch(&all, item + threads, gradient);
         if (gradient == NULL) attend_head(&all, item, context, own);
         else gradients_of_head(&all, item, gradient, of_query, of_keys, of_values, own);
     }
@@ -962,7 +1001,8 @@ EXPORT int log_softmax(float *rows, int64_t count, int64_t width, int threads)
 }
 
 // Rows of logits without their bias -> the cross entropy of each, and with `gradients`, in place, those by the logits,
-// else whether the label is the first of the greatest. A share of each label, smoothing, is spread over all.
+// else whether the label is the first of the greatest. A share of each label, smoothing, is spread over all. Where the
+// label is negative, all of these are 0.
 EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_t *labels, float smoothing,
                          int gradients, float *losses, int64_t *correct, int64_t rows, int64_t width, int threads)
 {
@@ -971,6 +1011,11 @@ EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_
     if (memory == NULL) return 1;
 #pragma omp parallel for num_threads(threads) if (rows * width > SMALL)
     for (int64_t r = 0; r < rows; r++) {
+        if (labels[r] < 0) {
+            losses[r] = correct[r] = 0;
+            if (gradients) memset((char *)logits + r * width * SIZES[kind], 0, width * SIZES[kind]);
+            continue;
+        }
         float *row = kind == FP32 ? (float *)logits + r * width : memory + omp_get_thread_num() * room;
         float top = -INFINITY;
         double sum = 0, total = 0;

@@ -40,6 +40,7 @@ KINDS = {**FLOATS, torch.int8: 2}
 QUAD = 4
 WIDTH = 64  # the head width of `attend_many`
 MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
+IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
 SCALE_BYTES = 4  # behind the codes of a key or value
 MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a thread keeps some rows on its stack
 _TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
@@ -389,7 +390,7 @@ class Kernels:
 
         Args:
             bias: (O,) in fp32, which is added to the logits.
-            labels: (N,) in int64, from 0 to O - 1.
+            labels: (N,) in int64, from 0 to O - 1, or IGNORE_INDEX where there is no target, whose results are 0.
 
         Returns:
             The losses (N,) in fp32, and with `gradients` those by the logits, as the logits; else (N,) in int64, 1
@@ -400,8 +401,9 @@ class Kernels:
         """
         rows, width = logits.shape
         addresses = _address(bias, (torch.float32,), width), _address(labels, (torch.int64,), rows)
-        if rows and not 0 <= int(labels.min()) <= int(labels.max()) < width:
-            raise IndexError(f"labels are {int(labels.min())} to {int(labels.max())}; allowed: 0 to {width - 1}")
+        targets = labels[labels != IGNORE_INDEX]
+        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < width:
+            raise IndexError(f"labels are {int(targets.min())} to {int(targets.max())}; allowed: 0 to {width - 1}")
         losses, correct = torch.empty(rows, dtype=torch.float32), torch.empty(rows, dtype=torch.int64)
         self._library.cross_entropy(
             *(_address(logits, FLOATS, rows * width), KINDS[logits.dtype], *addresses, label_smoothing, gradients),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bart.modeling.kernels import FLOATS, load
+from bart.modeling.kernels import FLOATS, IGNORE_INDEX, load
+from bart.modeling.unpadding import recurring
 
-# Labels with this value are left out of the loss, as in torch.nn.functional.cross_entropy.
-IGNORE_INDEX = -100
 # Logits computed at once, 128 MB in fp32. Fewer make the matrix products small, more only take memory.
 LOGITS_AT_ONCE = 2**25
 
@@ -28,21 +28,30 @@ def chunked_cross_entropy(
     Args:
         states: (N, D).
         weight: (V, D).
-        bias: (1, V), which gets no gradient.
+        bias: (V,).
         labels: (N,) ids, -100 where there is no target.
 
     Returns:
         The loss summed over the targets, in fp32 (fp64 of fp64 states); and, where no gradients are wanted, the number
         of targets that are the arg-max of their row, otherwise 0. Both are scalars.
     """
-    counts = labels != IGNORE_INDEX
-    if states.device.type == "cpu":  # on a GPU, counting the targets would wait for the device
-        places = counts.nonzero().squeeze(1)
-        states, labels = states[places], labels[places]
-    else:
-        states = states.where(counts[:, None], 0)
-    with_gradients = torch.is_grad_enabled() and (states.requires_grad, weight.requires_grad)
-    return _ChunkedCrossEntropy.apply(states, weight, bias, labels, label_smoothing, with_gradients or (False, False))
+    if states.device.type == "cpu":
+        states, labels = targets_alone(states, labels)
+    else:  # counting the targets would wait for the device
+        states = states.where((labels != IGNORE_INDEX)[:, None], 0)
+    given = states, weight, bias
+    with_gradients = tuple(torch.is_grad_enabled() and one.requires_grad for one in given)
+    return _ChunkedCrossEntropy.apply(*given, labels, label_smoothing, with_gradients)
+
+
+def targets_alone(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of states (N, D) that have a target in labels (N,), and these.
+
+    On a CPU some rows of zeros without a target follow, so that numbers of rows recur.
+    """
+    places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
+    spare = recurring(len(places)) - len(places) if states.device.type == "cpu" else 0
+    return F.pad(states[places], (0, 0, 0, spare)), F.pad(labels[places], (0, spare), value=IGNORE_INDEX)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -56,7 +65,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         bias: Tensor,
         labels: Tensor,
         label_smoothing: float,
-        with_gradients: tuple[bool, bool],
+        with_gradients: tuple[bool, ...],
     ) -> tuple[Tensor, Tensor]:
         kind = states.device.type
         precise = torch.promote_types(states.dtype, torch.float32)
@@ -71,8 +80,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         correct = torch.zeros((), dtype=torch.long, device=states.device)
         of_states = torch.empty_like(states) if with_gradients[0] else None
         of_weight = None
+        of_bias = torch.zeros_like(bias, dtype=precise) if with_gradients[2] else None
+        ctx.dtypes = states.dtype, weight.dtype, bias.dtype
         with torch.autocast(kind, enabled=False):
-            matrix, bias = weight.to(dtype), bias[0].to(precise)
+            matrix, bias = weight.to(dtype), bias.to(precise)
             for start in range(0, max(1, len(states)), size):  # once without targets, too, for gradients of zeros
                 part = slice(start, start + size)
                 chunk = states[part].to(dtype)
@@ -86,8 +97,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 if with_gradients[1]:
                     product = found.t() @ chunk
                     of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)
-        ctx.save_for_backward(of_states, of_weight)
-        ctx.dtypes = states.dtype, weight.dtype
+                if of_bias is not None:
+                    of_bias += (labels[part] != IGNORE_INDEX).to(dtype) @ found
+        ctx.save_for_backward(of_states, of_weight, of_bias)
         ctx.mark_non_differentiable(correct)
         return losses, correct
 
@@ -99,7 +111,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             None if gradient is None else (gradient * of_loss[None]).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None
 
 
 def _cross_entropy(

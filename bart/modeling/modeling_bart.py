@@ -236,7 +236,7 @@ class BartForConditionalGeneration(PretrainedBart):
         )
         if summed_loss:
             loss, correct = chunked_cross_entropy(
-                *(hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias, labels.flatten(), label_smoothing)
+                *(hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias[0], labels.flatten(), label_smoothing)
             )
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)

@@ -1,9 +1,10 @@
 """Batches without their padding, for training on CPUs.
 
 Layers see the rows of tokens alone, one article behind the other, and attention is told where each article begins
-(unpadding, or the padding-free algorithm of Zhai et al., 2023, arXiv:2210.03052).
+(unpadding, or the padding-free algorithm of Zhai et al., 2023, arXiv:2210.03052). Behind them lie a few spare rows, an
+article of their own that nobody reads, so that numbers of rows recur from batch to batch.
 
-Shapes: B articles, L length of the longest, N tokens of all articles, D model width.
+Shapes: B articles, L length of the longest, N tokens of all articles, M > N rows, D model width.
 """
 
 from __future__ import annotations
@@ -12,13 +13,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bart.modeling.kernels import round_up
+
+
+def recurring(count: int) -> int:
+    """A size for so many rows that is one of few, and at most a thirty-second larger.
+
+    oneDNN makes code for each size of a product that it has not seen, which takes longer than a small product itself.
+    Memory of a size that was freed before is taken again.
+    """
+    return round_up(count, 1 << max(0, count.bit_length() - 6))
+
 
 class Unpadded:
     """Which places of a batch hold tokens.
 
     Attributes:
         counts: (B,) tokens.
-        starts: (B + 1,), the first row of each article, and N.
+        starts: (B + 2,), the first row of each article, N, where the spare rows begin, and M.
     """
 
     def __init__(self, states: Tensor, mask: Tensor | None) -> None:
@@ -27,18 +39,19 @@ class Unpadded:
         is_token = torch.tensor(True) if mask is None else mask.bool()
         is_token = is_token.expand(self.shape)
         self.places = is_token.flatten().nonzero().squeeze(1)
+        self.spare = recurring(len(self.places) + 1) - len(self.places)
         self.counts = is_token.sum(dim=1)
-        self.starts = F.pad(self.counts.cumsum(dim=0), (1, 0))
+        self.starts = F.pad(torch.cat([self.counts, torch.tensor([self.spare])]).cumsum(dim=0), (1, 0))
 
     @property
     def has_padding(self) -> bool:
         return len(self.places) < self.shape.numel()
 
     def rows(self, states: Tensor) -> Tensor:
-        """(B, L, D) -> (1, N, D)."""
-        return states.flatten(0, 1).index_select(0, self.places)[None]
+        """(B, L, D) -> (1, M, D); spare rows are copies of the first place."""
+        return states.flatten(0, 1).index_select(0, F.pad(self.places, (0, self.spare)))[None]
 
     def padded(self, rows: Tensor) -> Tensor:
-        """(1, N, D) -> (B, L, D), with zeros for padding."""
+        """(1, M, D) -> (B, L, D), with zeros for padding."""
         states = rows.new_zeros(self.shape.numel(), rows.shape[2])
-        return states.index_copy(0, self.places, rows[0]).view(*self.shape, -1)
+        return states.index_copy(0, self.places, rows[0, : len(self.places)]).view(*self.shape, -1)

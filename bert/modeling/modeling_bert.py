@@ -23,7 +23,7 @@ from bart.generation.generate import check_tensors
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanLoss, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
-from bart.modeling.loss import IGNORE_INDEX
+from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, targets_alone
 from bart.modeling.outputs import ClassifierOutput, ModelOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
@@ -58,12 +58,14 @@ class BertForPreTrainingOutput(ModelOutput):
     """Of both heads of pretraining.
 
     Attributes:
-        prediction_logits: (B, S, V).
+        prediction_logits: (B, S, V); None of a summed loss.
         seq_relationship_logits: (B, 2), of the second segment to follow the first one, and to be a random one.
+        correct: scalar, of a summed loss without gradients: how many masked tokens are the arg-max of their logits.
     """
 
-    prediction_logits: Tensor
+    prediction_logits: Tensor | None
     seq_relationship_logits: Tensor
+    correct: Tensor | None = None
 
 
 class BertEncoder(BartEncoder):
@@ -245,7 +247,7 @@ class BertForPreTraining(_ForMaskedLM):
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
-        only_masked: bool = False,
+        summed_loss: bool = False,
     ) -> BertForPreTrainingOutput:
         """Predict.
 
@@ -256,15 +258,19 @@ class BertForPreTraining(_ForMaskedLM):
             labels: (B, S) ids of the masked tokens, -100 elsewhere.
             next_sentence_label: (B,), 0 where the second segment follows the first one, 1 where it is a random one. The
                 loss is the sum of both means, if both kinds of labels are given.
-            only_masked: give the prediction logits (M, V) of the M labels that are not -100 alone.
+            summed_loss: give the sum of the cross entropy of the masked tokens alone, and no logits of theirs, which
+                then never exist for all tokens (see `bart.modeling.loss`).
         """
-        if only_masked and labels is None:
-            raise InputError("only_masked needs labels, and got none")
+        if summed_loss and labels is None:
+            raise InputError("summed_loss needs labels, and got none")
         states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
-        if only_masked:
-            is_masked = labels != IGNORE_INDEX
-            states, labels = states[is_masked], labels[is_masked]
-        logits, related = self.predict_tokens(states), self.cls.seq_relationship(pooled)
+        related = self.cls.seq_relationship(pooled)
+        if summed_loss:
+            states, labels = targets_alone(states.flatten(0, 1), labels.flatten())
+            head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
+            loss, correct = chunked_cross_entropy(head.transform(states), table, head.bias, labels)
+            return BertForPreTrainingOutput(loss, None, related, correct)
+        logits = self.predict_tokens(states)
         loss = None
         if labels is not None and next_sentence_label is not None:
             loss = _loss_of_tokens(logits, labels) + F.cross_entropy(related, next_sentence_label)

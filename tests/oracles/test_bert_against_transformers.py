@@ -103,6 +103,25 @@ def test_logits_losses_and_gradients(
     assert not gradients
 
 
+def test_the_summed_loss_is_of_the_masked_tokens_alone(tmp_path: Path) -> None:
+    theirs = theirs_of("PreTraining")
+    ours = loaded(theirs, tmp_path).double()
+    theirs = theirs.double()
+    expected = theirs(**texts(), labels=TOKENS, next_sentence_label=torch.zeros(4, dtype=torch.long))
+    actual = ours(**texts(), labels=TOKENS, summed_loss=True)
+    right = (expected.prediction_logits.argmax(2) == TOKENS).sum()
+    with torch.no_grad():
+        assert ours(**texts(), labels=TOKENS, summed_loss=True).correct == right
+    torch.testing.assert_close(actual[1], expected.seq_relationship_logits, rtol=0, atol=EXACT)
+    mean = torch.nn.functional.cross_entropy(expected.prediction_logits.flatten(0, 1), TOKENS.flatten())
+    (actual.loss / (TOKENS != -100).sum()).backward()
+    mean.backward()
+    torch.testing.assert_close(actual.loss / (TOKENS != -100).sum(), mean, rtol=0, atol=EXACT)
+    gradients = {ours.stored_name(name): one.grad for name, one in ours.named_parameters()}
+    for name, one in theirs.named_parameters():
+        torch.testing.assert_close(gradients[name], one.grad, rtol=0, atol=EXACT)
+
+
 @pytest.mark.parametrize("head", CLASSES)
 def test_weights_in_and_out(head: str, tmp_path: Path) -> None:
     """Bit for bit, and under transformers' names."""
@@ -197,5 +216,5 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ours(torch.ones(1, 41, dtype=torch.long))
     with pytest.raises(InputError, match="needs input_ids"):
         ours()
-    with pytest.raises(InputError, match="only_masked needs labels"):
-        BertForPreTraining(BertConfig(**SIZES))(torch.ones(1, 4, dtype=torch.long), only_masked=True)
+    with pytest.raises(InputError, match="summed_loss needs labels"):
+        BertForPreTraining(BertConfig(**SIZES))(torch.ones(1, 4, dtype=torch.long), summed_loss=True)

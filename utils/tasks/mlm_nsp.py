@@ -78,11 +78,7 @@ class MlmNsp(Pretraining[MlmNspOptions]):
     def _measured(model: BertForPreTraining, batch: Inputs) -> Iterator[tuple[Tensor, Tensor]]:
         """The loss in fp32, and how many are right, of masked tokens and of pairs; all scalars."""
         names = ("input_ids", "attention_mask", "token_type_ids", "labels")
-        output = model(**{name: batch[name] for name in names}, only_masked=True)
-        tokens = batch["labels"][batch["labels"] != IGNORE_INDEX]
-        for logits, labels in (
-            (output.prediction_logits, tokens),
-            (output.seq_relationship_logits, batch["next_sentence_label"]),
-        ):
-            loss = F.cross_entropy(logits.float(), labels, reduction="sum")
-            yield loss, (logits.argmax(dim=1) == labels).sum()
+        output = model(**{name: batch[name] for name in names}, summed_loss=True)
+        related, labels = output.seq_relationship_logits.float(), batch["next_sentence_label"]
+        yield output.loss, output.correct
+        yield F.cross_entropy(related, labels, reduction="sum"), (related.argmax(dim=1) == labels).sum()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling import loss
-from bart.modeling.loss import chunked_cross_entropy
+from bart.modeling.loss import chunked_cross_entropy, targets_alone
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import CONFIG
 
@@ -45,7 +45,7 @@ def made_up(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor,
     generator = torch.Generator().manual_seed(0)
     states, weight, bias = (
         torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
-        for shape in ((TOKENS, WIDTH), (VOCABULARY, WIDTH), (1, VOCABULARY))
+        for shape in ((TOKENS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
     )
     labels = torch.randint(0, VOCABULARY, (TOKENS,), generator=generator)
     labels[:20:2] = (states @ weight.t() + bias).argmax(1)[:20:2]  # so that some are right
@@ -63,13 +63,14 @@ def whole(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothin
 def test_loss_and_gradients_are_those_of_cross_entropy(smoothing: float, dtype: torch.dtype, tolerance: float) -> None:
     """Relative to the size of what is compared; behind the loss the gradient is scaled, as fp16 training does."""
     states, weight, bias, labels = made_up(dtype)
+    given = states, weight, bias.requires_grad_()
     with torch.no_grad():
         without, correct = chunked_cross_entropy(states, weight, bias, labels, smoothing)
     value, _ = chunked_cross_entropy(states, weight, bias, labels, smoothing)
     assert torch.equal(value, without)
-    ours = [value.detach(), *torch.autograd.grad(3 * value, (states, weight))]
+    ours = [value.detach(), *torch.autograd.grad(3 * value, given)]
     value = whole(states, weight, bias, labels, smoothing)
-    theirs = [value.detach(), *torch.autograd.grad(3 * value, (states, weight))]
+    theirs = [value.detach(), *torch.autograd.grad(3 * value, given)]
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.dtype == other.dtype == dtype
         assert (mine - other).abs().max() <= tolerance * other.abs().max()
@@ -89,11 +90,11 @@ def test_gradients_only_of_what_is_trained() -> None:
     with torch.no_grad():
         value = chunked_cross_entropy(states, weight, bias, labels)[0]
         assert not value.requires_grad
-    for frozen in (0, 1):
-        given = [tensor.detach() if place == frozen else tensor for place, tensor in enumerate((states, weight))]
-        value = chunked_cross_entropy(*given, bias, labels)[0]
-        [gradient] = torch.autograd.grad(value, given[1 - frozen])
-        [expected] = torch.autograd.grad(whole(*given, bias, labels, 0.0), given[1 - frozen])
+    for trained in range(3):
+        given = [one.detach().requires_grad_(place == trained) for place, one in enumerate((states, weight, bias))]
+        value = chunked_cross_entropy(*given, labels)[0]
+        [gradient] = torch.autograd.grad(value, given[trained])
+        [expected] = torch.autograd.grad(whole(*given, labels, 0.0), given[trained])
         torch.testing.assert_close(gradient, expected)
 
 
@@ -114,6 +115,23 @@ def test_of_equal_logits_one_is_right() -> None:
     """Halves are often equal, and would otherwise be counted twice."""
     states, weight, bias = torch.ones(6, 2), torch.ones(6, 2), torch.zeros(1, 6)
     assert chunked_cross_entropy(states, weight, bias, torch.arange(6))[1] == 1
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rows_without_a_target_add_nothing(dtype: torch.dtype) -> None:
+    """Numbers of rows recur by such rows, whatever they hold."""
+    states, weight, bias, _ = made_up(dtype)
+    labels = torch.full((65,), 3)
+    rows, padded = targets_alone(torch.cat([states, states])[:65], labels)
+    assert rows.shape == (66, WIDTH) and padded.tolist() == [3] * 65 + [loss.IGNORE_INDEX]
+    given = [one.detach().requires_grad_() for one in (rows, weight, bias)]
+    spared = loss._ChunkedCrossEntropy.apply(*given, padded, 0.1, (True, True, True))[0]
+    found = torch.autograd.grad(spared, given)
+    given[0] = rows[:65].detach().requires_grad_()
+    plain = loss._ChunkedCrossEntropy.apply(*given, labels, 0.1, (True, True, True))[0]
+    expected = torch.autograd.grad(plain, given)
+    torch.testing.assert_close((spared, found[0][:65], *found[1:]), (plain, *expected))
 
 
 @pytest.mark.usefixtures("kernels")
@@ -184,7 +202,7 @@ def test_on_a_gpu_rows_without_a_target_stay() -> None:
     value, _ = chunked_cross_entropy(states, weight, bias, labels, 0.1)
     expected = torch.autograd.grad(value, (states, weight))
     kept = states.where((labels != loss.IGNORE_INDEX)[:, None], 0)
-    again, _ = loss._ChunkedCrossEntropy.apply(kept, weight, bias, labels, 0.1, (True, True))
+    again, _ = loss._ChunkedCrossEntropy.apply(kept, weight, bias, labels, 0.1, (True, True, False))
     torch.testing.assert_close(again, value)
     torch.testing.assert_close(torch.autograd.grad(again, (states, weight)), expected)
 
