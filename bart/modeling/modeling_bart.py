@@ -235,9 +235,8 @@ class BartForConditionalGeneration(PretrainedBart):
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, wanted
         )
         if summed_loss:
-            loss, correct = chunked_cross_entropy(
-                *(hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias[0], labels.flatten(), label_smoothing)
-            )
+            states, bias = hidden.flatten(0, 1), self.final_logits_bias[0]
+            loss, correct = chunked_cross_entropy(states, self.lm_head.weight, bias, labels.flatten(), label_smoothing)
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)
         loss = None

@@ -15,14 +15,16 @@ from torch import Tensor
 
 from bart.modeling.kernels import round_up
 
+ROWS = 32  # fewer make more sizes, more take longer than they save in fp32, whose products need no code of their size
+
 
 def recurring(count: int) -> int:
-    """A size for so many rows that is one of few, and at most a thirty-second larger.
+    """A number of rows, at least so many, that is one of few.
 
-    oneDNN makes code for each size of a product that it has not seen, which takes longer than a small product itself.
-    Memory of a size that was freed before is taken again.
+    For each size of a product that it has not seen oneDNN makes code, which takes longer than a small product itself,
+    and keeps it.
     """
-    return round_up(count, 1 << max(0, count.bit_length() - 6))
+    return round_up(count, ROWS)
 
 
 class Unpadded:

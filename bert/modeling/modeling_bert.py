@@ -23,7 +23,7 @@ from bart.generation.generate import check_tensors
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanLoss, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
-from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, targets_alone
+from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
 from bart.modeling.outputs import ClassifierOutput, ModelOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
@@ -247,7 +247,7 @@ class BertForPreTraining(_ForMaskedLM):
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
-        summed_loss: bool = False,
+        masked_positions: Tensor | None = None,
     ) -> BertForPreTrainingOutput:
         """Predict.
 
@@ -258,16 +258,17 @@ class BertForPreTraining(_ForMaskedLM):
             labels: (B, S) ids of the masked tokens, -100 elsewhere.
             next_sentence_label: (B,), 0 where the second segment follows the first one, 1 where it is a random one. The
                 loss is the sum of both means, if both kinds of labels are given.
-            summed_loss: give the sum of the cross entropy of the masked tokens alone, and no logits of theirs, which
-                then never exist for all tokens (see `bart.modeling.loss`).
+            masked_positions: (B, M), all places with a label, filled up with others; then the loss is the sum of the
+                masked tokens' cross entropy alone, whose logits never exist for all (see `bart.modeling.loss`).
         """
-        if summed_loss and labels is None:
-            raise InputError("summed_loss needs labels, and got none")
+        if masked_positions is not None and labels is None:
+            raise InputError("masked_positions need labels, and there are none")
         states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
         related = self.cls.seq_relationship(pooled)
-        if summed_loss:
-            states, labels = targets_alone(states.flatten(0, 1), labels.flatten())
+        if masked_positions is not None:
+            states = states.gather(1, masked_positions[:, :, None].expand(-1, -1, states.shape[2])).flatten(0, 1)
             head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
+            labels = labels.gather(1, masked_positions).flatten()
             loss, correct = chunked_cross_entropy(head.transform(states), table, head.bias, labels)
             return BertForPreTrainingOutput(loss, None, related, correct)
         logits = self.predict_tokens(states)

@@ -108,10 +108,11 @@ def test_the_summed_loss_is_of_the_masked_tokens_alone(tmp_path: Path) -> None:
     ours = loaded(theirs, tmp_path).double()
     theirs = theirs.double()
     expected = theirs(**texts(), labels=TOKENS, next_sentence_label=torch.zeros(4, dtype=torch.long))
-    actual = ours(**texts(), labels=TOKENS, summed_loss=True)
+    given = {**texts(), "labels": TOKENS, "masked_positions": (TOKENS != -100).long().topk(6).indices}
+    actual = ours(**given)
     right = (expected.prediction_logits.argmax(2) == TOKENS).sum()
     with torch.no_grad():
-        assert ours(**texts(), labels=TOKENS, summed_loss=True).correct == right
+        assert ours(**given).correct == right
     torch.testing.assert_close(actual[1], expected.seq_relationship_logits, rtol=0, atol=EXACT)
     mean = torch.nn.functional.cross_entropy(expected.prediction_logits.flatten(0, 1), TOKENS.flatten())
     (actual.loss / (TOKENS != -100).sum()).backward()
@@ -216,5 +217,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ours(torch.ones(1, 41, dtype=torch.long))
     with pytest.raises(InputError, match="needs input_ids"):
         ours()
-    with pytest.raises(InputError, match="summed_loss needs labels"):
-        BertForPreTraining(BertConfig(**SIZES))(torch.ones(1, 4, dtype=torch.long), summed_loss=True)
+    ids = torch.ones(1, 4, dtype=torch.long)
+    with pytest.raises(InputError, match="masked_positions need labels"):
+        BertForPreTraining(BertConfig(**SIZES))(ids, masked_positions=ids)

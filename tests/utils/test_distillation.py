@@ -17,7 +17,7 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, checkpoint_of, same, write_tiny_run
-from utils.loading import shrink
+from utils.model_to_train import shrink
 
 LAYERS = {"encoder_layers": 4, "decoder_layers": 3}
 

@@ -15,7 +15,8 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, checkpoint_of, write_tiny_run
-from utils.loading import ModelOptions, initial_model, load_for_evaluation
+from utils.loading import load_for_evaluation
+from utils.model_to_train import ModelOptions, initial_model
 
 TEXTS = ["the dog sat on the mat", "a cat ran", "old men flew over the hill then"]
 OWN = {"num_beams": 3, "max_length": 9, "length_penalty": 0.5}

@@ -29,8 +29,8 @@ from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
 from utils.files import writable_folder
-from utils.loading import DROPOUTS
 from utils.machine import check_gpus, environment
+from utils.model_to_train import DROPOUTS
 from utils.progress import is_first, start_log
 from utils.recipes.training_arguments import TrainingArguments
 from utils.run_files import LAST, LOG, check_free, remove_run

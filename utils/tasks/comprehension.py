@@ -21,11 +21,12 @@ from bart.errors import InputError
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.configuration.configuration_bert import BertConfig
-from utils import loading
+from utils import loading, model_to_train
 from utils.cli import option
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.data.options import DataOptions
-from utils.loading import ModelOptions, check_lengths
+from utils.loading import check_lengths
+from utils.model_to_train import ModelOptions
 from utils.progress import Clock
 from utils.tasks.task import Prediction, Task
 
@@ -117,12 +118,12 @@ class Comprehension(Task[HeadOptions | HeadEvalOptions]):
         """Let a new model's config say more than its labels."""
 
     def initial_model(self) -> PretrainedModel:
-        model = self._with(*loading.initial_model(self.options, self.model_classes, self.labels))
+        model = self._with(*model_to_train.initial_model(self.options, self.model_classes, self.labels))
         self.set_up(model.config)
         return model
 
     def resumed_model(self, checkpoint: Path) -> PretrainedModel:
-        model = self._with(*loading.resumed_model(self.options, checkpoint, self.model_classes))
+        model = self._with(*model_to_train.resumed_model(self.options, checkpoint, self.model_classes))
         self.set_up(model.config)
         return model
 

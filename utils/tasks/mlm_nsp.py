@@ -38,14 +38,22 @@ class MlmNsp(Pretraining[MlmNspOptions]):
     means = 2
     figures: ClassVar[Mapping[str, str]] = {"accuracy": "max", "next_sentence_accuracy": "max"}
 
+    @property
+    def most(self) -> int:
+        """Tokens of an example that are predicted, but for a long word alone."""
+        return self.options.max_predictions_per_seq or max(1, round(SHARE * self.options.max_source_length))
+
     def noise(self) -> Masking:
-        most = self.options.max_predictions_per_seq or max(1, round(SHARE * self.options.max_source_length))
-        return Masking(self.options, self.tokenizer, most, self.seed)
+        return Masking(self.options, self.tokenizer, self.most, self.seed)
 
     def collate(self, examples: Sequence[Any]) -> Inputs:
         inputs = super().collate(examples)
         inputs["next_sentence_label"] = inputs["labels"][:, 0].clone()
         inputs["labels"][:, 0] = IGNORE_INDEX
+        # Found here, because a GPU would have to be waited for, and of one number, so that sizes of products recur.
+        is_masked = (inputs["labels"] != IGNORE_INDEX).long()
+        width = min(max(self.most, int(is_masked.sum(1).max())), is_masked.shape[1])
+        inputs["masked_positions"] = is_masked.topk(width, dim=1).indices
         is_end = (inputs["input_ids"] == self.tokenizer.sep_token_id).long()
         behind = (is_end.cumsum(1) - is_end).clamp(max=1)  # the first [SEP]
         return inputs | {"token_type_ids": behind * inputs["attention_mask"]}
@@ -77,8 +85,8 @@ class MlmNsp(Pretraining[MlmNspOptions]):
     @staticmethod
     def _measured(model: BertForPreTraining, batch: Inputs) -> Iterator[tuple[Tensor, Tensor]]:
         """The loss in fp32, and how many are right, of masked tokens and of pairs; all scalars."""
-        names = ("input_ids", "attention_mask", "token_type_ids", "labels")
-        output = model(**{name: batch[name] for name in names}, summed_loss=True)
+        names = ("input_ids", "attention_mask", "token_type_ids", "labels", "masked_positions")
+        output = model(**{name: batch[name] for name in names})
         related, labels = output.seq_relationship_logits.float(), batch["next_sentence_label"]
         yield output.loss, output.correct
         yield F.cross_entropy(related, labels, reduction="sum"), (related.argmax(dim=1) == labels).sum()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from bart.errors import InputError
 from bart.modeling.pretrained import PretrainedModel
-from utils import loading
+from utils import loading, model_to_train
 from utils.cli import fixed, option
 from utils.data.batches import Inputs
 from utils.data.noise import Noise
@@ -21,7 +21,8 @@ from utils.data.options import DataOptions
 from utils.data.pairs import collate_pairs
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
-from utils.loading import ModelOptions, check_lengths
+from utils.loading import check_lengths
+from utils.model_to_train import ModelOptions
 from utils.tasks.task import Task
 
 
@@ -29,12 +30,12 @@ from utils.tasks.task import Task
 class PretrainingOptions(ModelOptions):
     """The options of run_pretraining.py: a whole network is trained, from random weights or from those of a run."""
 
-    model_name_or_path: str = fixed(loading.SCRATCH)
+    model_name_or_path: str = fixed(model_to_train.SCRATCH)
     config_path: str | None = option(
         None,
         section="model",
         help=f"JSON with the architecture, and decoding options for the export; by default "
-        f"{loading.DEFAULT_CONFIG}, of mlm_nsp configs/bert_base.json",
+        f"{model_to_train.DEFAULT_CONFIG}, of mlm_nsp configs/bert_base.json",
     )
     tokenizer: str | None = option(
         None, help="vocabulary that the shards' own must be equal to: a Hub name or directory; by default it is that"
@@ -114,10 +115,10 @@ class Pretraining(Task[Options], Generic[Options]):
     # ---- Model
 
     def initial_model(self) -> PretrainedModel:
-        return loading.pretraining_model(self.options, self.model_class, self.tokenizer, self.weights)
+        return model_to_train.pretraining_model(self.options, self.model_class, self.tokenizer, self.weights)
 
     def resumed_model(self, checkpoint: Path) -> PretrainedModel:
-        model, _ = loading.resumed_model(self.options, checkpoint, [self.model_class])
+        model, _ = model_to_train.resumed_model(self.options, checkpoint, [self.model_class])
         loading.fit_vocabulary(model, self.tokenizer)
         return model
 

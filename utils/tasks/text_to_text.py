@@ -18,7 +18,7 @@ from torch import Tensor
 from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, shift_tokens_right
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils import loading
+from utils import loading, model_to_train
 from utils.cli import option
 from utils.corpora.prepare import prepared
 from utils.corpora.records import read_sources
@@ -30,7 +30,8 @@ from utils.data.places import check_fields, is_streamed
 from utils.data.tables import Table, open_split, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.generation_options import GenerationOptions, check_generation
-from utils.loading import ModelOptions, check_lengths
+from utils.loading import check_lengths
+from utils.model_to_train import ModelOptions
 from utils.progress import Clock
 from utils.sentences import without_repeats
 from utils.tasks.task import Prediction, Task, text_of
@@ -194,10 +195,10 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
     # ---- Model
 
     def initial_model(self) -> BartForConditionalGeneration:
-        return self._to_train(*loading.initial_model(self.options))
+        return self._to_train(*model_to_train.initial_model(self.options))
 
     def resumed_model(self, checkpoint: Path) -> BartForConditionalGeneration:
-        return self._to_train(*loading.resumed_model(self.options, checkpoint))
+        return self._to_train(*model_to_train.resumed_model(self.options, checkpoint))
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None

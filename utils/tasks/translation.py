@@ -12,6 +12,7 @@ import numpy as np
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading
@@ -68,7 +69,7 @@ class TranslationOptions(TextToTextOptions):
             config.source_encoder_layers = self.source_encoder_layers
             config.source_vocab_size = len(BartTokenizer.from_pretrained(self.source_tokenizer))
         elif self.translation_stage is not None or Path(self.model_name_or_path).exists():
-            stored = loading.stored_configs(self.model_name_or_path)[0]
+            stored = stored_configs(self.model_name_or_path)[0]
             if stored is not None and stored.source_encoder_layers:  # of the first stage
                 config.source_encoder_layers = stored.source_encoder_layers
                 config.source_vocab_size = stored.source_vocab_size

@@ -122,16 +122,16 @@ def test_of_equal_logits_one_is_right() -> None:
 def test_rows_without_a_target_add_nothing(dtype: torch.dtype) -> None:
     """Numbers of rows recur by such rows, whatever they hold."""
     states, weight, bias, _ = made_up(dtype)
-    labels = torch.full((65,), 3)
-    rows, padded = targets_alone(torch.cat([states, states])[:65], labels)
-    assert rows.shape == (66, WIDTH) and padded.tolist() == [3] * 65 + [loss.IGNORE_INDEX]
+    labels = torch.full((TOKENS,), 3)
+    rows, padded = targets_alone(states, labels)
+    assert rows.shape == (64, WIDTH) and padded.tolist() == [3] * TOKENS + [loss.IGNORE_INDEX] * (64 - TOKENS)
     given = [one.detach().requires_grad_() for one in (rows, weight, bias)]
     spared = loss._ChunkedCrossEntropy.apply(*given, padded, 0.1, (True, True, True))[0]
     found = torch.autograd.grad(spared, given)
-    given[0] = rows[:65].detach().requires_grad_()
+    given[0] = rows[:TOKENS].detach().requires_grad_()
     plain = loss._ChunkedCrossEntropy.apply(*given, labels, 0.1, (True, True, True))[0]
     expected = torch.autograd.grad(plain, given)
-    torch.testing.assert_close((spared, found[0][:65], *found[1:]), (plain, *expected))
+    torch.testing.assert_close((spared, found[0][:TOKENS], *found[1:]), (plain, *expected))
 
 
 @pytest.mark.usefixtures("kernels")

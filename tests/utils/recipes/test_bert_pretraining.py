@@ -45,6 +45,8 @@ def test_figures_of_held_out_pairs_are_those_of_transformers(pretrain: Train, ti
     examples = task.encode(task.read("val"), "val")
     batch = task.collate([examples[number] for number in range(len(examples))])
     theirs = BertForPreTraining.from_pretrained(output / "export", dtype=torch.float64)
+    positions = batch.pop("masked_positions")
+    assert positions.shape[1] == task.most
     expected = theirs(**batch)
     masked = batch["labels"] != -100
     right = (expected.prediction_logits.argmax(2) == batch["labels"])[masked].double().mean()
