@@ -18,6 +18,7 @@ from tests.tiny_run import ALIKE, Train, compute_in_double, rows, same, weights
 from tests.utils.recipes.test_pretraining import kill_one_of_two
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt, Killed
+from tests.waiting import waits_for_nothing
 from utils.data.shard_format import MLM_NSP
 from utils.data.shards import Manifest, ShardReader
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
@@ -59,6 +60,11 @@ def test_figures_of_held_out_pairs_are_those_of_transformers(pretrain: Train, ti
     stored = list(ShardReader(manifest.directory, manifest.shards("val")))
     assert batch["token_type_ids"].sum(1).tolist() == [int(row.sentences[1]) + 1 for row in stored]
     assert batch["next_sentence_label"].tolist() == [row.label for row in stored]
+
+
+def test_a_step_waits_for_no_gpu(pretrain: Train) -> None:
+    with waits_for_nothing():
+        pretrain("run", "--max_steps", 1)
 
 
 @pytest.mark.usefixtures("double")

@@ -30,6 +30,7 @@ from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, rows,
 from tests.tiny_shards import tiny_tokenizer
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt, Killed
+from tests.waiting import waits_for_nothing
 from utils.data.batches import Batch
 from utils.data.pairs import Pair
 from utils.evaluation.report.charts import training_charts
@@ -55,6 +56,11 @@ def pretrain(tiny: list[str], tmp_path: Path, no_pictures: None) -> Train:
         return tmp_path / name
 
     return run
+
+
+def test_a_step_waits_for_no_gpu(pretrain: Train) -> None:
+    with waits_for_nothing():
+        pretrain("run", "--max_steps", 1)
 
 
 def parse(*options: object) -> PretrainingArguments:

@@ -22,6 +22,7 @@ from tests.tiny_run import CONFIG, OF_BERT, checkpoint_of, compute_in_double, ro
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
+from tests.waiting import waits_for_nothing
 from utils.corpora.sample_tasks import write_sample_tasks
 
 TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}
@@ -66,6 +67,13 @@ def train(corpus: Path, tmp_path: Path) -> Run:
         return tmp_path / name
 
     return run
+
+
+@pytest.mark.parametrize("network", ["bart", "bert"])
+@pytest.mark.parametrize("task", TASKS)
+def test_a_step_waits_for_no_gpu(task: str, network: str, train: Run) -> None:
+    with waits_for_nothing():
+        train("run", task, network=network)
 
 
 def scores_of(folder: Path, split: str = "test") -> dict[str, Any]:
