@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import platform
+from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
@@ -15,6 +16,7 @@ from torch._dynamo.utils import counters
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests import forked
 from tests.tiny_run import Train, checkpoint_of, rows
 from utils.errors import RunError
 from utils.training import lightning_internals
@@ -73,6 +75,17 @@ def test_compiled_layers_train_alike(train: Train) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=6 * 300 * torch.finfo(torch.float32).eps)
     assert losses[0][0] != losses[0][5]
     assert counters["stats"]["unique_graphs"] == before + 2  # of encoder and decoder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_compiled_layers_train_alike_on_two_processes(strategy: str, tiny: list[str], tmp_path: Path) -> None:
+    options = [*tiny, "--max_steps", 6, "--dropout", 0, "--attention_dropout", 0, "--strategy", strategy]
+    losses = []
+    for name, flags in (("plain", ()), ("compiled", ("--compile",))):
+        forked.run([*options, *flags], tmp_path / name, ranks=2)
+        losses.append([row["train_loss"] for row in rows(tmp_path / name)])
+    assert losses[0] == pytest.approx(losses[1], rel=6 * 300 * torch.finfo(torch.float32).eps)
 
 
 def test_each_validation_may_leave_a_checkpoint(train: Train) -> None:
