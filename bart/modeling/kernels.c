@@ -688,23 +688,6 @@ INLINE struct part part_of(const struct attention *all, int64_t b, int64_t h)
                          q[b + 1] - q[b], k[b + 1] - k[b], q[b], k[b]};
 }
 
-// Brings the rows of a head into the cache, which hardware does not foresee, since they lie apart.
-static void fetch(const struct attention *all, int64_t item, const word *gradient)
-{
-    int64_t b = item / all->heads, h = item % all->heads, depth = words(all, all->width);
-    struct part part = part_of(all, b, h);
-    for (int64_t k = 0; k < part.queries; k++)
-        for (int64_t d = 0; d < depth; d += CACHE_LINE / sizeof(word)) {
-            __builtin_prefetch(part.query + k * all->query_row + d);
-            if (gradient) __builtin_prefetch(gradient + ((part.first_query + k) * all->heads + h) * depth + d);
-        }
-    for (int64_t k = 0; k < part.length; k++)
-        for (int64_t d = 0; d < depth; d += CACHE_LINE / sizeof(word)) {
-            __builtin_prefetch(part.keys + k * all->key_row + d);
-            __builtin_prefetch(part.values + k * all->key_row + d);
-        }
-}
-
 // scores -> e^(score - the greatest), 0 behind the length; returns their sum.
 static float weights_of(const struct attention *all, float *scores, float *additive, int64_t article, int64_t query,
                         int64_t length)
@@ -865,7 +848,6 @@ EXPORT int attend_dropped(const void *query, int64_t query_article, int64_t quer
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t item = 0; item < articles * heads; item++) {
         float *own = memory + omp_get_thread_num() * size;
-        if (item + threads < articles * heads) fetch(&all, item + threads, gradient);
         if (gradient == NULL) attend_head(&all, item, context, own);
         else gradients_of_head(&all, item, gradient, of_query, of_keys, of_values, own);
     }
@@ -1002,7 +984,7 @@ EXPORT int log_softmax(float *rows, int64_t count, int64_t width, int threads)
 
 // Rows of logits without their bias -> the cross entropy of each, and with `gradients`, in place, those by the logits,
 // else whether the label is the first of the greatest. A share of each label, smoothing, is spread over all. Where the
-// label is negative, all of these are 0.
+// label is negative, losses and hits are 0, and gradients mean nothing.
 EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_t *labels, float smoothing,
                          int gradients, float *losses, int64_t *correct, int64_t rows, int64_t width, int threads)
 {
@@ -1013,7 +995,6 @@ EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_
     for (int64_t r = 0; r < rows; r++) {
         if (labels[r] < 0) {
             losses[r] = correct[r] = 0;
-            if (gradients) memset((char *)logits + r * width * SIZES[kind], 0, width * SIZES[kind]);
             continue;
         }
         float *row = kind == FP32 ? (float *)logits + r * width : memory + omp_get_thread_num() * room;

@@ -40,9 +40,9 @@ KINDS = {**FLOATS, torch.int8: 2}
 QUAD = 4
 WIDTH = 64  # the head width of `attend_many`
 MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
-IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
 SCALE_BYTES = 4  # behind the codes of a key or value
 MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a thread keeps some rows on its stack
+IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
 _TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
 
 
@@ -390,7 +390,8 @@ class Kernels:
 
         Args:
             bias: (O,) in fp32, which is added to the logits.
-            labels: (N,) in int64, from 0 to O - 1, or IGNORE_INDEX where there is no target, whose results are 0.
+            labels: (N,) in int64, from 0 to O - 1, or IGNORE_INDEX where there is no target: loss and hit are 0 there,
+                and gradients mean nothing.
 
         Returns:
             The losses (N,) in fp32, and with `gradients` those by the logits, as the logits; else (N,) in int64, 1

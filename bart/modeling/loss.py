@@ -45,12 +45,12 @@ def chunked_cross_entropy(
 
 
 def targets_alone(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of states (N, D) that have a target in labels (N,), and these.
+    """The rows of states (N, D) that have a target in labels (N,), and their labels.
 
-    On a CPU some rows of zeros without a target follow, so that numbers of rows recur.
+    Some rows of zeros without a target may follow, so that numbers of rows recur.
     """
     places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
-    spare = recurring(len(places)) - len(places) if states.device.type == "cpu" else 0
+    spare = recurring(len(places), states) - len(places)
     return F.pad(states[places], (0, 0, 0, spare)), F.pad(labels[places], (0, spare), value=IGNORE_INDEX)
 
 
@@ -117,7 +117,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def _cross_entropy(
     logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `Kernels.cross_entropy`, on any device and with labels of IGNORE_INDEX, whose losses and hits are 0."""
+    """As `Kernels.cross_entropy`, on any device."""
     counts, labels = labels != IGNORE_INDEX, labels[:, None]
     labels = labels.where(counts[:, None], 0)
     # In place where that can be, so that at most two of its size are held.

@@ -15,16 +15,17 @@ from torch import Tensor
 
 from bart.modeling.kernels import round_up
 
-ROWS = 32  # fewer make more sizes, more take longer than they save in fp32, whose products need no code of their size
+ROWS = 32  # numbers of rows are multiples of this, or of less where that would be more than a sixteenth
 
 
-def recurring(count: int) -> int:
-    """A number of rows, at least so many, that is one of few.
+def recurring(count: int, states: Tensor) -> int:
+    """At least so many rows of states; where products are in half precision, a number that is one of few.
 
-    For each size of a product that it has not seen oneDNN makes code, which takes longer than a small product itself,
-    and keeps it.
+    For each size of a half-precision product that it has not seen, oneDNN makes code and keeps it, which takes longer
+    than a small product itself. fp32 has no code of a size.
     """
-    return round_up(count, ROWS)
+    is_half = states.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
+    return round_up(count, min(ROWS, 1 << max(0, count.bit_length() - 5))) if is_half else count
 
 
 class Unpadded:
@@ -41,7 +42,8 @@ class Unpadded:
         is_token = torch.tensor(True) if mask is None else mask.bool()
         is_token = is_token.expand(self.shape)
         self.places = is_token.flatten().nonzero().squeeze(1)
-        self.spare = recurring(len(self.places) + 1) - len(self.places)
+        # One at least: where targets have spare rows, these need a row of the sources to attend to, or become NaN.
+        self.spare = recurring(len(self.places) + 1, states) - len(self.places)
         self.counts = is_token.sum(dim=1)
         self.starts = F.pad(torch.cat([self.counts, torch.tensor([self.spare])]).cumsum(dim=0), (1, 0))
 

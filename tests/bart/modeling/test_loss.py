@@ -120,11 +120,10 @@ def test_of_equal_logits_one_is_right() -> None:
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_rows_without_a_target_add_nothing(dtype: torch.dtype) -> None:
-    """Numbers of rows recur by such rows, whatever they hold."""
+    """By such rows numbers of rows recur."""
     states, weight, bias, _ = made_up(dtype)
     labels = torch.full((TOKENS,), 3)
-    rows, padded = targets_alone(states, labels)
-    assert rows.shape == (64, WIDTH) and padded.tolist() == [3] * TOKENS + [loss.IGNORE_INDEX] * (64 - TOKENS)
+    rows, padded = F.pad(states, (0, 0, 0, 4)), F.pad(labels, (0, 4), value=loss.IGNORE_INDEX)
     given = [one.detach().requires_grad_() for one in (rows, weight, bias)]
     spared = loss._ChunkedCrossEntropy.apply(*given, padded, 0.1, (True, True, True))[0]
     found = torch.autograd.grad(spared, given)
@@ -132,6 +131,14 @@ def test_rows_without_a_target_add_nothing(dtype: torch.dtype) -> None:
     plain = loss._ChunkedCrossEntropy.apply(*given, labels, 0.1, (True, True, True))[0]
     expected = torch.autograd.grad(plain, given)
     torch.testing.assert_close((spared, found[0][:TOKENS], *found[1:]), (plain, *expected))
+
+
+@pytest.mark.parametrize(("dtype", "count"), [(torch.float32, TOKENS), (torch.bfloat16, 38)])
+def test_numbers_of_targets_recur_in_half_precision(dtype: torch.dtype, count: int) -> None:
+    states, _, _, labels = made_up(dtype)
+    rows, found = targets_alone(states, labels.clamp(min=0))
+    assert rows.equal(F.pad(states, (0, 0, 0, count - TOKENS)))
+    assert found.equal(F.pad(labels.clamp(min=0), (0, count - TOKENS), value=loss.IGNORE_INDEX))
 
 
 @pytest.mark.usefixtures("kernels")

@@ -127,12 +127,12 @@ def rows_of_layers(
 
 
 def test_layers_read_tokens_alone_in_training() -> None:
-    """And spare rows, up to the next number that recurs."""
+    """And a spare row."""
     model = bart().train()
     with_padding = [(4, 12, 16), (4, 5, 16)]
     assert rows_of_layers(model) == with_padding
     model.leave_out_padding()
-    assert rows_of_layers(model) == [(1, 64, 16), (1, 32, 16)]
+    assert rows_of_layers(model) == [(1, int(MASK.sum()) + 1, 16), (1, 3 + 4 + 0 + 5 + 1, 16)]
     assert rows_of_layers(model.eval()) == with_padding
     model.train().compile_layers()
     for stack in model.stacks:
@@ -145,9 +145,9 @@ def test_heads_and_other_stacks_read_tokens_alone() -> None:
     translator = bart(source_encoder_layers=2, source_vocab_size=50).train()
     for model in (classifier, other, translator):
         model.leave_out_padding()
-    assert rows_of_layers(classifier, of_texts) == [(1, 64, 16), (1, 64, 16)]
-    assert rows_of_layers(other, of_tokens) == [(1, 64, 16)]
-    assert rows_of_layers(translator) == [(1, 64, 16), (1, 64, 16), (1, 32, 16)]
+    assert rows_of_layers(classifier, of_texts) == [(1, 38, 16), (1, 9 + 12 + 11 + 12 + 1, 16)]
+    assert rows_of_layers(other, of_tokens) == [(1, 38, 16)]
+    assert rows_of_layers(translator) == [(1, 38, 16), (1, 38, 16), (1, 13, 16)]
 
 
 def test_batches_that_keep_their_padding() -> None:
@@ -162,15 +162,15 @@ def test_batches_that_keep_their_padding() -> None:
     output = model(ids, empty, labels=LABELS, summed_loss=True)
     assert output.loss.isfinite()
     shapes = rows_of_layers(model, lambda model: model(ids, empty, labels=LABELS, summed_loss=True))
-    assert shapes == [(1, 32, 16), (4, 5, 16)]
+    assert shapes == [(1, int(empty.sum()) + 1, 16), (4, 5, 16)]
     hides = {"decoder_input_ids": LABELS.clamp(min=3), "decoder_attention_mask": torch.ones_like(LABELS)}
-    assert rows_of_layers(model, lambda model: model(**inputs(), **hides)) == [(1, 64, 16), (4, 5, 16)]
+    assert rows_of_layers(model, lambda model: model(**inputs(), **hides)) == [(1, 38, 16), (4, 5, 16)]
 
 
 def test_rows_and_back() -> None:
     states = torch.randn(4, 12, 3, requires_grad=True)
     tokens = Unpadded(states, MASK)
-    assert tokens.has_padding and tokens.starts.tolist() == [0, 9, 19, 25, 37, 64]
+    assert tokens.has_padding and tokens.starts.tolist() == [0, 9, 19, 25, 37, 38]
     rows = tokens.rows(states)
     assert rows[:, :37].equal(states[MASK.bool()][None])
     again = tokens.padded(rows)
@@ -180,8 +180,27 @@ def test_rows_and_back() -> None:
     assert not Unpadded(states, None).has_padding
 
 
-def test_numbers_of_rows_recur() -> None:
-    assert [recurring(count) for count in (0, 1, 32, 33, 1000)] == [0, 32, 32, 64, 1024]
+def test_numbers_of_rows_recur_in_half_precision() -> None:
+    counts, half = (0, 1, 31, 33, 100, 1000, 5000), torch.ones(1, dtype=torch.bfloat16)
+    assert [recurring(count, half) for count in counts] == [0, 1, 31, 34, 100, 1024, 5024]
+    assert [recurring(count, half.float()) for count in counts] == [*counts]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert recurring(33, half.float()) == 34
+
+
+def test_spare_rows_of_targets_have_a_source_to_read() -> None:
+    """Without one they would be NaN, which no gradient of 0 takes back."""
+    model = bart().train()
+    model.leave_out_padding()
+    source, target = (
+        torch.arange(12) < torch.tensor(lengths)[:, None] for lengths in ([8, 12, 12, 12], [12, 12, 8, 1])
+    )
+    assert (source.sum(), target.sum()) == (44, 33)  # the one recurs, the other does not
+    with torch.autocast("cpu", torch.bfloat16):
+        labels = torch.full((4, 12), 9).where(target, -100)
+        loss = model(inputs()["input_ids"], source.long(), labels=labels, summed_loss=True).loss
+    loss.backward()
+    assert all(one.grad.isfinite().all() for one in model.parameters() if one.grad is not None)
 
 
 @pytest.mark.parametrize(("dtype", "dropout"), [(torch.float32, 0.0), (torch.bfloat16, 0.0), (torch.float64, 0.2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +61,30 @@ def test_figures_of_held_out_pairs_are_those_of_transformers(pretrain: Train, ti
     stored = list(ShardReader(manifest.directory, manifest.shards("val")))
     assert batch["token_type_ids"].sum(1).tolist() == [int(row.sentences[1]) + 1 for row in stored]
     assert batch["next_sentence_label"].tolist() == [row.label for row in stored]
+
+
+@pytest.mark.parametrize(
+    ("options", "width"),
+    [
+        (("--max_predictions_per_seq", 1, "--whole_word_mask"), None),  # a long word has more
+        (("--max_predictions_per_seq", 500), None),
+        (("--max_predictions_per_seq", 7, "--mlm_probability", 0.01), 7),
+    ],
+    ids=str,
+)
+def test_all_masked_tokens_are_among_the_positions(
+    tiny: list[str], options: tuple[Any, ...], width: int | None
+) -> None:
+    task = parse_pretraining_arguments([*tiny, "--max_steps", "1", *map(str, options)]).make_task()
+    examples = task.encode(task.read("val"), "val")
+    batch = task.collate([examples[number] for number in range(len(examples))])
+    is_masked = batch["labels"] != -100
+    positions = batch["masked_positions"]
+    assert is_masked.gather(1, positions).sum() == is_masked.sum()
+    if width is None:
+        width = is_masked.shape[1] if 500 in options else int(is_masked.sum(1).max())
+        assert width > 1
+    assert positions.shape == (len(examples), width)
 
 
 def test_a_step_waits_for_no_gpu(pretrain: Train) -> None:
