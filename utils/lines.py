@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def decoded_lines(file: Iterable[bytes], path: str | os.PathLike[str], blank: bo
 
 
 def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
-    """Yield a file's lines as they are read.
+    """Yield a file's lines as they are read, unpacked where its name ends in .gz.
 
     A line ends at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
     A "\\r" before the "\\n" belongs to the line's end. The last line may lack its "\\n".
@@ -39,16 +41,17 @@ def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[st
         blank: allow blank lines, since a model may generate nothing.
 
     Raises:
-        InputError: the file is missing or empty, a line is blank that must not be, or bytes are not UTF-8; it names
-            file and line.
+        InputError: the file is missing, damaged or empty, a line is blank that must not be, or bytes are not UTF-8; it
+            names file and line.
     """
+    unpacked = gzip.open if Path(path).suffix.lower() == ".gz" else open
     try:
-        with Path(path).open("rb") as file:
+        with unpacked(path, "rb") as file:
             yield from decoded_lines(file, path, blank)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
 
 def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:

@@ -8,13 +8,16 @@ from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bart.errors import InputError
 from utils.corpora.records import ABSENT, READERS
 from utils.data.line_files import SPLITS
 from utils.data.places import HUB, SPLIT_NAMES, TABLES, is_streamed, suffix_of
-from utils.data.tables import find_files_of, load_from_hub, opening
+from utils.data.tables import find_files_of, load_from_hub, opening, parquet_rows
+
+if TYPE_CHECKING:
+    import datasets
 
 
 class Record(NamedTuple):
@@ -78,13 +81,9 @@ def _records_of(path: Path) -> Iterator[Record]:
                 raise InputError(f"{path}:{number}: no value of {', '.join(absent)}")
             yield Record(f"{path}:{number}", values)
         return
-    from pyarrow.parquet import ParquetFile
-
     with opening(str(path)):
-        file = ParquetFile(path)
-    rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
-    for number, values in enumerate(rows, 1):
-        yield Record(f"{path}:{number}", values)
+        for number, values in enumerate(_with_class_names(parquet_rows([str(path.absolute())])), 1):
+            yield Record(f"{path}:{number}", values)
 
 
 def _is_of(split: str, values: Mapping[str, Any]) -> bool:
@@ -94,18 +93,17 @@ def _is_of(split: str, values: Mapping[str, Any]) -> bool:
 
 
 def _streamed_records(data_dir: str, split: str) -> Iterator[Mapping[str, Any]]:
-    from datasets import load_dataset
-
     if data_dir.startswith(HUB):
         splits, _ = load_from_hub(data_dir.removeprefix(HUB), streaming=True)
         if split not in splits:
             raise InputError(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
-        rows = splits[split]
-    else:
-        files = find_files_of(data_dir, split)
-        rows = load_dataset("parquet", data_files={"train": files}, split="train", streaming=True)
-    features = rows.features or {}
-    for row in rows:
+        return _with_class_names(splits[split])
+    return _with_class_names(parquet_rows(find_files_of(data_dir, split)))
+
+
+def _with_class_names(dataset: datasets.IterableDataset) -> Iterator[Mapping[str, Any]]:
+    features = dataset.features or {}
+    for row in dataset:
         yield {name: _named(value, features.get(name)) for name, value in row.items()}
 
 

@@ -7,12 +7,9 @@ fields such as "NA" become null there, and one number among texts makes a whole 
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import logging
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,9 +17,9 @@ from typing import Any, NamedTuple
 
 from bart.errors import InputError
 from utils.data.line_files import SIDES, SPLITS, paired
-from utils.data.places import HUB_NAME, NO_TARGET, TABLES, fields_of, is_streamed, suffix_of
+from utils.data.places import HUB_NAME, TABLES, fields_of, is_streamed, suffix_of
 from utils.data.tables import Fields, Reader, Row, Table, load_from_hub, open_dataset, open_files, opening, read_split
-from utils.lines import decoded_lines, read_lines
+from utils.lines import iter_lines, read_lines
 
 logger = logging.getLogger(__name__)
 
@@ -81,9 +78,9 @@ def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str |
     Raises:
         InputError: they are missing or malformed; in a table, a row has no document.
     """
-    fields, path = (source_field, NO_TARGET), Path(data_dir).expanduser()
+    fields, path = (source_field,), Path(data_dir).expanduser()
     if is_streamed(data_dir):
-        return read_split(data_dir, split, limit, *fields)[0]
+        return read_split(data_dir, split, limit, fields)[0]
     end = None if limit < 0 else limit
     if path.is_dir() or suffix_of(path) not in TABLES:
         return read_lines(path / f"{split}.source" if path.is_dir() else path)[:end]
@@ -105,22 +102,8 @@ def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str |
 # ---- Text files, JSON Lines and CSV
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Iterable[bytes]]:
-    """Yields the lines of a file, unpacked if its name ends in .gz.
-
-    Raises:
-        InputError: it cannot be read or unpacked.
-    """
-    try:
-        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
-            yield file
-    except (EOFError, zlib.error, OSError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-
-
 def _text_inputs(paths: Sequence[Path], fields: Fields) -> list[Input]:
-    if any(fields):
+    if any(field is not None for field in fields):
         raise InputError(f"--source_field and --target_field are of tables; {paths[0]} is a text file, without fields")
     if len(paths) % 2:
         raise InputError(
@@ -136,10 +119,8 @@ def _text_inputs(paths: Sequence[Path], fields: Fields) -> list[Input]:
 
 
 def _text_rows(source: Path, target: Path) -> Iterator[Row]:
-    with _opened(source) as source_file, _opened(target) as target_file:
-        lines = paired(source, target, decoded_lines(source_file, source), decoded_lines(target_file, target))
-        for number, pair in enumerate(lines, 1):
-            yield Row.of(f"{source}:{number}", dict(zip(SIDES, pair, strict=True)), SIDES)
+    for number, pair in enumerate(paired(source, target), 1):
+        yield Row.of(f"{source}:{number}", dict(zip(SIDES, pair, strict=True)), SIDES)
 
 
 def json_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -148,37 +129,35 @@ def json_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         InputError: a line holds something else; the message names it.
     """
-    with _opened(path) as file:
-        for number, line in enumerate(decoded_lines(file, path, blank=True), 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}, line {number}, column {error.colno}: not JSON ({error.msg})") from None
-            except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
-                raise InputError(f"{path}, line {number}: not JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise InputError(f"{path}, line {number}: JSON Lines, one object with the fields a line, is expected")
-            yield number, row
+    for number, line in enumerate(iter_lines(path, blank=True), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {number}, column {error.colno}: not JSON ({error.msg})") from None
+        except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
+            raise InputError(f"{path}, line {number}: not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {number}: JSON Lines, one object with the fields a line, is expected")
+        yield number, row
 
 
 def _csv_values(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     csv.field_size_limit(2**31 - 1)  # documents may exceed the usual limit of 128 KiB
-    with _opened(path) as file:
-        lines = (line + "\n" for line in decoded_lines(file, path, blank=True))
-        delimiter = "\t" if suffix_of(path) == ".tsv" else ","
-        reader = csv.DictReader(lines, restval=ABSENT, delimiter=delimiter, strict=True)
-        try:
-            for row in reader:
-                if None in row:
-                    raise InputError(
-                        f"{path}, line {reader.line_num}: more values than the header names columns; values that hold "
-                        "the separator must stand in quotes"
-                    )
-                yield reader.line_num, row
-        except csv.Error as error:
-            raise InputError(f"{path}, the record after line {reader.line_num}: not CSV ({error})") from None
+    lines = (line + "\n" for line in iter_lines(path, blank=True))
+    delimiter = "\t" if suffix_of(path) == ".tsv" else ","
+    reader = csv.DictReader(lines, restval=ABSENT, delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if None in row:
+                raise InputError(
+                    f"{path}, line {reader.line_num}: more values than the header names columns; values that hold "
+                    "the separator must stand in quotes"
+                )
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise InputError(f"{path}, the record after line {reader.line_num}: not CSV ({error})") from None
 
 
 # Stands for the values that a CSV row lacks at its end, since None is null.
@@ -192,7 +171,7 @@ def _file_rows(
     """The rows of a file, each named by the line where it ends. The first row decides on the columns."""
     columns = None
     for number, values in read(path):
-        columns = columns or fields_of(values, *fields, str(path))
+        columns = columns or fields_of(values.keys(), fields, str(path))
         present = {name: value for name, value in values.items() if value is not ABSENT}
         yield Row.of(f"{path}:{number}", present, columns)
 

@@ -152,22 +152,21 @@ def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: in
 class Options:
     """The command line."""
 
-    output_dir: Path = option(Path("data/sample"), help="folder for the six files")
+    output_dir: Path = option(Path("data/sample"), help="folder of the corpus")
     n_train: int = option(SIZES["train"], least=1, help="training examples")
     n_val: int = option(SIZES["val"], least=1, help="validation examples")
     n_test: int = option(SIZES["test"], least=1, help="test examples")
     seed: int = option(42, help="seed of names and stories")
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"train": self.n_train, "val": self.n_val, "test": self.n_test}
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the sample corpus, unless it is there."""
-    options = parse_dataclass(
-        Options,
-        argv,
-        "Write the sample corpus: synthetic newswire with summaries.",
-    )
-    sizes = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
-    write_sample_corpus(options.output_dir, sizes, options.seed)
+    options = parse_dataclass(Options, argv, "Write the sample corpus: synthetic newswire with summaries.")
+    write_sample_corpus(options.output_dir, options.sizes, options.seed)
 
 
 if __name__ == "__main__":

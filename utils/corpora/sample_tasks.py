@@ -12,12 +12,11 @@ import random
 import re
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from utils.cli import option, parse_dataclass, run_main
-from utils.corpora.sample_corpus import SIZES, Story, sample_stories
+from utils.cli import parse_dataclass, run_main
+from utils.corpora.sample_corpus import Options, Story, sample_stories
 from utils.files import writable_folder, write_whole
 
 NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
@@ -67,25 +66,12 @@ def write_sample_tasks(folder: Path, sizes: dict[str, int], seed: int = 42) -> N
                 write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in of))
 
 
-@dataclass(frozen=True)
-class Options:
-    """The command line."""
-
-    output_dir: Path = option(Path("data/sample"), help="folder for topics/, tags/ and questions/")
-    n_train: int = option(SIZES["train"], least=1, help="training examples")
-    n_val: int = option(SIZES["val"], least=1, help="validation examples")
-    n_test: int = option(SIZES["test"], least=1, help="test examples")
-    seed: int = option(42, help="seed of the sample corpus")
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the files."""
     options = parse_dataclass(Options, argv, "Write topics, names and questions of the sample corpus.")
-    sizes = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
-    write_sample_tasks(options.output_dir, sizes, options.seed)
-    print(
-        f"{options.output_dir}/{{topics,tags,questions}}: {', '.join(f'{n:,} {s}' for s, n in sizes.items())} examples"
-    )
+    write_sample_tasks(options.output_dir, options.sizes, options.seed)
+    counts = ", ".join(f"{count:,} {split}" for split, count in options.sizes.items())
+    print(f"{options.output_dir}/{{topics,tags,questions}}: {counts} examples")
 
 
 if __name__ == "__main__":

@@ -195,19 +195,6 @@ class Text(NamedTuple):
     bounds: list[int]
 
 
-class _Others(Sequence[Text]):
-    """Texts but for one, without a copy of the list."""
-
-    def __init__(self, texts: Sequence[Text], left_out: int) -> None:
-        self.texts, self.left_out = texts, left_out
-
-    def __len__(self) -> int:
-        return len(self.texts) - 1
-
-    def __getitem__(self, place: int) -> Text:
-        return self.texts[place + (place >= self.left_out)]
-
-
 class _Pairs:
     """Makes pairs of segments; a random one is from another document of the same split, near by in the same piece.
 
@@ -232,18 +219,17 @@ class _Pairs:
             places.append(len(of_split.setdefault(split, [])))
             of_split[split].append(text)
         found = []
-        for text, key, split, place in zip(texts, own, splits, places, strict=True):
-            others = _Others(of_split[split], place)
-            found.append([*self._of(text, others, key)] if len(others) else [])
+        for key, split, place in zip(own, splits, places, strict=True):
+            found.append([*self._of(of_split[split], place, key)] if len(of_split[split]) > 1 else [])
         self.last |= dict(zip(splits, texts, strict=True))
         return found
 
-    def _of(self, text: Text, others: Sequence[Text], key: bytes) -> Iterator[Example]:
+    def _of(self, texts: Sequence[Text], place: int, key: bytes) -> Iterator[Example]:
         work = self.work
         for copy in range(work.duplicate_factor):
             rng = random.Random(xxhash.xxh3_64_intdigest(key + b"pairs" + copy.to_bytes(4, "little"), work.seed))
-            for first, second, other in pair_up(text, others, work.bins[-1] - work.special, work.short_seq_prob, rng):
-                both = np.concatenate([text.ids[slice(*first)], (other or text).ids[slice(*second)]])
+            for first, second, other in pair_up(texts, place, work.bins[-1] - work.special, work.short_seq_prob, rng):
+                both = np.concatenate([texts[place].ids[slice(*first)], (other or texts[place]).ids[slice(*second)]])
                 yield Example([first[1] - first[0], second[1] - second[0]], both, int(other is not None))
 
 
@@ -251,7 +237,7 @@ Segment = tuple[int, int]  # where it begins and ends
 
 
 def pair_up(
-    text: Text, others: Sequence[Text], room: int, short_seq_prob: float, rng: random.Random
+    texts: Sequence[Text], place: int, room: int, short_seq_prob: float, rng: random.Random
 ) -> Iterator[tuple[Segment, Segment, Text | None]]:
     """Gather the sentences of a document into pairs of segments (Devlin et al., 2019, appendix A.2).
 
@@ -259,19 +245,23 @@ def pair_up(
     begins none, so that this holds there too.
 
     Args:
-        others: what random segments are taken from.
+        texts: two at least; random segments are from any but that of the document.
+        place: of the document in texts.
         room: tokens of a pair at most; of a longer one the longer segment loses tokens, at either end.
         short_seq_prob: how often a document's pairs are to be shorter, by a length drawn from 2 to `room`.
 
     Yields:
         The segments, and the text that the second one is from, None if it is this one.
     """
-    bounds = text.bounds
+    bounds = texts[place].bounds
     count = len(bounds) - 1
     target = rng.randint(2, room) if rng.random() < short_seq_prob else room
     begin = 0
     while count - begin > 1:
-        other = rng.choice(others) if rng.random() < 0.5 else None
+        other = None
+        if rng.random() < 0.5:
+            index = rng.randrange(len(texts) - 1)
+            other = texts[index + (index >= place)]
         end = _end_of(bounds, begin, target, 2 if other is None else 1)
         middle = begin + (1 if end - begin == 1 else rng.randint(1, end - begin - 1))
         first, second = (bounds[begin], bounds[middle]), (bounds[middle], bounds[end])

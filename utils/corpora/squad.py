@@ -67,7 +67,8 @@ def _squad_file(path: Path, split: str) -> Path | None:
     if path.is_file():
         files = [path] if path.suffix == ".json" else []
     else:
-        files = [file for name in SPLIT_NAMES[split] for file in sorted(path.glob(f"{name}*.json"))]
+        # Once each: validation.json begins with val, valid and validation.
+        files = dict.fromkeys(file for name in SPLIT_NAMES[split] for file in sorted(path.glob(f"{name}*.json")))
     found = []
     for file in files:
         with file.open(encoding="utf-8") as opened:

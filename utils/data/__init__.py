@@ -1,1 +1,1 @@
-"""Line files, batches, the sample corpus, vocabularies."""
+"""Reading data: line files, tables, shards; caches, batches, their order."""

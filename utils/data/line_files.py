@@ -17,14 +17,13 @@ Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only 
 PathName = str | os.PathLike[str]
 
 
-def paired(
-    source: PathName, target: PathName, sources: Iterator[str], targets: Iterator[str]
-) -> Iterator[tuple[str, str]]:
+def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
     """Give the lines of two files side by side.
 
     Raises:
-        InputError: one file has more lines than the other; the error calls them `source` and `target`.
+        InputError: a file is missing or malformed, or has more lines than the other.
     """
+    sources, targets = iter_lines(source), iter_lines(target)
     for number, (line, other) in enumerate(zip_longest(sources, targets), 1):
         if line is None or other is None:
             longer = number + sum(1 for _ in (sources if other is None else targets))
@@ -61,8 +60,7 @@ def iter_pairs(data_dir: PathName, split: str) -> Iterator[tuple[str, str]]:
     Raises:
         InputError: the directory or a file is missing or malformed, or the counts differ.
     """
-    source, target = pair_paths(data_dir, split)
-    return paired(source, target, iter_lines(source), iter_lines(target))
+    return paired(*pair_paths(data_dir, split))
 
 
 def read_pairs(data_dir: PathName, split: str, limit: int = -1) -> Pairs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Sequence, Set
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -20,7 +20,6 @@ KINDS = (
 )
 # What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
-NO_TARGET = ""  # in place of a column of summaries where only documents are read
 # Documents and summaries as published sets name their columns.
 KNOWN_FIELDS = (
     ("article", "highlights"),
@@ -65,39 +64,30 @@ def check_fields(data_dir: str | None, **fields: str | None) -> None:
             )
 
 
-def fields_of(columns: Collection[str], source: str | None, target: str | None, where: str) -> tuple[str, str]:
-    """The names of the columns of documents and summaries.
+def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tuple[str, ...]:
+    """The names of the columns of documents and, unless only documents are read, of summaries.
 
     Args:
         columns: all there are.
-        source, target: --source_field and --target_field; None takes a name that published sets have. The target may
-            be NO_TARGET.
+        fields: --source_field and, where summaries are read, --target_field; None takes a name that published sets
+            have.
         where: what has the columns, for the error.
 
     Raises:
         InputError: a column that is named is missing; or none is named, and no usual one is there.
     """
-    for option, field in (("--source_field", source), ("--target_field", target)):
-        if field and field not in columns:
+    options = ("--source_field", "--target_field")[: len(fields)]
+    has = f"{where} has the fields {', '.join(sorted(columns))}"
+    for option, field in zip(options, fields, strict=True):
+        if field is not None and field not in columns:
             near = get_close_matches(field, columns, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise InputError(f"{option} is {field!r}; {where} has the fields {', '.join(sorted(columns))}{hint}")
-    if target == NO_TARGET:
-        for known, _ in KNOWN_FIELDS:
-            if (source or known) in columns:
-                return source or known, NO_TARGET
-        raise InputError(
-            f"{where} has the fields {', '.join(sorted(columns))}: name that of documents by --source_field"
-        )
-    for known_source, known_target in KNOWN_FIELDS:
-        pair = source or known_source, target or known_target
-        if set(pair) <= set(columns) and pair[0] != pair[1]:
-            return pair
-    if source is not None and target is not None:
-        if source == target:
-            raise InputError(f"--source_field and --target_field are both {source!r}; a summary is no document")
-        return source, target
-    raise InputError(
-        f"{where} has the fields {', '.join(sorted(columns))}: name those of documents and summaries by --source_field "
-        "and --target_field"
-    )
+            raise InputError(f"{option} is {field!r}; {has}{hint}")
+    for known in KNOWN_FIELDS:
+        found = tuple(usual if field is None else field for field, usual in zip(fields, known, strict=False))
+        if columns >= {*found} and len({*found}) == len(found):
+            return found
+    if None not in fields:
+        raise InputError(f"--source_field and --target_field are both {fields[0]!r}; a summary is no document")
+    sides = "documents and summaries" if len(fields) == 2 else "documents"
+    raise InputError(f"{has}: name those of {sides} by {' and '.join(options)}")

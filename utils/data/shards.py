@@ -296,13 +296,9 @@ class ShardExamples(TokenPairs):
                 f"--data_dir {manifest.directory}: the {split} split has no examples; --val_ratio and --val_input of "
                 f"{MAKE} hold documents out"
             )
-        chunks: tuple[list[pa.ListArray], list[pa.ListArray]] = [], []
-        records = iter(shards.reader())
+        sources, targets, records = [], [], iter(shards.reader())
         while some := list(islice(records, _AT_ONCE)):
             pairs, _ = shards.encode(some, 0)
-            for side, rows in zip(
-                chunks, zip(*((pair.source, pair.target) for pair in pairs), strict=True), strict=True
-            ):
-                ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
-                side.append(pa.ListArray.from_arrays(ends, np.concatenate(rows)))
-        super().__init__(*map(TokenizedTexts, chunks), known_by=shards.identity)
+            sources.append(pa.array([pair.source for pair in pairs]))
+            targets.append(pa.array([pair.target for pair in pairs]))
+        super().__init__(TokenizedTexts(sources), TokenizedTexts(targets), known_by=shards.identity)

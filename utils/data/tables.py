@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     import datasets
 
 logger = logging.getLogger(__name__)
-Fields = tuple[str | None, str | None]  # --source_field and --target_field
+# --source_field and --target_field; the first alone where only documents are read.
+Fields = tuple[str | None] | tuple[str | None, str | None]
 # A loader process that collected what its parent had left of connections would close them. That takes them out of the
 # epoll that both processes share, and the parent would wait minutes for answers.
 os.register_at_fork(after_in_child=gc.freeze)
@@ -56,10 +57,10 @@ class Row:
     fault: str | None = None
 
     @classmethod
-    def of(cls, name: str, values: Mapping[str, Any], fields: tuple[str, str]) -> Row:
+    def of(cls, name: str, values: Mapping[str, Any], fields: Sequence[str]) -> Row:
         """Apply the rule of this module to the values of a row."""
         texts = []
-        for side, field in zip(SIDES, filter(None, fields), strict=False):
+        for side, field in zip(SIDES, fields, strict=False):
             if field not in values:
                 return cls(name, fault=f"no field {field}")
             value = values[field]
@@ -77,13 +78,13 @@ class Table:
 
     Attributes:
         dataset: a `datasets.IterableDataset`.
-        fields: the names of its columns of documents and summaries; the latter may be NO_TARGET.
+        fields: the names of its columns of documents and, unless only those are read, of summaries.
         name: where it is; on the Hub with the commit that was found.
         digest: stands for the content of its files; "" where the commit does.
     """
 
     dataset: datasets.IterableDataset
-    fields: tuple[str, str]
+    fields: tuple[str, ...]
     name: str
     digest: str = ""
 
@@ -97,7 +98,7 @@ class Table:
         return {"data": self.name, "fields": list(self.fields), "files": files, "digest": self.digest}
 
 
-def open_split(place: str, split: str, source_field: str | None = None, target_field: str | None = None) -> Table:
+def open_split(place: str, split: str, fields: Fields = (None, None)) -> Table:
     """Find a split of a set that is streamed, and its columns.
 
     Args:
@@ -107,7 +108,6 @@ def open_split(place: str, split: str, source_field: str | None = None, target_f
     Raises:
         InputError: there is no such place or split, or it cannot be reached; a column is missing or holds no texts.
     """
-    fields = source_field, target_field
     with opening(f"the {split} split of {place}"):
         if not place.startswith(HUB):
             return open_files(find_files_of(place, split), place, fields)
@@ -175,14 +175,14 @@ def open_dataset(
 
     features = dataset.features or {column: Value("string") for column in next(iter(dataset), {})}
     found = _text_fields(features, fields, name)
-    return Table(dataset.select_columns(list(filter(None, found))), found, name, digest)
+    return Table(dataset.select_columns(list(found)), found, name, digest)
 
 
-def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tuple[str, str]:
+def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tuple[str, ...]:
     from datasets import Value
 
-    found = fields_of(features, *fields, where)
-    for field in filter(None, found):
+    found = fields_of(features.keys(), fields, where)
+    for field in found:
         kind = features[field]
         if not (isinstance(kind, Value) and "string" in kind.dtype):
             raise InputError(f"{where}: the field {field!r} holds {kind}; texts are expected")
@@ -214,17 +214,13 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
         InputError: a column is missing or holds no texts.
         Exception: a file is missing, or is no Parquet file (see `opening`).
     """
-    from datasets import Features, disable_progress_bars, load_dataset
+    from datasets import Features
     from datasets.data_files import DataFilesList
     from pyarrow.parquet import read_metadata
 
-    logging.getLogger("datasets").handlers.clear()
-    disable_progress_bars()
-    # The names in a DataFilesList are not taken for patterns.
-    listed = files if isinstance(files, DataFilesList) else DataFilesList(list(files), [()] * len(files))
     marks: list[Any] = []
-    if any("://" in file for file in files):
-        marks += map(_mark_of_url, files, listed.origin_metadata)
+    if isinstance(files, DataFilesList) and any("://" in file for file in files):
+        marks += map(_mark_of_url, files, files.origin_metadata)
     else:
         for file in files:
             footer = read_metadata(file)
@@ -234,8 +230,19 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
                 raw.seek(-8 - footer.serialized_size, os.SEEK_END)
                 marks.append([os.path.getsize(file), xxhash.xxh3_128_hexdigest(raw.read())])
     digest = xxhash.xxh3_128_hexdigest(json.dumps(marks).encode())
-    dataset = load_dataset("parquet", data_files={"train": listed}, split="train", streaming=True)
-    return open_dataset(dataset, name, fields, digest)
+    return open_dataset(parquet_rows(files), name, fields, digest)
+
+
+def parquet_rows(files: Sequence[str]) -> datasets.IterableDataset:
+    """The rows of Parquet files, named by absolute paths or URLs."""
+    from datasets import disable_progress_bars, load_dataset
+    from datasets.data_files import DataFilesList
+
+    logging.getLogger("datasets").handlers.clear()
+    disable_progress_bars()
+    # The names in a DataFilesList are not taken for patterns.
+    listed = files if isinstance(files, DataFilesList) else DataFilesList(list(files), [()] * len(files))
+    return load_dataset("parquet", data_files={"train": listed}, split="train", streaming=True)
 
 
 def _mark_of_url(url: str, found: tuple[str, ...]) -> list[Any]:
@@ -322,9 +329,7 @@ class Reader:
             ) from error
 
 
-def read_split(
-    data_dir: str, split: str, limit: int = -1, source_field: str | None = None, target_field: str | None = None
-) -> Pairs:
+def read_split(data_dir: str, split: str, limit: int = -1, fields: Fields = (None, None)) -> Pairs:
     """Read a split of line files or of a published set into memory, the first `limit` examples unless it is negative.
 
     Raises:
@@ -333,7 +338,7 @@ def read_split(
     """
     if not is_streamed(data_dir):
         return read_pairs(data_dir, split, limit)
-    reader = Reader(open_split(data_dir, split, source_field, target_field))
+    reader = Reader(open_split(data_dir, split, fields))
     with closing(iter(reader)) as examples:
         total = None if limit < 0 else limit
         pairs = list(progress(f"reading {split}", total, "examples", islice(examples, total)))

@@ -165,9 +165,9 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
             return read_sources(data.data_dir, split, data.limit(split), fields[0]), None
         data_dir = prepared(data.data_dir, fields, data.cache_dir)
         if not for_scoring and split == "train" and is_streamed(data_dir):
-            return open_split(data_dir, split, *fields)
+            return open_split(data_dir, split, fields)
         if for_scoring or is_streamed(data_dir):
-            return read_split(data_dir, split, data.limit(split), *fields)
+            return read_split(data_dir, split, data.limit(split), fields)
         return check_pairs(data_dir, split, data.limit(split), data.cache_dir)
 
     def given(self, inputs: Sequence[Any]) -> Pairs:

@@ -140,7 +140,7 @@ def test_pairs_of_segments(lengths: list[int], others: list[list[int]], room: in
         return Text(np.arange(sum(lengths)), np.cumsum([0, *lengths]).tolist())
 
     own, texts, reached = text(lengths), [text(one) for one in others], 0
-    for first, second, other in pair_up(own, texts, room, short, random.Random(1)):
+    for first, second, other in pair_up([*texts, own], len(texts), room, short, random.Random(1)):
         sizes = first[1] - first[0], second[1] - second[0]
         assert min(sizes) >= 1 and sum(sizes) <= room
         assert any(other is one for one in (None, *texts))

@@ -204,6 +204,8 @@ def test_text_files_that_do_not_match(tmp_path: Path) -> None:
         (["--input", "{good}", "."], "--input .: no such file"),
         (["--input", "{good}", "{csv}"], "--input takes files of one kind"),
         (["--source_field", "sauce"], "--source_field is 'sauce'.*did you mean 'source'"),
+        (["--target_field", ""], "--target_field is ''; .*has the fields source, target"),
+        (["--target_field", "source", "--source_field", "source"], "are both 'source'"),
         (["--output", "{good}"], "good.jsonl is there already"),
         (["--input", "/proc/self/mem", "/proc/self/mem"], "/proc/self/mem: cannot be read"),
         (["--split_ratio", "0.999998,0.000001,0.000001"], "out: no examples for val and test"),

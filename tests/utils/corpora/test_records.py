@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 
@@ -20,7 +21,9 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
     with (tmp_path / "a.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("body", "text"), *((f"not {line}", line) for line in SOURCES)])
     pq.write_table(pa.table({"id": [1, 2, 3], "document": SOURCES}), tmp_path / "a-test.parquet")
-    names = ("", "test.source", "a.jsonl", "a.csv", "a-test.parquet", "a-{split}.parquet")
+    with gzip.open(tmp_path / "texts.txt.gz", "wt") as file:
+        file.write((tmp_path / "test.source").read_text())
+    names = ("", "test.source", "texts.txt.gz", "a.jsonl", "a.csv", "a-test.parquet", "a-{split}.parquet")
     for name in names:
         assert read_sources(f"{tmp_path}/{name}", "test") == SOURCES, name
         assert read_sources(f"{tmp_path}/{name}", "test", 2) == SOURCES[:2], name
@@ -30,9 +33,9 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
     (tmp_path / "d.jsonl").write_text("\n")
     for name, message in (
         ("b.jsonl", "b.jsonl:2: empty source; a document is expected in every row"),
-        ("c.jsonl", "has the fields body: name that of documents by --source_field"),
+        ("c.jsonl", "has the fields body: name those of documents by --source_field"),
         ("d.jsonl", "d.jsonl: has no rows"),
-        ("absent.jsonl", r"^/.*/absent.jsonl: cannot be read \(.*No such file"),
+        ("absent.jsonl", r"^/.*/absent.jsonl: no such file"),
         ("absent.parquet", r"^/.*/absent.parquet cannot be opened \(FileNotFoundError"),
         ("absent", "absent: no such file"),
     ):

@@ -112,9 +112,9 @@ def test_fields_are_found_or_named(tmp_path: Path, place: str) -> None:
     write(tmp_path / "test-0.parquet", ["in"], ["out"], ("body", "gist"))
     with pytest.raises(InputError, match=r"test-0.parquet has the fields body, gist: name those"):
         open_split(place, "test")
-    assert read_split(place, "test", source_field="body", target_field="gist") == (["in"], ["out"])
+    assert read_split(place, "test", fields=("body", "gist")) == (["in"], ["out"])
     with pytest.raises(InputError, match="--target_field is 'jist'.*did you mean 'gist'"):
-        open_split(place, "test", "body", "jist")
+        open_split(place, "test", ("body", "jist"))
 
 
 @pytest.mark.parametrize("sources", [[["in"]], [3]])
