@@ -1,5 +1,10 @@
 """The one exception that means "the user's input is wrong", as opposed to a fault of the program."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class InputError(ValueError):
     """Bad input: an option, a file or a checkpoint that cannot be used.
@@ -7,3 +12,12 @@ class InputError(ValueError):
     The message is one line that names the option or file, the value received and what is allowed.
     Entry points print it and exit with status 2, without a traceback.
     """
+
+
+@contextmanager
+def naming(what: object) -> Iterator[None]:
+    """Put the name of a file or an option before the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from bart.errors import InputError
+from bart.errors import InputError, naming
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.benchmark import LOG_EVERY, measure, training_figures
 from utils.cli import option, parse_dataclass, run_main
@@ -205,10 +205,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not any(check.name.startswith(name) for check in checks):
             raise InputError(f"no check begins with {name!r}; there are: {', '.join(check.name for check in checks)}")
     if gpus:
-        try:
-            BartTokenizer.from_pretrained(os.environ.setdefault("TOKENIZER", "facebook/bart-large"))
-        except InputError as error:
-            raise InputError(f"TOKENIZER is {os.environ['TOKENIZER']!r}: {error}") from None
+        tokenizer = os.environ.setdefault("TOKENIZER", "facebook/bart-large")
+        with naming(f"TOKENIZER is {tokenizer!r}"):
+            BartTokenizer.from_pretrained(tokenizer)
     path, info = out / "checks.json", environment(gpus)
     before = json.loads(path.read_bytes()) if path.exists() else {"machine": info, "rows": {}}
     if before["machine"]["devices"] != info["devices"]:

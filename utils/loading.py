@@ -13,7 +13,7 @@ import torch
 from bart.configuration.configuration import ModelConfig, kind_of
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.errors import InputError
+from bart.errors import InputError, naming
 from bart.files import read_json
 from bart.hub import resolve
 from bart.modeling.checkpoint import stored_configs
@@ -36,11 +36,8 @@ def read_config(path: str | os.PathLike[str], kinds: Sequence[type[ModelConfig]]
         InputError: it is missing, no such config, or of another architecture.
     """
     fields = read_json(Path(path))
-    try:
-        kind = kind_of(fields, kinds)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    return kind.from_json(path)
+    with naming(path):
+        return kind_of(fields, kinds)(**fields)
 
 
 def class_for(config: ModelConfig, model_classes: Sequence[type[Model]]) -> type[Model]:

@@ -15,7 +15,7 @@ from torch import nn
 from bart.configuration.configuration import ModelConfig, kind_of
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.errors import InputError
+from bart.errors import InputError, naming
 from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.pretrained import PretrainedModel
@@ -281,10 +281,8 @@ def resumed_model(
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of this program")
-    try:
+    with naming(f"--resume_from_checkpoint {checkpoint}"):
         stored = kind_of(content["config"], [type(config)])(**content["config"])
-    except InputError as error:
-        raise InputError(f"--resume_from_checkpoint {checkpoint}: {error}") from None
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
     config.labels = stored.labels  # the data did
     check_same_config(stored, config, checkpoint)

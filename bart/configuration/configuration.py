@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from bart.errors import InputError
-from bart.files import read_json, write_json
+from bart.errors import InputError, naming
+from bart.files import read_json
 
 if TYPE_CHECKING:
     from typing import Self
@@ -127,20 +127,13 @@ class ModelConfig:
         Raises:
             InputError: the file is missing, is not a JSON object, or holds a bad field (the message names the file).
         """
-        path = Path(path)
-        fields = read_json(path)
-        try:
+        fields = read_json(Path(path))
+        with naming(path):
             return cls(**fields)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, known and unknown, as a config.json holds them."""
         return {name: getattr(self, name) for name in self.types} | self.extra
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the config as JSON."""
-        write_json(Path(path), self.to_dict())
 
 
 def kind_of(fields: Mapping[str, Any], kinds: Sequence[type[Config]]) -> type[Config]:

@@ -42,13 +42,19 @@ class BartConfig(ModelConfig):
 
     model_types = ("bart", "mbart")
     alike = (
-        *("source_encoder_layers", "source_vocab_size", "sep_token_id", "static_position_embeddings"),
+        "source_encoder_layers",
+        "source_vocab_size",
+        "sep_token_id",
+        "static_position_embeddings",
         "classif_dropout",
     )
     label_count = 3
     unsupported: ClassVar = {
-        **{"static_position_embeddings": True, "normalize_embedding": False, "tie_word_embeddings": False},
-        **{"add_bias_logits": True, "is_encoder_decoder": False},
+        "static_position_embeddings": True,
+        "normalize_embedding": False,
+        "tie_word_embeddings": False,
+        "add_bias_logits": True,
+        "is_encoder_decoder": False,
     }
     dropouts: ClassVar = {
         name: name for name in ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")

@@ -299,6 +299,13 @@ def check_tensors(**inputs: object) -> None:
             )
 
 
+def check_forward(input_ids: object, **others: object) -> None:
+    """As `check_tensors`; also where there are no input_ids."""
+    check_tensors(input_ids=input_ids, **others)
+    if input_ids is None:
+        raise InputError("forward() needs input_ids, and got none")
+
+
 def _told(value: object) -> str:
     """A value of the wrong kind, in short."""
     return f"{type(value).__name__} {shorten(repr(value), 40)}"

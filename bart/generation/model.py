@@ -18,6 +18,7 @@ from bart.generation.cache import DecoderCache
 class Sizes(Protocol):
     """The fields of a model's configuration that decoding reads."""
 
+    d_model: int
     vocab_size: int
     source_vocab_size: int
     max_position_embeddings: int

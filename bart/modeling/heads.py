@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.generation.generate import check_tensors
-from bart.modeling.loss import IGNORE_INDEX
+from bart.generation.generate import check_forward
+from bart.modeling.loss import loss_of_tokens
 from bart.modeling.modeling_bart import PretrainedBart, shift_tokens_right
 from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput
+from bart.modeling.pretrained import PretrainedModel
 
 REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
     "regression",
@@ -49,19 +50,31 @@ class TextLoss:
         return F.binary_cross_entropy_with_logits(logits, labels, reduction=reduction)
 
 
-class SpanLoss:
-    """The loss of heads that find answers."""
+class SpanHead(PretrainedModel):
+    """A head that finds answers: a layer with two logits for each token, and their loss."""
+
+    head = ("qa_outputs",)
+    output_weight = "qa_outputs.weight"
+
+    def __init__(self, config: Any) -> None:
+        config = copy.deepcopy(config)
+        config.labels = ["start", "end"]
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.d_model, 2)
+        self.init_weights(self)
 
     def loss(self, logits: Tensor, positions: Tensor, **options: Any) -> Tensor:
         """The cross entropy of logits (B, S) and positions (B,)."""
         behind = logits.shape[1]
         return F.cross_entropy(logits, positions.clamp(0, behind), ignore_index=behind, **options)
 
-    def mean_loss(self, start: Tensor, end: Tensor, starts: Tensor | None, ends: Tensor | None) -> Tensor | None:
-        """The mean of the cross entropies of the first and the last token, if positions (B,) of both are given."""
-        if starts is None or ends is None:
-            return None
-        return (self.loss(start, starts) + self.loss(end, ends)) / 2
+    def answers(
+        self, states: Tensor, starts: Tensor | None, ends: Tensor | None, encoder_states: Tensor | None = None
+    ) -> QuestionAnsweringOutput:
+        """The logits of states (B, S, D), and the mean of both losses, if positions (B,) of both tokens are given."""
+        start, end = self.qa_outputs(states).unbind(dim=-1)
+        loss = None if starts is None or ends is None else (self.loss(start, starts) + self.loss(end, ends)) / 2
+        return QuestionAnsweringOutput(loss, start, end, encoder_states)
 
 
 class BartClassificationHead(nn.Module):
@@ -90,9 +103,7 @@ class _HeadedBart(PretrainedBart):
         encoder_outputs: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Decoder states and encoder states, (B, S, D) each."""
-        check_tensors(input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids)
-        if input_ids is None:
-            raise InputError("forward() needs input_ids, and got none")
+        check_forward(input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids)
         wanted = None
         if decoder_input_ids is None:
             config, wanted = self.config, attention_mask
@@ -113,7 +124,6 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
         self.classification_head = BartClassificationHead(config)
-        self.tie_weights()
         self.init_weights(self)
 
     def forward(
@@ -169,9 +179,8 @@ class BartForTokenClassification(_HeadedBart):
             raise InputError(f"config field 'token_states' is {self.stack!r}; allowed: {', '.join(STACKS)}")
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.d_model, len(config.labels))
-        self.tie_weights()
         self.init_weights(self)
-        if self.stack == "encoder":  # the decoder's gradients would not come, for which several processes wait
+        if self.stack == "encoder":  # several processes would wait for the decoder's gradients, which never come
             self.model.decoder.requires_grad_(False)
             self.model.shared.requires_grad_(True)
 
@@ -186,30 +195,16 @@ class BartForTokenClassification(_HeadedBart):
             labels: (B, S), -100 where a token has none; the loss is their mean cross entropy.
         """
         if self.stack == "encoder":
-            check_tensors(input_ids=input_ids)
+            check_forward(input_ids)
             hidden = encoder_states = self.model.encoder(input_ids, attention_mask)
         else:
             hidden, encoder_states = self._states(input_ids, attention_mask)
         logits = self.classifier(self.dropout(hidden))
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
-        return ClassifierOutput(loss, logits, encoder_states)
+        return ClassifierOutput(loss_of_tokens(logits, labels), logits, encoder_states)
 
 
-class BartForQuestionAnswering(SpanLoss, _HeadedBart):
+class BartForQuestionAnswering(SpanHead, _HeadedBart):
     """BART that finds the answer to a question as a span of a text, by the decoder's states."""
-
-    head = ("qa_outputs",)
-    output_weight: ClassVar[str | None] = "qa_outputs.weight"
-
-    def __init__(self, config: BartConfig) -> None:
-        config = copy.deepcopy(config)
-        config.labels = ["start", "end"]
-        super().__init__(config)
-        self.qa_outputs = nn.Linear(config.d_model, 2)
-        self.tie_weights()
-        self.init_weights(self)
 
     def forward(
         self,
@@ -232,6 +227,4 @@ class BartForQuestionAnswering(SpanLoss, _HeadedBart):
         hidden, encoder_states = self._states(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
-        start, end = self.qa_outputs(hidden).unbind(dim=-1)
-        loss = self.mean_loss(start, end, start_positions, end_positions)
-        return QuestionAnsweringOutput(loss, start, end, encoder_states)
+        return self.answers(hidden, start_positions, end_positions, encoder_states)

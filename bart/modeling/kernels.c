@@ -48,29 +48,29 @@ enum {
     CACHE_LINE = 64, // bytes
     AHEAD = 4096,    // bytes: keys are fetched into the cache this far ahead, beyond the page where hardware stops
     SMALL = 32000,   // numbers below which one thread is about as fast as two
-#ifdef AVX2
-    PANEL = 16,      // outputs whose weights lie together
-    TILE_ROWS = 5,   // rows that are multiplied by a panel at once; GCC keeps the sums of 6 in memory
+#ifdef AVX512
+    VECTOR = 16,     // numbers in a register
 #else
-    PANEL = 32,
-    TILE_ROWS = 8,
+    VECTOR = 8,
 #endif
+#ifdef AVX2
+    TILE_ROWS = 5,   // rows that are multiplied by a panel at once; GCC keeps the sums of 6 in memory
+    GREATEST = 64,   // code of a weight in multiply(): pairs of products are added in 16 bits, and 2 * 255 * 64 < 2^15
+#else
+    TILE_ROWS = 8,
+    GREATEST = 127,
+#endif
+    PANEL = 2 * VECTOR,       // columns of a product, or outputs, whose weights lie together
     KEYS_AT_ONCE = 64,        // keys whose weights are coded at once, a multiple of PANEL
+    QUERIES_AT_ONCE = 48,     // queries whose attention with dropout is computed together
     ROWS_AT_ONCE = 1 << 19,   // bytes of rows that are multiplied by all panels before the next rows
 };
+typedef float vector __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
+typedef uint32_t bits __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
+typedef int32_t integers __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
 
-// What kernels.py asks: whether the code for AVX-512 is in use; PANEL; and the greatest code of a weight in multiply().
-#ifdef AVX512
-EXPORT const int is_avx512 = 1;
-#else
-EXPORT const int is_avx512 = 0;
-#endif
-EXPORT const int panel_outputs = PANEL;
-#ifdef AVX2
-EXPORT const int greatest_code = 64;  // pairs of products are added in 16 bits: 2 * 255 * 64 < 2^15
-#else
-EXPORT const int greatest_code = 127;
-#endif
+// What kernels.py asks: whether the code for AVX-512 is in use, and constants.
+EXPORT const int is_avx512 = VECTOR == 16, panel_outputs = PANEL, greatest_code = GREATEST;
 
 INLINE int64_t round_up(int64_t number, int64_t multiple) { return (number + multiple - 1) / multiple * multiple; }
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -473,7 +473,7 @@ EXPORT int attend(const void *query, int query_kind, int64_t query_article, int6
                   int64_t mask_rows, void *context, int64_t articles, int64_t heads, int64_t queries, int64_t length,
                   int64_t width, int threads)
 {
-    int64_t room = round_up(length, LANES), group = least(queries, QUERIES), groups = (queries + group - 1) / group;
+    int64_t room = round_up(length, LANES), group = least(queries, QUERIES), groups = (queries + QUERIES - 1) / QUERIES;
     int64_t scores_size = round_up(group, 4) * room;  // of each thread, besides the group's queries and contexts
     int64_t thread_size = round_up(scores_size + 2 * group * width, CACHE_LINE / sizeof(float));
     if (articles * heads * queries * length * width < 4 * SMALL) threads = 1;
@@ -516,16 +516,6 @@ EXPORT int attend(const void *query, int query_kind, int64_t query_article, int6
 
 // ---------------------------------------------------------------------------- attention with dropout, for training
 
-// The columns TILE of a product, which two vectors hold, and the queries that are handled together.
-#ifdef AVX512
-#define VECTOR 16
-#else
-#define VECTOR 8
-#endif
-enum { TILE = 2 * VECTOR, QUERIES_AT_ONCE = 48 };
-typedef float vector __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
-typedef uint32_t bits __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
-
 // What products are made of: a number in fp32, or in bf16 two over which sums run, the first one in the lower bits. All
 // that is said of a product's depth and strides counts words.
 typedef union { float number; uint32_t pair; } word;
@@ -547,7 +537,7 @@ INLINE vector add_product(int kind, vector sum, vector words, word a)
 #endif
 }
 
-// c[r][i] = (adds ? c[r][i] : 0) + sum over k of a[r * row + k * column] * b[k][i], for the TILE columns i of panel b.
+// c[r][i] = (adds ? c[r][i] : 0) + sum over k of a[r * row + k * column] * b[k][i], for the PANEL columns i of panel b.
 INLINE void multiply_tile(int rows, int kind, const word *a, int64_t row, int64_t column, const word *b, int64_t depth,
                           float *c, int64_t c_row, int adds)
 {
@@ -555,7 +545,7 @@ INLINE void multiply_tile(int rows, int kind, const word *a, int64_t row, int64_
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < 2; i++) sums[r][i] = adds ? *(const vector *)(c + r * c_row + i * VECTOR) : (vector){0};
     for (int64_t k = 0; k < depth; k++) {
-        vector first = *(const vector *)(b + k * TILE), last = *(const vector *)(b + k * TILE + VECTOR);
+        vector first = *(const vector *)(b + k * PANEL), last = *(const vector *)(b + k * PANEL + VECTOR);
 #if defined(__AVX2__) && !defined(BART_PLAIN)
         __asm__("" : "+v"(first), "+v"(last));  // else GCC reads them again for each row, and reading sets the speed
 #endif
@@ -568,32 +558,32 @@ INLINE void multiply_tile(int rows, int kind, const word *a, int64_t row, int64_
         for (int i = 0; i < 2; i++) *(vector *)(c + r * c_row + i * VECTOR) = sums[r][i];
 }
 
-// c = (adds ? c : 0) + a b: a has so many rows, b so many columns, a multiple of TILE, in panels.
+// c = (adds ? c : 0) + a b: a has so many rows, b so many columns, a multiple of PANEL, in panels.
 static void multiply_panels(int kind, const word *a, int64_t row, int64_t column, int64_t rows, const word *b,
                             int64_t depth, int64_t columns, float *c, int64_t c_row, int adds)
 {
 #define MULTIPLY(kind) \
     SOME(rows - r, multiply_tile, kind, a + r * row, row, column, b + panel * depth, depth, c + r * c_row + panel, \
          c_row, adds)
-    for (int64_t panel = 0; panel < columns; panel += TILE)
+    for (int64_t panel = 0; panel < columns; panel += PANEL)
         for (int64_t r = 0; r < rows; r += AT_ONCE)
             if (kind == BF16) MULTIPLY(BF16)
             else MULTIPLY(FP32)
 }
 
-// Rows (count, width) of numbers as panels of TILE columns, filled up with 0. In bf16 words pair numbers of two rows.
+// Rows (count, width) of numbers as panels of PANEL columns, filled up with 0. In bf16 words pair numbers of two rows.
 static void pack_panels(int kind, const word *from, int64_t row, int64_t count, int64_t width, word *to)
 {
     const bf16 *halves = (const bf16 *)from;
-    for (int64_t panel = 0; panel < width; panel += TILE) {
-        int64_t columns = least(TILE, width - panel);
-        for (int64_t k = 0; k < count; k += kind == BF16 ? 2 : 1, to += TILE) {
+    for (int64_t panel = 0; panel < width; panel += PANEL) {
+        int64_t columns = least(PANEL, width - panel);
+        for (int64_t k = 0; k < count; k += kind == BF16 ? 2 : 1, to += PANEL) {
             const bf16 *first = halves + 2 * k * row + panel, *second = first + 2 * row;
             if (kind == FP32) memcpy(to, from + k * row + panel, columns * sizeof *to);
             else
                 for (int64_t i = 0; i < columns; i++)
                     to[i].pair = first[i] | (k + 1 < count ? (uint32_t)second[i] << 16 : 0);
-            memset(to + columns, 0, (TILE - columns) * sizeof *to);
+            memset(to + columns, 0, (PANEL - columns) * sizeof *to);
         }
     }
 }
@@ -611,10 +601,10 @@ INLINE void exchange(vector *rows, int half)
         }
 }
 
-// The same of the transpose of rows (count, width), as words of these rows.
+// Packs the transpose of rows (count, width) into the same panels; words stay whole.
 static void pack_transposed(const word *from, int64_t row, int64_t count, int64_t width, word *to)
 {
-    for (int64_t i = 0; i < round_up(count, TILE); i += VECTOR)
+    for (int64_t i = 0; i < round_up(count, PANEL); i += VECTOR)
         for (int64_t k = 0; k < width; k += VECTOR) {
             int64_t height = least(count - i, VECTOR), here = least(width - k, VECTOR);
             vector rows[VECTOR] = {{0}};
@@ -624,7 +614,7 @@ static void pack_transposed(const word *from, int64_t row, int64_t count, int64_
             if (VECTOR > 8) exchange(rows, 8);
             exchange(rows, 4), exchange(rows, 2), exchange(rows, 1);
             for (int64_t c = 0; c < here; c++)
-                *(vector *)(to + (i / TILE * width + k + c) * TILE + i % TILE) = rows[c];
+                *(vector *)(to + (i / PANEL * width + k + c) * PANEL + i % PANEL) = rows[c];
         }
 }
 
@@ -692,7 +682,7 @@ INLINE struct part part_of(const struct attention *all, int64_t b, int64_t h)
 static float weights_of(const struct attention *all, float *scores, float *additive, int64_t article, int64_t query,
                         int64_t length)
 {
-    int64_t room = round_up(length, TILE);
+    int64_t room = round_up(length, PANEL);
     if (all->is_causal)
         for (int64_t j = 0; j < length; j++) additive[j] = j <= query ? 0 : -INFINITY;
     else if (all->mask == NULL) memset(additive, 0, length * sizeof *additive);
@@ -708,8 +698,8 @@ INLINE uint64_t seed_of(const struct attention *all, int64_t item, int64_t query
     return mixed(all->seed + item * all->queries + query);
 }
 
-// Nothing in fp32. In bf16, turns rows (count, room) of floats in place into words that pair the numbers of two rows,
-// so that each second row has none.
+// In bf16, turns rows (count, room) of floats in place into words that pair the numbers of two rows, and leaves each
+// second row unused. In fp32 it does nothing.
 static void pair_up(int kind, float *floats, int64_t count, int64_t room)
 {
     if (kind == FP32) return;
@@ -725,8 +715,8 @@ static void attend_head(const struct attention *all, int64_t item, void *context
 {
     int64_t b = item / all->heads, h = item % all->heads, width = all->width, depth = words(all, width);
     struct part part = part_of(all, b, h);
-    int64_t length = part.length, room = round_up(length, TILE), columns = round_up(width, TILE);
-    uint32_t dropped = all->dropped;  // here, and `int j` below, or GCC does not vectorise the draws
+    int64_t length = part.length, room = round_up(length, PANEL), columns = round_up(width, PANEL);
+    uint32_t dropped = all->dropped;  // GCC vectorises the draws only with a local copy and with an `int j`
     word *keys = (word *)memory, *values = keys + depth * room, *narrowed = values + words(all, length) * columns;
     float *scores = (float *)(narrowed + QUERIES_AT_ONCE * words(all, room)), *sums = scores + QUERIES_AT_ONCE * room;
     float *additive = sums + QUERIES_AT_ONCE * columns;
@@ -763,7 +753,7 @@ static void gradients_of_head(const struct attention *all, int64_t item, const w
     int64_t b = item / all->heads, h = item % all->heads, width = all->width, row = all->heads * width;
     struct part part = part_of(all, b, h);
     int kind = all->kind;
-    int64_t length = part.length, room = round_up(length, TILE), columns = round_up(width, TILE);
+    int64_t length = part.length, room = round_up(length, PANEL), columns = round_up(width, PANEL);
     uint32_t dropped = all->dropped;  // as above
     int64_t depth = words(all, width), gradient_row = words(all, row), step = kind == BF16 ? 2 * room : room;
     word *keys = (word *)memory, *values = keys + depth * room, *key_panels = values + depth * room;
@@ -839,7 +829,7 @@ EXPORT int attend_dropped(const void *query, int64_t query_article, int64_t quer
                             query_head / in_word, query_row / in_word, key_article / in_word, key_head / in_word,
                             key_row / in_word, mask_article, mask_row, heads, queries, length, width, is_causal, seed,
                             dropped, scale};
-    int64_t room = round_up(length, TILE), columns = round_up(width, TILE);
+    int64_t room = round_up(length, PANEL), columns = round_up(width, PANEL);
     int64_t size = 2 * width * room + 3 * length * columns + QUERIES_AT_ONCE * (3 * room + 2 * columns) + room;
     size = round_up(size, CACHE_LINE / sizeof(float));  // of each thread
     if (articles * heads * queries * length * width < SMALL) threads = 1;
@@ -1044,11 +1034,17 @@ struct panel {
     const int32_t *offset;  // what 128 too much in all codes of a row adds to a sum
 };
 
-#ifdef INT8_DOT
-// _mm512_dpbusd_epi32, for which GCC 12 copies the sums to other registers and back in every round.
-INLINE void add_products(__m512i *sum, __m512i codes, __m512i weights)
+// sums + the products of quads of codes and weights. With intrinsics, GCC 12 copies the sums to other registers and back
+// in every round.
+INLINE void add_products(integers *sums, integers codes, integers weights)
 {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(weights));
+#ifdef INT8_DOT
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(codes), "v"(weights));
+#else
+    integers pairs;
+    __asm__("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0"
+            : "+x"(*sums), "=&x"(pairs) : "x"(codes), "x"(weights), "x"(_mm256_set1_epi16(1)));
+#endif
 }
 
 // tile[r][o] = bias[o] + peak[r] * scale[o] * (codes[r] . weights[o] - offset[o]). It also fetches `next` into the
@@ -1056,67 +1052,28 @@ INLINE void add_products(__m512i *sum, __m512i codes, __m512i weights)
 INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const float *peak, struct panel panel,
                            const int8_t *next, int64_t next_step, float tile[][PANEL])
 {
-    __m512i sums[TILE_ROWS][2];
-    for (int half = 0; half < 2; half++) {
-        __m512i less = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(panel.offset + half * LANES));
-        for (int r = 0; r < rows; r++) sums[r][half] = less;
-    }
+    const integers *weights = (const integers *)panel.weights, *offset = (const integers *)panel.offset;
+    const vector *scale = (const vector *)panel.scale, *bias = (const vector *)panel.bias;
+    integers sums[TILE_ROWS][2];
+    for (int r = 0; r < rows; r++)
+        for (int half = 0; half < 2; half++) sums[r][half] = -offset[half];
     for (int64_t k = 0; k < stride / 4; k++) {
-        __m512i low = _mm512_loadu_si512(panel.weights + 4 * PANEL * k);
-        __m512i high = _mm512_loadu_si512(panel.weights + 4 * PANEL * k + 64);
+        integers low = weights[2 * k], high = weights[2 * k + 1];
         _mm_prefetch(next + next_step * k, _MM_HINT_T1);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             int32_t quad;
             memcpy(&quad, codes + r * stride + 4 * k, sizeof quad);
-            add_products(&sums[r][0], _mm512_set1_epi32(quad), low);
-            add_products(&sums[r][1], _mm512_set1_epi32(quad), high);
-        }
-    }
-    for (int r = 0; r < rows; r++)
-        for (int i = 0; i < PANEL; i += LANES) {
-            __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[r][i / LANES]), _mm512_loadu_ps(panel.scale + i));
-            product = _mm512_fmadd_ps(product, _mm512_set1_ps(peak[r]), _mm512_loadu_ps(panel.bias + i));
-            _mm512_storeu_ps(tile[r] + i, product);
-        }
-}
-#else
-// As for AVX-512 above; pairs of products are added in 16 bits.
-INLINE void add_products(__m256i *sum, __m256i codes, __m256i weights, __m256i ones)
-{
-    __m256i pairs;
-    __asm__("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0"
-            : "+x"(*sum), "=&x"(pairs) : "x"(codes), "x"(weights), "x"(ones));
-}
-
-// As the function for AVX-512 above.
-INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const float *peak, struct panel panel,
-                           const int8_t *next, int64_t next_step, float tile[][PANEL])
-{
-    const __m256i *weights = (const __m256i *)panel.weights, *offset = (const __m256i *)panel.offset;
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sums[TILE_ROWS][2];
-    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
-    for (int64_t k = 0; k < stride / 4; k++) {
-        __m256i low = _mm256_loadu_si256(weights + 2 * k), high = _mm256_loadu_si256(weights + 2 * k + 1);
-        _mm_prefetch(next + next_step * k, _MM_HINT_T1);
-#pragma GCC unroll 5
-        for (int r = 0; r < rows; r++) {
-            int32_t quad;
-            memcpy(&quad, codes + r * stride + 4 * k, sizeof quad);
-            add_products(&sums[r][0], _mm256_set1_epi32(quad), low, ones);
-            add_products(&sums[r][1], _mm256_set1_epi32(quad), high, ones);
+            add_products(&sums[r][0], (integers){0} + quad, low);
+            add_products(&sums[r][1], (integers){0} + quad, high);
         }
     }
     for (int r = 0; r < rows; r++)
         for (int half = 0; half < 2; half++) {
-            __m256 product = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums[r][half], _mm256_loadu_si256(offset + half)));
-            product = _mm256_mul_ps(product, _mm256_loadu_ps(panel.scale + 8 * half));
-            product = _mm256_fmadd_ps(product, _mm256_set1_ps(peak[r]), _mm256_loadu_ps(panel.bias + 8 * half));
-            _mm256_storeu_ps(tile[r] + 8 * half, product);
+            vector product = __builtin_convertvector(sums[r][half], vector) * scale[half];
+            *(vector *)(tile[r] + half * VECTOR) = product * peak[r] + bias[half];
         }
 }
-#endif
 
 // Writes act(tile), `count` outputs of each row, from `to` on; rows of outputs are `outs` apart.
 INLINE void store_tile(float tile[][PANEL], int64_t rows, int with_gelu, void *out, int out_kind, int64_t to,
@@ -1193,7 +1150,6 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
 EXPORT int multiply_fp32(const float *input, const float *weights, const float *bias, int with_gelu, float *out,
                          int64_t rows, int64_t width, int64_t outs, int threads)
 {
-    _Static_assert((int)PANEL == (int)TILE, "");
     enum { ROWS = 384, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
 #pragma omp parallel num_threads(threads) if (rows * width * outs > 8 * SMALL)
     for (int64_t first = 0; first < rows; first += ROWS) {

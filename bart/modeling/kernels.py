@@ -48,7 +48,7 @@ _TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_floa
 
 @dataclass(frozen=True)
 class Draws:
-    """Of dropout in `Kernels.drop` and `Kernels.attend_dropped`.
+    """What dropout draws in `Kernels.drop` and `Kernels.attend_dropped`.
 
     Attributes:
         dropped: of 2³² draws, those that drop a weight.

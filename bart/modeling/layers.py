@@ -66,7 +66,8 @@ def attend(
     is_causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1) by the fastest of torch's ways.
+    """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1) by the compiled kernels where they
+    are faster, otherwise by torch.
 
     Args:
         query: (B, H, T, Dh).
@@ -294,7 +295,10 @@ class _Stack(nn.Module):
         return _dropout(hidden, self.dropout, self.training)
 
     def _takes_rows(self, hidden: Tensor) -> bool:
-        """Whether layers get rows without padding. A GPU would wait for their number; compiled layers know no spans."""
+        """Whether layers get rows without padding.
+
+        To know their number the host would wait for a GPU, and compiled layers know no spans.
+        """
         return self.training and self.leaves_out_padding and not self.compiled and _runs_kernels(hidden)
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:

@@ -54,6 +54,13 @@ def targets_alone(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(states[places], (0, 0, 0, spare)), F.pad(labels[places], (0, spare), value=IGNORE_INDEX)
 
 
+def loss_of_tokens(logits: Tensor, labels: Tensor | None) -> Tensor | None:
+    """The mean cross entropy of logits (B, T, V or N) and labels (B, T), -100 where there is none, if given."""
+    if labels is None:
+        return None
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
+
+
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """States of rows without a target are 0, and so add nothing to the gradient of the weight."""
 

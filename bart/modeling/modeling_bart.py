@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
@@ -25,7 +24,7 @@ from bart.generation.cache import DecoderCache
 from bart.generation.generate import check_tensors
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
-from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
+from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
 from bart.modeling.outputs import Seq2SeqOutput
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
@@ -128,10 +127,6 @@ class PretrainedBart(PretrainedModel):
         return self.model.decoder
 
     @property
-    def network(self) -> BartModel:
-        return self.model
-
-    @property
     def stacks(self) -> list[nn.Module]:
         read = self.model.encoder.embed_tokens
         return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
@@ -139,8 +134,9 @@ class PretrainedBart(PretrainedModel):
     def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
         """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std)."""
         self._check_whole()
-        if vocab_size < 1:
-            raise InputError(f"vocab_size is {vocab_size}; allowed: at least 1")
+        config = copy.copy(self.config)
+        config.vocab_size = vocab_size
+        config.validate()
         old = self.model.shared
         kept = min(vocab_size, old.num_embeddings) if keep else 0
         new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
@@ -151,7 +147,6 @@ class PretrainedBart(PretrainedModel):
         self.model.shared = new
         self.config.vocab_size = vocab_size
         self.tie_weights()
-        self.config.validate()
 
 
 class BartForConditionalGeneration(PretrainedBart):
@@ -225,6 +220,8 @@ class BartForConditionalGeneration(PretrainedBart):
                 raise InputError("forward() needs decoder_input_ids or labels, and got neither")
             config = self.config
             decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+        if summed_loss:
+            self._check_whole()
         if summed_loss and (labels is None or labels.shape != decoder_input_ids.shape):
             shape = None if labels is None else tuple(labels.shape)
             raise InputError(
@@ -239,10 +236,7 @@ class BartForConditionalGeneration(PretrainedBart):
             loss, correct = chunked_cross_entropy(states, self.lm_head.weight, bias, labels.flatten(), label_smoothing)
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
-        return Seq2SeqOutput(loss, logits, encoder_states)
+        return Seq2SeqOutput(loss_of_tokens(logits, labels), logits, encoder_states)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden) + self.final_logits_bias
@@ -256,7 +250,7 @@ class BartForConditionalGeneration(PretrainedBart):
         if attention_mask is not None and attention_mask.shape != input_ids.shape:
             shape = tuple(attention_mask.shape)
             raise InputError(f"attention_mask is {shape}; allowed: {tuple(input_ids.shape)}, as input_ids")
-        articles = max(1, TOKENS_AT_ONCE // input_ids.shape[1])
+        articles = max(1, TOKENS_AT_ONCE // max(1, input_ids.shape[1]))
         if self.device.type != "cpu" or torch.is_grad_enabled() or len(input_ids) <= articles:
             return self.model.encoder(input_ids, attention_mask)
         ids = input_ids.split(articles)
@@ -319,7 +313,7 @@ class BartForConditionalGeneration(PretrainedBart):
 
 
 class InferenceBart(BartForConditionalGeneration):
-    """A copy of a model that only generates, packed; see `PretrainedBart.for_inference`."""
+    """A copy of a model that only generates, packed; see `PretrainedModel.for_inference`."""
 
     def pack(self, model: BartForConditionalGeneration, packer: Packer) -> None:
         super().pack(model, packer)

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
+from bart.files import replacing, write_json
 from bart.hub import push
-from bart.modeling.checkpoint import load_pretrained, save_pretrained
+from bart.modeling.checkpoint import (
+    CONFIG_FILE,
+    GENERATION_FILE,
+    WEIGHT_FILES,
+    fill,
+    find_weights,
+    fit_labels,
+    published_class,
+    read,
+    shorten,
+    state_dict,
+    stored_config,
+    tied_copies,
+)
 from bart.modeling.layers import BartDecoderLayer, BartEncoderLayer
 from bart.modeling.packed import Packer
 from bart.tokenization.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:
     from typing import Self
+
+logger = logging.getLogger(__name__)
 
 
 class PretrainedModel(nn.Module):
@@ -100,7 +120,7 @@ class PretrainedModel(nn.Module):
     @property
     def network(self) -> nn.Module:
         """All but the head; its stacks have the names that the config's `depths` give them."""
-        raise NotImplementedError
+        return self.get_submodule(self.shared.partition(".")[0])
 
     @property
     def stacks(self) -> list[nn.Module]:
@@ -156,15 +176,117 @@ class PretrainedModel(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, path_or_name: str | os.PathLike[str], config: ModelConfig | None = None, **options: Any
+        cls,
+        path_or_name: str | os.PathLike[str],
+        config: ModelConfig | None = None,
+        new_head: bool | None = None,
     ) -> Self:
-        """Load weights from a directory, a file or the Hub, in eval mode; see `bart.modeling.checkpoint`."""
-        return load_pretrained(cls, path_or_name, config, **options)
+        """Build a model from stored weights; it comes back in eval mode, on the CPU, with fp32 parameters.
+
+        Half-precision weights are widened to fp32 (exactly), so that a model does not depend on the type in its file;
+        call `.half()` or `.bfloat16()` for less.
+
+        Args:
+            path_or_name: a Hub-format directory (`model.safetensors` or `pytorch_model.bin`, whole or in shards), one
+                such file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, the
+                directory of a training run, which stands for the export in it, or a Hub name.
+            config: the architecture; the weights must fit it and its decoding fields become the generation defaults.
+                None: taken from the checkpoint itself (our `.ckpt`) or from `config.json` beside the weights, with the
+                generation defaults of the same place. Labels that it names must be as many as the weights' head has;
+                otherwise the weights tell their number.
+            new_head: whether a head that classifies begins with random weights; by default, with a warning, if the
+                weights have none.
+
+        Raises:
+            InputError: nothing at that path, a damaged or foreign file, no config to be found, embeddings that are not
+                tied, a head that is missing or has other labels, or weights that do not fit; the latter lists missing,
+                unexpected and wrongly shaped names.
+        """
+        path = find_weights(path_or_name)
+        checkpoint = read(path)
+        state, others = cls.read_names(state_dict(checkpoint, path), path)
+        if cls.lookalikes and "config" not in checkpoint and published_class(path) in cls.lookalikes:
+            others += [name for name in state if name.startswith(cls.head)]
+            state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
+        generation: GenerationConfig | None = None
+        given = config
+        if config is None:
+            config, generation = stored_config(checkpoint, path, [cls.config_class])
+            if config is None:
+                raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
+        output = cls.output_weight
+        begins = output is not None and (new_head or output not in state)
+        if begins:
+            if new_head is False:
+                found = f"its head is {shorten(others)}" if others else "it has no head"
+                raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {found}")
+            state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
+        elif output is not None:
+            fit_labels(config, len(state[output]), path, given is not None)
+        elif others and new_head is False:
+            raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(others)}")
+        if others:
+            logger.warning("%s: weights of another head left out: %s", path, shorten(others))
+        with torch.device("meta"):
+            model = cls(config)
+        if begins:
+            state |= model.new_weights(model.head)
+            logger.warning("%s: a new head begins with random weights: %s", path, ", ".join(model.head))
+        for part in model.optional:
+            if not any(name.startswith(f"{part}.") for name in state):
+                if new_head is False:
+                    raise InputError(f"{path}: no weights of a {cls.__name__}: it has no {part}")
+                state |= model.new_weights((part,))
+                logger.warning("%s: it has no %s, which begins with random weights", path, part)
+        fill(model, state, path)
+        if generation is not None and model.generation_config is not None:
+            model.generation_config = generation
+        return model.eval()
 
     def save_pretrained(self, directory: str | os.PathLike[str], tokenizer: PretrainedTokenizer | None = None) -> None:
-        """Write a Hub-format directory that `transformers` loads; see `bart.modeling.checkpoint`."""
+        """Write the Hub format that `transformers` loads.
+
+        It is config.json, model.safetensors and, of a model that generates, generation_config.json, which alone has
+        decoding options. Tied copies of the embeddings are left out, as Hugging Face does. Each file is written under
+        a temporary name and renamed.
+
+        Parameters are stored in their own precision. The directory is made if absent.
+
+        Raises:
+            InputError: the directory cannot be made.
+            OSError: a file cannot be written.
+        """
         self._check_whole()
-        save_pretrained(self, directory, tokenizer)
+        directory = Path(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
+        config, generation = self.config, self.generation_config
+        options = {} if generation is None else generation.to_dict()
+        moved = config.extra.keys() & {*options, "torch_dtype"}
+        fields = {name: value for name, value in config.to_dict().items() if name not in moved}
+        # transformers loads in the precision that the config names, so a stale one would cast the weights.
+        fields["dtype"] = str(self.get_parameter(self.shared).dtype).removeprefix("torch.")
+        fields["model_type"], architecture = self.published_as()
+        fields["architectures"] = [architecture]
+
+        copies = tied_copies(self)
+        state = self.state_dict().items()
+        state = {self.stored_name(name): tensor.contiguous() for name, tensor in state if name not in copies}
+        write_json(directory / CONFIG_FILE, fields)
+        if generation is not None:
+            write_json(directory / GENERATION_FILE, options)
+        with replacing(directory / WEIGHT_FILES[0]) as temporary:
+            try:
+                safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
+            except SafetensorError as error:
+                number = re.search(r"os error (\d+)", str(error))
+                if number is None:
+                    raise
+                raise OSError(int(number[1]), os.strerror(int(number[1])), str(directory / WEIGHT_FILES[0])) from error
+        if tokenizer is not None:
+            tokenizer.save_pretrained(directory)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""
@@ -175,8 +297,8 @@ class PretrainedModel(nn.Module):
     def for_inference(self, precision: str = "fp32") -> Self:
         """A copy that only predicts, and faster: projections fused, weights packed for this processor.
 
-        One that generates encodes inputs that repeat once. The copy shares embeddings and norms with this model where
-        their precision is the same.
+        A copy that generates encodes an input that repeats once. The copy shares embeddings and norms with this model
+        where their precision is the same.
 
         Args:
             precision: fp32; bf16 (fp32 on CPUs that cannot multiply it, with a warning); fp16 (on GPUs); or int8 (on

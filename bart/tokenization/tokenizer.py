@@ -314,7 +314,7 @@ class PretrainedTokenizer:
         Args:
             ids: ids from 0. Those beyond the vocabulary, which a padded output table may generate, give no text.
             skip_special_tokens: leave out special tokens.
-            clean_up_tokenization_spaces: without effect, as in recent transformers: BART's text does not need it.
+            clean_up_tokenization_spaces: without effect, as in recent transformers.
 
         Raises:
             InputError: ids that are negative (-100 marks ignored labels), not integers, or several sequences.

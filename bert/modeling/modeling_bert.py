@@ -8,7 +8,6 @@ Shapes: B batch, S length, D model width, V vocabulary, N labels.
 
 from __future__ import annotations
 
-import copy
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
-from bart.generation.generate import check_tensors
+from bart.generation.generate import check_forward
 from bart.modeling.checkpoint import prefix_of
-from bart.modeling.heads import SpanLoss, TextLoss
+from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
-from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy
+from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
 from bart.modeling.outputs import ClassifierOutput, ModelOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
@@ -113,9 +112,7 @@ class BertModel(nn.Module):
         self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """States (B, S, D), and the pooled one (B, D)."""
-        check_tensors(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        if input_ids is None:
-            raise InputError("forward() needs input_ids, and got none")
+        check_forward(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         states = self.encoder(input_ids, attention_mask, token_type_ids)
         return states, None if self.pooler is None else self.pooler(states)
 
@@ -175,10 +172,6 @@ class PretrainedBert(PretrainedModel):
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         self.bert = BertModel(config, self.pools)
-
-    @property
-    def network(self) -> BertModel:
-        return self.bert
 
     @property
     def optional(self) -> tuple[str, ...]:
@@ -274,7 +267,7 @@ class BertForPreTraining(_ForMaskedLM):
         logits = self.predict_tokens(states)
         loss = None
         if labels is not None and next_sentence_label is not None:
-            loss = _loss_of_tokens(logits, labels) + F.cross_entropy(related, next_sentence_label)
+            loss = loss_of_tokens(logits, labels) + F.cross_entropy(related, next_sentence_label)
         return BertForPreTrainingOutput(loss, logits, related)
 
 
@@ -293,7 +286,7 @@ class BertForMaskedLM(_ForMaskedLM):
         """Logits (B, S, V); arguments as for `BertForPreTraining`."""
         states, _ = self.bert(input_ids, attention_mask, token_type_ids)
         logits = self.predict_tokens(states)
-        return ClassifierOutput(None if labels is None else _loss_of_tokens(logits, labels), logits)
+        return ClassifierOutput(loss_of_tokens(logits, labels), logits)
 
 
 class _Classifier(PretrainedBert):
@@ -348,22 +341,13 @@ class BertForTokenClassification(_Classifier):
         """Logits (B, S, N); labels (B, S) are -100 where a token has none."""
         states, _ = self.bert(input_ids, attention_mask, token_type_ids)
         logits = self.classifier(self.dropout(states))
-        return ClassifierOutput(None if labels is None else _loss_of_tokens(logits, labels), logits)
+        return ClassifierOutput(loss_of_tokens(logits, labels), logits)
 
 
-class BertForQuestionAnswering(SpanLoss, PretrainedBert):
+class BertForQuestionAnswering(SpanHead, PretrainedBert):
     """BERT that finds the answer to a question as a span of a text."""
 
-    head = ("qa_outputs",)
-    output_weight: ClassVar[str | None] = "qa_outputs.weight"
     pools = False
-
-    def __init__(self, config: BertConfig) -> None:
-        config = copy.deepcopy(config)
-        config.labels = ["start", "end"]
-        super().__init__(config)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.init_weights(self)
 
     def forward(
         self,
@@ -375,10 +359,4 @@ class BertForQuestionAnswering(SpanLoss, PretrainedBert):
     ) -> QuestionAnsweringOutput:
         """Logits (B, S) of the answer's first and last token, whose right places are the positions (B,)."""
         states, _ = self.bert(input_ids, attention_mask, token_type_ids)
-        start, end = self.qa_outputs(states).unbind(dim=-1)
-        return QuestionAnsweringOutput(self.mean_loss(start, end, start_positions, end_positions), start, end)
-
-
-def _loss_of_tokens(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross entropy of logits (B, S, N or V) and labels (B, S), -100 where there is none."""
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX)
+        return self.answers(states, start_positions, end_positions)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.files import write_json
 from bart.generation import GenerationConfig
 from bart.modeling.checkpoint import stored_configs
 from bart.modeling.heads import BartForSequenceClassification
@@ -98,7 +99,7 @@ def write_shards(directory: Path, state: dict[str, Tensor], kind: str) -> None:
 
 def write(form: str, directory: Path, model: BartForConditionalGeneration) -> Path:
     """Writes one of the formats with a config.json beside it; returns what a user passes to from_pretrained."""
-    model.config.save(directory / "config.json")
+    write_json(directory / "config.json", model.config.to_dict())
     state = weights(model)
     if form == "safetensors directory":
         safetensors.torch.save_file(state, directory / "model.safetensors")
@@ -445,7 +446,7 @@ def test_directories(tmp_path: Path, model: BartForConditionalGeneration) -> Non
     ]:
         config.write_bytes(content.encode("utf-8", "surrogateescape"))
         fails(tmp_path, str(config), message)
-    model.config.save(config)
+    write_json(config, model.config.to_dict())
     (tmp_path / "generation_config.json").write_text("{")
     fails(tmp_path, "generation_config.json", "not valid JSON")
     fails(tmp_path / "absent" / "deep" / "model.bin")
@@ -453,7 +454,7 @@ def test_directories(tmp_path: Path, model: BartForConditionalGeneration) -> Non
 
 @pytest.mark.parametrize("name", ["gone.safetensors", "../gone.safetensors", "", "/etc/hostname"])
 def test_shards_that_are_not_there(tmp_path: Path, model: BartForConditionalGeneration, name: str) -> None:
-    model.config.save(tmp_path / "config.json")
+    write_json(tmp_path / "config.json", model.config.to_dict())
     (tmp_path.parent / "gone.safetensors").write_bytes(b"outside")
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": name}}))
@@ -489,6 +490,6 @@ def test_a_hub_name_is_found_in_the_offline_cache(tmp_path: Path, model: BartFor
 
 def test_configs_are_found_without_the_weights(tmp_path: Path) -> None:
     config, generation = BartConfig(d_model=16, vocab_size=50), GenerationConfig(num_beams=3)
-    config.save(tmp_path / "config.json")
+    write_json(tmp_path / "config.json", config.to_dict())
     (tmp_path / "generation_config.json").write_text(json.dumps(generation.to_dict()))
     assert stored_configs(tmp_path) == (config, generation)

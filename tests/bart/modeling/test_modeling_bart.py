@@ -141,8 +141,11 @@ def test_resized_vocabulary_keeps_old_rows_and_its_logits() -> None:
     assert model.model.decoder.embed_tokens.weight is model.lm_head.weight
     model.resize_token_embeddings(40)
     assert model(ids % 37 + 3, decoder_input_ids=ids % 37 + 3).logits.shape[-1] == 40
-    with pytest.raises(InputError, match="vocab_size"):
-        model.resize_token_embeddings(0)
+    for size in (0, 1, 2):  # of which the last two would lack special tokens
+        with pytest.raises(InputError, match="vocab_size"):
+            model.resize_token_embeddings(size)
+        assert model.config.vocab_size == model.model.shared.num_embeddings == 40
+    assert model(ids[:, :0], decoder_input_ids=ids[:, :0]).logits.shape == (2, 0, 40)
 
 
 def test_more_tokens_than_positions_is_an_error_that_names_both_numbers() -> None:

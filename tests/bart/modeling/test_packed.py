@@ -201,6 +201,9 @@ def test_bad_precisions(model: BartForConditionalGeneration, monkeypatch: pytest
         model.for_inference().for_inference()
     with pytest.raises(InputError, match="the model is a copy for inference"):
         model.for_inference().save_pretrained("nowhere")  # would lack the packed weights
+    ids = torch.full((1, 3), 5)
+    with pytest.raises(InputError, match="the model is a copy for inference"):
+        model.for_inference()(ids, labels=ids, summed_loss=True)
     with pytest.raises(InputError, match="the model is on meta; int8 runs on the CPU"):
         a_model().to("meta").for_inference("int8")
     monkeypatch.setattr(packed, "why_not_packed", lambda dtype: "this build of torch lacks oneDNN")
