@@ -75,7 +75,9 @@ def test_errors_name_the_module_that_was_run(words: list[str], error: str) -> No
     assert (done.returncode, done.stderr) == (2, f"utils.evaluation.report: error: {error}\n")
 
 
-@pytest.mark.parametrize("command", [["finetune.py", "--do_train"], ["run_eval.py"], ["-m", "utils.summarize", "x"]])
+@pytest.mark.parametrize(
+    "command", [["finetune.py", "--do_train"], ["run_eval.py"], ["run_pretraining.py"], ["-m", "utils.summarize", "x"]]
+)
 def test_a_missing_package_is_one_line_that_says_what_to_run(command: list[str], tmp_path: Path) -> None:
     for name in ("yaml", "torch"):  # those that there are need one that is missing
         (tmp_path / f"{name}.py").write_text("import numpy.part\n")

@@ -29,7 +29,9 @@ def _in_one_line(kind: type[BaseException], error: BaseException, traceback: Tra
 
 
 # argv[0] is "-m" while Python looks for the module of `python -m utils.summarize`.
-if sys.argv[:1] == ["-m"] or _PROGRAM.startswith(("finetune.py", "run_eval.py", "bart-", "benchmark_")):
+if sys.argv[:1] == ["-m"] or _PROGRAM.startswith(
+    ("finetune.py", "run_eval.py", "run_pretraining.py", "bart-", "benchmark_")
+):
     sys.excepthook = _in_one_line
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes that torchrun or Lightning start
     if is_first and sys.stderr.isatty() and not {"-h", "--help"} & set(sys.argv):

@@ -75,8 +75,32 @@ class Arguments:
     results_dir: str | None = option(None, help="by default results/bart_pyt_<kind>_benchmark_<stamp>")
 
 
+class _Trains(Arguments):
+    """What the benchmarks of training share."""
+
+    cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16")
+    columns: ClassVar[dict[str, str]] = {
+        **COLUMNS,
+        "step_milliseconds": "step ms",
+        "peak_memory_gb": "peak GB",
+        "mfu": "MFU",
+    }
+    legend: ClassVar[str] = (
+        "throughput: samples per second; tokens: of sources and targets, without padding; step ms: median"
+    )
+    metrics: ClassVar[str] = "metrics.csv"
+
+    def figures(self, folder: Path) -> dict[str, float]:
+        """What a run says of itself.
+
+        Raises:
+            OSError, ValueError, KeyError: it does not say that.
+        """
+        return training_figures(folder / self.metrics)
+
+
 @dataclass(frozen=True)
-class TrainingArguments(Arguments):
+class TrainingArguments(_Trains):
     """The benchmark of training."""
 
     batch_size: int = option(24, positional=True, least=1, help="examples per process at once")
@@ -87,14 +111,6 @@ class TrainingArguments(Arguments):
     steps: int = option(50, least=1, help="optimizer steps that are measured")
 
     kind: ClassVar[str] = "training"
-    cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16")
-    columns: ClassVar[dict[str, str]] = {
-        **COLUMNS,
-        **{"step_milliseconds": "step ms", "peak_memory_gb": "peak GB", "mfu": "MFU"},
-    }
-    legend: ClassVar[str] = (
-        "throughput: samples per second; tokens: of sources and targets, without padding; step ms: median"
-    )
 
     def command(self, row: Row) -> list[str]:
         """What runs a row: the recipe."""
@@ -107,17 +123,9 @@ class TrainingArguments(Arguments):
             *("--n_val", str(self.batch_size), "--log_every_n_steps", str(LOG_EVERY)),
         ]
 
-    def figures(self, folder: Path) -> dict[str, float]:
-        """What a run says of itself.
-
-        Raises:
-            OSError, ValueError, KeyError: it does not say that.
-        """
-        return training_figures(folder / "metrics.csv")
-
 
 @dataclass(frozen=True)
-class PretrainingArguments(Arguments):
+class PretrainingArguments(_Trains):
     """The benchmark of pretraining."""
 
     batch_size: int = option(200, positional=True, least=1, help="examples per process at once")
@@ -129,9 +137,7 @@ class PretrainingArguments(Arguments):
     steps: int = option(50, least=1, help="optimizer steps that are measured")
 
     kind: ClassVar[str] = "pretraining"
-    cpu_precisions: ClassVar[tuple[str, ...]] = TrainingArguments.cpu_precisions
-    columns: ClassVar[dict[str, str]] = TrainingArguments.columns
-    legend: ClassVar[str] = TrainingArguments.legend
+    metrics: ClassVar[str] = "phase_1/metrics.csv"
 
     def command(self, row: Row) -> list[str]:
         """What runs a row: the first phase of the recipe, at this length."""
@@ -142,10 +148,6 @@ class PretrainingArguments(Arguments):
             *(*map(str, values), self.config_path, "--data_dir", self.data_dir),
             *("--n_val", str(self.batch_size * max(row.gpus, 1)), "--log_freq", str(LOG_EVERY)),
         ]
-
-    def figures(self, folder: Path) -> dict[str, float]:
-        """As for training."""
-        return training_figures(folder / "phase_1" / "metrics.csv")
 
 
 def training_figures(path: Path) -> dict[str, float]:

@@ -128,9 +128,8 @@ def training(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool 
     counts = parameters(config)
     total = sum(counts.values())
     trained = total - (counts["tables"] if freeze else 0)
-    table = config.vocab_size * config.d_model  # frozen, it gets no gradient from the logits
     return Costs(
-        operations=shape[0] * (training_operations(config, *shape[1:]) - freeze * 2 * shape[2] * table),
+        operations=shape[0] * training_operations(config, *shape[1:], freeze),
         weights=FULL * total,
         gradients=FULL * trained,
         optimizer=2 * FULL * trained,

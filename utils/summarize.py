@@ -181,24 +181,9 @@ class Rounds:
         self.parts = {index: (len(ids), len(own)) for index, ids, own in zip(pending, encoded, windows, strict=True)}
 
 
-def device_of(gpus: int | None) -> str:
-    """What --gpus means."""
-    return "cuda" if (torch.cuda.is_available() if gpus is None else gpus) else "cpu"
-
-
-def check_device(gpus: int | None, precision: str) -> None:
-    """Raise InputError where there is no such GPU, or the device of --gpus does not take the precision."""
-    check_gpus(gpus or 0)
-    if precision not in RUNS_ON[device_of(gpus)]:
-        raise InputError(
-            f"--precision is {precision} and this would run on {device_of(gpus)}; allowed there: "
-            + ", ".join(RUNS_ON[device_of(gpus)])
-        )
-
-
 @dataclass(frozen=True)
-class SummarizerArguments:
-    """The options that this command and the service share: the model, and what it does with long documents."""
+class InferenceArguments:
+    """The model, and where it computes."""
 
     model: str = option(
         positional=True, section=MODEL, help="checkpoint file, Hub-format or run directory, or Hub name"
@@ -217,6 +202,24 @@ class SummarizerArguments:
     gpus: int | None = option(
         None, section=MODEL, least=0, most=1, help="0 runs on the CPU; by default 1 if there is one"
     )
+
+    def __post_init__(self) -> None:
+        check_gpus(self.gpus or 0)
+        if self.precision not in RUNS_ON[self.device]:
+            raise InputError(
+                f"--precision is {self.precision} and this would run on {self.device}; allowed there: "
+                + ", ".join(RUNS_ON[self.device])
+            )
+
+    @property
+    def device(self) -> str:
+        return "cuda" if (torch.cuda.is_available() if self.gpus is None else self.gpus) else "cpu"
+
+
+@dataclass(frozen=True)
+class SummarizerArguments(InferenceArguments):
+    """The options that this command and the service share: the model, and what it does with long documents."""
+
     long_documents: str = option(
         "join",
         section=MODEL,
@@ -227,13 +230,6 @@ class SummarizerArguments:
     max_source_length: int | None = option(
         None, section=MODEL, least=SHORTEST_WINDOW, help="tokens that the model reads at once; by default its positions"
     )
-
-    def __post_init__(self) -> None:
-        check_device(self.gpus, self.precision)
-
-    @property
-    def device(self) -> str:
-        return device_of(self.gpus)
 
     def load(self) -> tuple[BartForConditionalGeneration, BartTokenizer]:
         """Load the model, in its copy for inference, and its vocabulary."""

@@ -35,18 +35,19 @@ logger = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 1024
 
 
-def training_operations(config: BartConfig, source_length: int, target_length: int) -> int:
+def training_operations(config: BartConfig, source_length: int, target_length: int, freeze_embeds: bool = False) -> int:
     """Operations of the matrix products of a training step, for one example of so many tokens.
 
     A product of a row and a matrix takes two for each of its numbers, and the backward pass twice as many as the
-    forward pass. Attention counts as if every place read every other.
+    forward pass. Attention counts as if every place read every other. Frozen embeddings get no gradient from the
+    logits.
     """
     c, s, t = config, source_length, target_length
     width = c.d_model
     encoder = s * (4 * width**2 + 2 * width * c.encoder_ffn_dim + 2 * width * s)
     decoder = t * (6 * width**2 + 2 * width * c.decoder_ffn_dim + 2 * width * (s + t)) + s * 2 * width**2
     forward = c.encoder_layers * encoder + c.decoder_layers * decoder + t * width * c.vocab_size
-    return 3 * 2 * forward
+    return 3 * 2 * forward - freeze_embeds * 2 * t * width * c.vocab_size
 
 
 def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
@@ -297,10 +298,6 @@ class BartForConditionalGeneration(PretrainedBart):
     ) -> Iterator[GeneratedArticle]:
         """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
         return generate_many(self, sources, batch_size, **options)
-
-    def training_operations(self, source_length: int, target_length: int) -> int:
-        """See `training_operations`."""
-        return training_operations(self.config, source_length, target_length)
 
     def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
         """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std) without bias."""

@@ -12,19 +12,15 @@ from typing import Any
 from bart.errors import InputError
 from utils.cli import early_option, option, parse_dataclass, run_main
 from utils.files import check_output, write_whole
-from utils.machine import PRECISIONS
 from utils.predict.predictor import Predictor
-from utils.summarize import MODEL, check_device, device_of, read_documents
+from utils.summarize import MODEL, InferenceArguments, read_documents
 from utils.tasks import TASKS, find_task
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictArguments:
+class PredictArguments(InferenceArguments):
     """The options of the command; those of the task are a part of their own."""
 
-    model: str = option(
-        positional=True, section=MODEL, help="checkpoint file, Hub-format or run directory, or Hub name"
-    )
     input: str | None = option(
         None,
         section="texts",
@@ -32,17 +28,10 @@ class PredictArguments:
         "with question and context; by default standard input",
     )
     task: str = option(TASKS[0], section=MODEL, help=f"{', '.join(TASKS)}, or the path of a Python file with a task")
-    config_path: str | None = option(None, help="JSON with the architecture, for a checkpoint that has none of its own")
-    tokenizer: str | None = option(None, help="vocabulary; by default the one in the folder of the weights")
-    precision: str = option("fp32", choices=PRECISIONS, help="tf32 and fp16 need a GPU, int8 runs on the CPU")
-    gpus: int | None = option(None, least=0, most=1, help="0 runs on the CPU; by default 1 if there is one")
-    batch_size: int = option(8, least=1, help="inputs that are predicted at once")
+    batch_size: int = option(8, section=MODEL, least=1, help="inputs that are predicted at once")
     json: bool = option(False, section="output", help="print a JSON object for each line, with scores and more")
     output: str | None = option(None, help="file for the predictions, one a line; by default standard output")
     task_options: Any
-
-    def __post_init__(self) -> None:
-        check_device(self.gpus, self.precision)
 
 
 def inputs_of(lines: Sequence[str]) -> list[Any]:
@@ -77,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         config_path=args.config_path,
         tokenizer=args.tokenizer,
         precision=args.precision,
-        device=device_of(args.gpus),
+        device=args.device,
         batch_size=args.batch_size,
     )
     rows = predictor(inputs)

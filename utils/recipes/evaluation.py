@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from bart.errors import InputError
+from bart.hub import EXPORT
 from utils.distributed import connected
 from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
@@ -66,9 +67,8 @@ def run(args: EvalArguments) -> None:
         write_json(Path(args.json_summary), summary)
     print(format_scores(scores, speed))
     write_report(save_dir, args.type_path)
-    if (
-        export := Path(args.model)
-    ).is_dir() and export.resolve().parent == save_dir.resolve():  # of the run scored here
+    export = Path(args.model)
+    if export.name == EXPORT and export.resolve().parent == save_dir.resolve():  # of the run scored here
         write_card(save_dir, export)
     if args.dump_args:
         print(arguments, end="")

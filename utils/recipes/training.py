@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import count
@@ -21,14 +20,13 @@ import yaml
 
 from bart.errors import InputError
 from bart.hub import EXPORT
-from utils.data.corruption import CorruptionOptions
 from utils.data.order import ORDER
 from utils.distributed import connected
 from utils.errors import RunError
 from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
-from utils.files import writable_folder
+from utils.files import writable_folder, write_json
 from utils.machine import check_gpus, environment
 from utils.model_to_train import DROPOUTS
 from utils.progress import is_first, start_log
@@ -42,7 +40,7 @@ from utils.training.precision import precision_name
 from utils.training.trainer import check_plan, train
 
 logger = logging.getLogger(__name__)
-# What becomes of each option when a run goes on from a checkpoint. Options of other tasks must stay.
+# What becomes of an option when a run goes on from a checkpoint; all others must stay.
 MAY_CHANGE = (
     *("config", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_predict"),
     *("max_steps", "max_epochs", "min_epochs", "save_top_k", "save_every_n_steps", "log_every_n_steps"),
@@ -54,16 +52,6 @@ MAY_CHANGE = (
 VALIDATION = ("val_metric", "n_val", "val_max_target_length", "eval_beams", "eval_max_gen_length")
 # They may be given in another way: the content of the data, the config, or the number of processes must stay.
 COMPARED_BY_CONTENT = ("data_dir", "config_path", "pre_ln", *DROPOUTS, "gpus", "accelerator", "devices")
-MUST_STAY = (
-    *("task", "seed", "n_train", "sortish_sampler", "train_batch_size", "max_tokens_per_batch"),
-    *("gradient_accumulation_steps", "source_field", "target_field", "max_source_length", "max_target_length"),
-    *("optimizer", "learning_rate", "lr_scheduler", "warmup_steps", "warmup_proportion", "weight_decay"),
-    *("gradient_clip_val", "label_smoothing", "freeze_embeds", "freeze_encoder"),
-    *("strategy", "fp16", "bf16", "tf32", "amp_level"),
-    *("model_name_or_path", "tokenizer", "new_vocabulary", "distill", "layers", "do_encoder", "do_decoder"),
-    *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
-    *("nvlamb", "adam_epsilon", "dropout_off_ratio", *(field.name for field in fields(CorruptionOptions))),
-)
 
 
 def run(args: TrainingArguments) -> None:
@@ -207,7 +195,7 @@ def write_records(args: TrainingArguments, output_dir: Path) -> None:
             path.rename(output_dir / f"{stem}.{number}.{suffix}")
     (output_dir / "arguments.yaml").write_text(yaml.safe_dump(args.settings()))
     facts = {**environment(args.hardware.gpus), "processes": args.hardware.processes}
-    (output_dir / "environment.json").write_text(json.dumps(facts, indent=2) + "\n")
+    write_json(output_dir / "environment.json", facts)
 
 
 def check_wandb(project: str | None) -> None:

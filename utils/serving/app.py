@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.generation_options import with_lengths
 from utils.serving.arguments import ServeArguments
 from utils.serving.endpoint import Endpoint
 from utils.serving.engine import Busy, DecodingFailed, Engine
@@ -105,7 +106,7 @@ class Service(Endpoint):
     async def fields(self, wanted: BaseModel) -> dict[str, Any]:
         texts = wanted.texts or [wanted.text]
         others = {"text", "texts", "long_documents", "drop_repeated_sentences"}
-        given = wanted.model_dump(exclude=others, exclude_unset=True, exclude_none=True)
+        given = with_lengths(wanted.model_dump(exclude=others, exclude_unset=True, exclude_none=True))
         # Without those that are the model's own, so that requests which mean the same are equal.
         options = {name: value for name, value in given.items() if value != getattr(self.defaults, name)}
         config = self.defaults.merged(**options)

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from utils.predict.predictor import Predictor, Unwanted
@@ -72,8 +71,6 @@ class PredictionService(Endpoint):
     doc = """Predict for each of the inputs."""
 
     def __init__(self, args: ServeArguments) -> None:
-        if args.threads is not None:
-            torch.set_num_threads(args.threads)
         self.path = HEAD_PATHS[args.task]  # of this service alone
         self.predictor = Predictor(
             args.task,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.modeling.heads import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, BartForSequenceClassification
 from bart.modeling.pretrained import PretrainedModel
@@ -35,7 +35,7 @@ from utils.tasks.comprehension import (
     logits_of,
 )
 from utils.tasks.glue import GLUE, HUB_SET, submission
-from utils.tasks.task import Prediction, text_of
+from utils.tasks.task import Prediction, Scores, text_of
 
 TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "question")
 PAIRS = ("sentence2", "hypothesis", "question2", "text2")
@@ -63,10 +63,6 @@ class _ColumnOptions:
     label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
     mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
 
-    def check(self) -> None:
-        if self.mismatched and self.task_name != "mnli":
-            raise InputError(f"--mismatched is of --task_name mnli; --task_name is {self.task_name}")
-
 
 @dataclass(frozen=True)
 class ClassificationOptions(_ColumnOptions, HeadOptions):
@@ -78,17 +74,10 @@ class ClassificationOptions(_ColumnOptions, HeadOptions):
         help="what a label is; by default a list is any number of labels, a fraction a number, all else one class",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check()
-
 
 @dataclass(frozen=True)
 class ClassificationEvalOptions(_ColumnOptions, HeadEvalOptions):
     """The options of run_eval.py."""
-
-    def __post_init__(self) -> None:
-        self.check()
 
 
 @dataclass(frozen=True)
@@ -114,6 +103,8 @@ class Classification(Comprehension):
     def __init__(self, options: ClassificationOptions | ClassificationEvalOptions, data: DataOptions) -> None:
         self.problem: str | None = getattr(options, "problem_type", None)
         self.glue = GLUE.get(options.task_name)
+        if options.mismatched and options.task_name != "mnli":
+            raise InputError(f"--mismatched is of --task_name mnli; --task_name is {options.task_name}")
         if self.glue is not None:
             if data.data_dir == DataOptions.data_dir:
                 data = dataclasses.replace(data, data_dir=f"{HUB_SET}:{options.task_name}")
@@ -184,23 +175,21 @@ class Classification(Comprehension):
             self.labels = list(self.glue.labels)
         else:
             lists = labels if self.problem == MULTI_LABEL else [[label] for label in labels]
-            found = {label for one in lists if isinstance(one, list) for label in one if label is not None}
-            numeric = all(str(label).lstrip("-").isdigit() for label in found)
-            self.labels = list(map(str, sorted(found, key=lambda label: int(label) if numeric else str(label))))
+            found = {str(label) for one in lists if isinstance(one, list) for label in one if label is not None}
+            numeric = all(re.fullmatch("-?[0-9]+", label) for label in found)
+            self.labels = sorted(found, key=lambda label: (int(label) if numeric else 0, label))
             if len(self.labels) < 2:
                 raise InputError(
                     f"{self.data.data_dir}: the training labels are {', '.join(self.labels) or 'none'}; allowed: at "
                     "least two"
                 )
 
-    def set_up(self, config: ModelConfig) -> None:
-        config.problem_type = self.problem
-
     def _with(self, model: PretrainedModel, tokenizer: PretrainedTokenizer) -> PretrainedModel:
         model = super()._with(model, tokenizer)
         if self.problem is None:
             stored = getattr(model.config, "problem_type", None)
             self.problem = stored or (SINGLE_LABEL if len(self.labels) > 1 else REGRESSION)
+        model.config.problem_type = self.problem
         return model
 
     def encode(self, raw: Labelled, split: str) -> HeadExamples:
@@ -317,9 +306,7 @@ class Classification(Comprehension):
             return max(scores, key=scores.get)
         return [label for label, score in scores.items() if score > 0.5]
 
-    def score(
-        self, raw: Labelled, predictions: Sequence[Prediction]
-    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+    def score(self, raw: Labelled, predictions: Sequence[Prediction]) -> Scores:
         chosen = list(map(self.chosen, predictions))
         targets = list(map(self._target, raw.names, raw.labels))
         if self.problem == REGRESSION:

@@ -114,18 +114,11 @@ class Comprehension(Task[HeadOptions | HeadEvalOptions]):
 
     # ---- Model
 
-    def set_up(self, config: ModelConfig) -> None:
-        """Let a new model's config say more than its labels."""
-
     def initial_model(self) -> PretrainedModel:
-        model = self._with(*model_to_train.initial_model(self.options, self.model_classes, self.labels))
-        self.set_up(model.config)
-        return model
+        return self._with(*model_to_train.initial_model(self.options, self.model_classes, self.labels))
 
     def resumed_model(self, checkpoint: Path) -> PretrainedModel:
-        model = self._with(*model_to_train.resumed_model(self.options, checkpoint, self.model_classes))
-        self.set_up(model.config)
-        return model
+        return self._with(*model_to_train.resumed_model(self.options, checkpoint, self.model_classes))
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None

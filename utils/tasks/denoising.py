@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
-from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration
+from bart.modeling.modeling_bart import BartForConditionalGeneration
 from utils.cli import option
 from utils.data.batches import Batch, Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.shard_format import DENOISING
 from utils.tasks.pretraining import Pretraining, PretrainingOptions
-from utils.tasks.text_to_text import summed_loss
+from utils.tasks.text_to_text import operations_of, summed_loss
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,8 @@ class Denoising(Pretraining[DenoisingOptions]):
 
     # ---- Training and validation
 
-    def count(self, batch: Inputs) -> Tensor:
-        return (batch["labels"] != IGNORE_INDEX).sum()
-
     def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
-        (_, source), (_, target) = (batch.inputs[name].shape for name in ("input_ids", "labels"))
-        return model.training_operations(source, target) * batch.tokens / (source + target)
+        return operations_of(model, batch)
 
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch).loss

@@ -23,7 +23,7 @@ from utils.data.batches import Inputs
 from utils.data.options import DataOptions
 from utils.metrics.squad import best, exact_match, f1
 from utils.tasks.comprehension import Comprehension, Example, HeadEvalOptions, HeadExamples, HeadOptions
-from utils.tasks.task import Prediction, text_of
+from utils.tasks.task import Prediction, Scores, text_of
 
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
@@ -271,9 +271,7 @@ class QuestionAnswering(Comprehension):
             answer = next(one for one in best_ones if one["span"] is None)
         return {"id": asked.question.id, **answer, "n_best": best_ones, "null_odds": odds}
 
-    def score(
-        self, raw: list[Question], predictions: Sequence[Prediction]
-    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+    def score(self, raw: list[Question], predictions: Sequence[Prediction]) -> Scores:
         each = {
             name: np.array(
                 [best(measure, one.values["text"], asked.answers) for one, asked in zip(predictions, raw, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from utils.metrics.baselines import leads
 from utils.metrics.rouge import ROUGE_MODES, rouge, rouge_per_example, wordnet_exceptions
 from utils.metrics.significance import means_and_intervals
 from utils.progress import is_first
-from utils.tasks.task import Prediction
+from utils.tasks.task import Prediction, Scores
 from utils.tasks.text_to_text import TextToText, TextToTextEvalOptions, TextToTextOptions
 
 
@@ -63,9 +63,7 @@ class Summarization(TextToText):
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, np.ndarray]:
         return rouge_per_example(predictions, references, self.mode, self.exceptions)
 
-    def score(
-        self, raw: Pairs, predictions: Sequence[Prediction]
-    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+    def score(self, raw: Pairs, predictions: Sequence[Prediction]) -> Scores:
         _, each = super().score(raw, predictions)
         forms = {"wordnet_exceptions": len(self.exceptions)} if self.mode == "rouge-1.5.5" else {}
         # Without training, in the same mode, to tell what the model's scores are worth.

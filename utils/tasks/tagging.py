@@ -36,7 +36,7 @@ from utils.tasks.comprehension import (
     HeadOptions,
     logits_of,
 )
-from utils.tasks.task import Prediction, text_of
+from utils.tasks.task import Prediction, Scores, text_of
 
 logger = logging.getLogger(__name__)
 CONLL = (".conll", ".txt", ".bio")
@@ -198,9 +198,6 @@ class Tagging(Comprehension):
 
     # ---- Training and validation
 
-    def count(self, batch: Inputs) -> Tensor:
-        return (batch["labels"] != IGNORE_INDEX).sum()
-
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
         return _loss(logits, batch["labels"]).sum()
@@ -238,9 +235,7 @@ class Tagging(Comprehension):
         tags = prediction.values["tags"]
         return tags + [OUTSIDE] * (len(sentence.words) - len(tags))
 
-    def score(
-        self, raw: list[Sentence], predictions: Sequence[Prediction]
-    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+    def score(self, raw: list[Sentence], predictions: Sequence[Prediction]) -> Scores:
         counts, words, right = np.zeros(3), 0, 0
         for sentence, prediction in zip(raw, predictions, strict=True):
             tags = self.tags_of(sentence, prediction)

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from bart.errors import InputError
+from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils import loading
@@ -22,6 +23,7 @@ from utils.data.streaming import StreamedExamples
 from utils.progress import Clock
 
 Options = TypeVar("Options")
+Scores = tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]  # of all together, and of each
 
 
 @dataclass
@@ -165,9 +167,9 @@ class Task(ABC, Generic[Options]):
         """Operations of a training step's matrix products on the tokens of a batch, for MFU; 0 where nobody counts."""
         return 0.0
 
-    @abstractmethod
     def count(self, batch: Inputs) -> Tensor:
-        """How many targets of a batch the loss is the mean over; a scalar, or (means,)."""
+        """How many targets of a batch the loss is the mean over, by default its labels; a scalar, or (means,)."""
+        return (batch["labels"] != IGNORE_INDEX).sum()
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
@@ -198,9 +200,7 @@ class Task(ABC, Generic[Options]):
         """
 
     @abstractmethod
-    def score(
-        self, raw: Any, predictions: Sequence[Prediction]
-    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+    def score(self, raw: Any, predictions: Sequence[Prediction]) -> Scores:
         """The figures of all predictions together and, where there are such, of each; only if there are any targets.
 
         Reports show what stands among the former under `intervals` (figure -> [low, high]) and under `baselines`

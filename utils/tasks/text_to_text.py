@@ -16,25 +16,31 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bart.errors import InputError
-from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, shift_tokens_right
+from bart.modeling.modeling_bart import (
+    IGNORE_INDEX,
+    BartForConditionalGeneration,
+    Seq2SeqOutput,
+    shift_tokens_right,
+    training_operations,
+)
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils import loading, model_to_train
 from utils.cli import option
 from utils.corpora.prepare import prepared
 from utils.corpora.records import read_sources
-from utils.data.batches import Inputs, pad
+from utils.data.batches import Batch, Inputs, pad
 from utils.data.line_files import Pairs
 from utils.data.options import DataOptions
 from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
 from utils.data.places import check_fields, is_streamed
 from utils.data.tables import Table, open_split, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
-from utils.generation_options import GenerationOptions, check_generation
+from utils.generation_options import GenerationOptions, check_generation, with_lengths
 from utils.loading import check_lengths
 from utils.model_to_train import ModelOptions
 from utils.progress import Clock
 from utils.sentences import without_repeats
-from utils.tasks.task import Prediction, Task, text_of
+from utils.tasks.task import Prediction, Scores, Task, text_of
 
 logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
@@ -75,7 +81,7 @@ class TextToTextOptions(ModelOptions):
     def generation(self) -> dict[str, Any]:
         """The options of generate that the command line gave."""
         given = {"num_beams": self.eval_beams or None, "max_length": self.eval_max_gen_length}
-        return {name: value for name, value in given.items() if value is not None}
+        return with_lengths({name: value for name, value in given.items() if value is not None})
 
     def fitted(self, positions: int) -> TextToTextOptions:
         """These options with the lengths that are not given, for a model of so many positions."""
@@ -234,8 +240,11 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
 
     # ---- Training and validation
 
-    def count(self, batch: Inputs) -> Tensor:
-        return (batch["labels"] != IGNORE_INDEX).sum()
+    def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
+        options = self.options
+        if options.freeze_encoder or options.lora_rank or model.config.source_encoder_layers:
+            return 0.0
+        return operations_of(model, batch, options.freeze_embeds)
 
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch, self.options.label_smoothing).loss
@@ -304,9 +313,7 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
             loss = losses.pop(article.index, (0.0, 0))
             yield numbers[article.index], Prediction(values, *loss, tokens, article.seconds)
 
-    def score(
-        self, raw: Pairs, predictions: Sequence[Prediction]
-    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+    def score(self, raw: Pairs, predictions: Sequence[Prediction]) -> Scores:
         each = self.scores_of_each([prediction.values["texts"][0] for prediction in predictions], raw[1])
         return {name: float(np.mean(values)) for name, values in each.items()}, each
 
@@ -354,6 +361,12 @@ def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smooth
         summed_loss=True,
         label_smoothing=label_smoothing,
     )
+
+
+def operations_of(model: BartForConditionalGeneration, batch: Batch, freeze_embeds: bool = False) -> float:
+    """Operations of a training step on the tokens of a batch, in which padding takes none."""
+    source, target = (batch.inputs[name].shape[1] for name in ("input_ids", "labels"))
+    return training_operations(model.config, source, target, freeze_embeds) * batch.tokens / (source + target)
 
 
 def smoothed_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, reduction: str = "sum") -> Tensor:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
@@ -19,7 +17,7 @@ from utils import loading
 from utils.cli import option
 from utils.data.line_files import Pairs
 from utils.metrics.bleu import translation_scores
-from utils.tasks.task import Prediction
+from utils.tasks.task import Prediction, Scores
 from utils.tasks.text_to_text import TextToText, TextToTextOptions
 
 # What the first stage trains (Lewis et al., 2020, section 3.4): the new encoder, BART's positions, and the input
@@ -68,7 +66,7 @@ class TranslationOptions(TextToTextOptions):
         if self.source_encoder_layers is not None:
             config.source_encoder_layers = self.source_encoder_layers
             config.source_vocab_size = len(BartTokenizer.from_pretrained(self.source_tokenizer))
-        elif self.translation_stage is not None or Path(self.model_name_or_path).exists():
+        elif not self.is_scratch and (self.translation_stage is not None or Path(self.model_name_or_path).exists()):
             stored = stored_configs(self.model_name_or_path)[0]
             if stored is not None and stored.source_encoder_layers:  # of the first stage
                 config.source_encoder_layers = stored.source_encoder_layers
@@ -126,7 +124,5 @@ class Translation(TextToText):
 
     # ---- Prediction
 
-    def score(
-        self, raw: Pairs, predictions: Sequence[Prediction]
-    ) -> tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]:
+    def score(self, raw: Pairs, predictions: Sequence[Prediction]) -> Scores:
         return dict(translation_scores([prediction.values["texts"][0] for prediction in predictions], raw[1])), {}

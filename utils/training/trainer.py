@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import platform
 import signal
@@ -24,6 +23,7 @@ from bart.hub import EXPORT
 from utils.data.batches import padded_length
 from utils.distributed import lost_peers_named
 from utils.figures import figure, label
+from utils.files import write_json
 from utils.interruption import Interruption, started
 from utils.machine import peak_rate
 from utils.memory import keep_freed_memory
@@ -88,7 +88,7 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
                 if summary["steps_since_start"]:  # otherwise the export stays as it was scored
                     remove(output_dir, *scored(*SPLITS))
                 task.export(best, output_dir / EXPORT)
-                (output_dir / "train_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+                write_json(output_dir / "train_summary.json", summary)
                 shown = [(label(name), figure(name, value)) for name, value in summary.items()]
                 table = tabulate([*shown, ("best model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
                 logger.info("training is done\n%s", indent(table, "  "))

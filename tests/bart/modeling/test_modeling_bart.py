@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling import layers
-from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
+from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
 
 
 def tiny(**changes: object) -> BartForConditionalGeneration:
@@ -203,8 +203,10 @@ def test_a_forward_pass_without_targets_or_sources_is_an_error() -> None:
 
 def test_operations_of_a_training_step_are_those_that_torch_counts() -> None:
     sizes = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "decoder_layers": 3, "max_position_embeddings": 64}
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        model = tiny(**sizes, dropout=0.0).train()
-        source, target = (torch.ones(1, length, dtype=torch.long) for length in (24, 40))
-        model(source, labels=target).loss.backward()
-    assert model.training_operations(24, 40) == counter.get_total_flops()
+    for freeze_embeds in (False, True):
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            model = tiny(**sizes, dropout=0.0).train()
+            model.model.shared.requires_grad_(not freeze_embeds)
+            source, target = (torch.ones(1, length, dtype=torch.long) for length in (24, 40))
+            model(source, labels=target).loss.backward()
+        assert training_operations(model.config, 24, 40, freeze_embeds) == counter.get_total_flops()

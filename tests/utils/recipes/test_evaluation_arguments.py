@@ -41,6 +41,7 @@ def test_options_of_generate_reach_it() -> None:
     )
     expected = {
         "max_length": 20,
+        "max_new_tokens": None,
         "num_beams": 3,
         "length_penalty": 2.0,
         "early_stopping": True,
@@ -49,7 +50,8 @@ def test_options_of_generate_reach_it() -> None:
         "eos_token_id": [2, 3],
     }
     assert args.task_options.generation == expected
-    GenerationConfig(bos_token_id=0, **expected)
+    config = GenerationConfig(bos_token_id=0, max_length=None, max_new_tokens=60)
+    assert config.longest(100) == 61 and config.merged(**expected).longest(100) == 20
     negations = parse("--no_do_sample", "--early_stopping", "false")
     assert negations.task_options.generation == {"do_sample": False, "early_stopping": False}
     longest = parse("--max_new_tokens", "9", "--eval_max_gen_length", "10")

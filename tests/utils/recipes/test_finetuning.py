@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 import types
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,22 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import Train, rows
+from utils.data.corruption import CorruptionOptions
 from utils.data.line_files import read_pairs
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
-from utils.recipes.training import COMPARED_BY_CONTENT, MAY_CHANGE, MUST_STAY, VALIDATION
+from utils.recipes.training import COMPARED_BY_CONTENT, MAY_CHANGE, VALIDATION
+
+MUST_STAY = (
+    *("task", "seed", "n_train", "sortish_sampler", "train_batch_size", "max_tokens_per_batch"),
+    *("gradient_accumulation_steps", "source_field", "target_field", "max_source_length", "max_target_length"),
+    *("optimizer", "learning_rate", "lr_scheduler", "warmup_steps", "warmup_proportion", "weight_decay"),
+    *("gradient_clip_val", "label_smoothing", "freeze_embeds", "freeze_encoder"),
+    *("strategy", "fp16", "bf16", "tf32", "amp_level"),
+    *("model_name_or_path", "tokenizer", "new_vocabulary", "distill", "layers", "do_encoder", "do_decoder"),
+    *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
+    *("nvlamb", "adam_epsilon", "dropout_off_ratio", *(field.name for field in fields(CorruptionOptions))),
+)
 
 
 def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
@@ -43,6 +56,15 @@ def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
     assert scores["generation"]["num_beams"] == 2  # --eval_beams 0 is about validation
     assert {"test_articles.jsonl", "test_speed.json"} <= names and ".test_progress" not in names
     assert len((output / "test_generations.txt").read_text().split("\n")) == 7 + 1
+
+
+@pytest.mark.parametrize("options", [(), ("--freeze_encoder",)])
+def test_mfu_is_logged_where_operations_are_counted(
+    train: Train, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("utils.training.trainer.gpu_rate", lambda hardware: 1e9)
+    found = [float(row["mfu"] or 0) for row in rows(train("run", "--max_steps", 2, *options)) if "mfu" in row]
+    assert (len(found) == 2 and min(found) > 0) if not options else not any(found)
 
 
 def test_one_file_is_data_for_training_and_scoring(train: Train, tmp_path: Path) -> None:

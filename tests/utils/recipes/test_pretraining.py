@@ -23,7 +23,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import finetune
 import run_pretraining
 from bart.errors import InputError
-from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
+from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
 from tests import forked
 from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
 from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, rows, same, weights, write_tiny_run
@@ -159,7 +159,7 @@ def test_operations_leave_padding_out(tiny: list[str]) -> None:
     model = task.initial_model()
     pairs = [Pair(np.arange(3, 3 + source), np.arange(3, 3 + target)) for source, target in ((8, 16), (8, 16), (4, 8))]
     batch = Batch(task.collate(pairs), [0, 1, 2], tokens=60)
-    assert task.operations(model, batch) == 2.5 * model.training_operations(8, 16)
+    assert task.operations(model, batch) == 2.5 * training_operations(model.config, 8, 16)
 
 
 @pytest.mark.parametrize(

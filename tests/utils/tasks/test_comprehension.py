@@ -266,6 +266,12 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             "the training labels are x; allowed: at least two",
         ),
         (
+            "classification",
+            {"both__jsonl": TEXTS.replace('"x"', "1").replace("y", "1")},
+            (),
+            "the training labels are 1; allowed: at least two",
+        ),
+        (
             *("classification", {"both__jsonl": TEXTS}, ("--problem_type", "regression")),
             "train.jsonl:1: the label is 'x'; allowed: a number",
         ),
