@@ -11,6 +11,10 @@ fail() { # message
     exit 2
 }
 
+in_repository() { # a path, which is mended where it is not there but in the repository
+    if [[ $1 == */* && ! -e $1 && -e $root/$1 ]]; then echo "$root/$1"; else echo "$1"; fi
+}
+
 words=()
 for word; do
     if [[ $word == --help || $word == -h ]]; then
@@ -19,8 +23,7 @@ for word; do
         echo "Relative paths begin in the current folder; what is not there is looked for in the repository."
         exit
     fi
-    [[ $word != */* || -e $word || ! -e $root/$word ]] || word=$root/$word
-    words+=("$word")
+    words+=("$(in_repository "$word")")
 done
 set -- ${words[@]+"${words[@]}"}
 
@@ -93,7 +96,8 @@ read_arguments() {
             shift
         fi
         [[ ! $value ]] || given=$((given + 1))
-        printf -v "${name%%=*}" %s "${value:-${name#*=}}"
+        [[ $value ]] || value=$(in_repository "${name#*=}")
+        printf -v "${name%%=*}" %s "$value"
     done
     if (($# > 0)) && [[ $1 != --* ]]; then
         fail "$1 is one positional value too many; ${#names[@]} are known, options start with --"

@@ -13,7 +13,7 @@ both=" __task_name __text_field __pair_field __label_field __words_field __tags_
 
 fail_preset() { # the file of presets, what else may be given
     local presets
-    presets=$(sed -n 's/^\(_preset \)\{0,1\}\([a-z][a-z0-9_]*\)\(()\| \).*/\2/p' "$root/scripts/params/$1" | tr '\n' ' ')
+    presets=$(sed -n '/_eval()/d; s/^\(_preset \)\{0,1\}\([a-z][a-z0-9_]*\)\(()\| \).*/\2/p' "$root/scripts/params/$1" | tr '\n' ' ')
     fail "0 positional values; give at least $2, or \$(source scripts/params/$1 && PRESET) where PRESET is one of $presets"
 }
 
@@ -26,11 +26,6 @@ train_and_score() { # task, split
     for ((i = 0; i < ${#options[@]}; i++)); do
         name=${options[i]%%=*}
         name=${name//-/_}
-        case $name in
-        __data_dir | __config_path | __output_dir | __task | __gpus | __*fp16 | __*bf16 | __*tf32 | __max_source_length | __max_target_length)
-            fail "${options[i]}; it is set by a positional value, or the output directory by RESULTS_DIR"
-            ;;
-        esac
         if [[ $both_flags == *" $name "* ]]; then
             scoring+=("--${name#__}")
         elif [[ $both == *" $name "* || $name == "__n_$2" ]]; then
@@ -40,6 +35,13 @@ train_and_score() { # task, split
             else
                 scoring+=("--${name#__}" "${options[i + 1]:-}")
             fi
+        else
+            case $name in
+            __data_dir | __config_path | __output_dir | __task | __gpus | __*fp16 | __*bf16 | __*tf32 | __max_source_length | \
+                __*max_target_length)
+                fail "${options[i]}; give it by its place, and the output directory as RESULTS_DIR"
+                ;;
+            esac
         fi
     done
     read -ra words <<<"${LAUNCH:-python}"
@@ -54,11 +56,13 @@ train_and_score() { # task, split
     find_python
     [[ ${SCORE:-1} == 0 ]] || read_scoring_device
     case $place in
+    data/sample | "$root"/data/sample) make_sample "$place" ;;
     data/sample/* | "$root"/data/sample/*) make_sample_tasks "${place%/*}" ;;
     esac
     echo "training on $DATA_DIR; results go to $RESULTS_DIR"
-    run "${words[@]}" ${options[@]+"${options[@]}"}
-    [[ ${SCORE:-1} != 0 ]] || exit 0
+    words+=(${options[@]+"${options[@]}"})
+    [[ ${SCORE:-1} != 0 ]] || exec "${words[@]}"
+    run "${words[@]}"
     score "$1" "$RESULTS_DIR" --type_path "$2" ${scoring[@]+"${scoring[@]}"}
 }
 

@@ -33,6 +33,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for item in items:
                 if item.get_closest_marker(name):
                     item.add_marker(pytest.mark.skip(reason=f"{why}: run with --{name}"))
+    # The longest one first, so that no process waits for it at the end.
+    items.sort(key=lambda item: item.name != "test_pages_can_be_followed_line_by_line")
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu:
         import torch  # seconds to load, which a run of other tests need not wait for

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -63,15 +62,6 @@ def test_the_cpu_image_takes_torch_from_its_own_index(tmp_path: Path) -> None:
     assert [torch] == [line for line in pins() if line.startswith("torch==")]
     assert second == "-m pip install --no-cache-dir -r requirements.txt"
     assert lines == pins()
-
-
-def test_what_the_readme_names_is_there() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    names = [name.replace(".", "/") for name in re.findall(r"python -m (utils[\w.]+)", readme)]
-    modules = [f"{name}/__main__.py" if (ROOT / name).is_dir() else f"{name}.py" for name in names]
-    named = re.findall(r"\b(?:scripts|configs|tests)/[\w/]+\.(?:sh|sbatch|json|py)|\b(?:finetune|run_eval)\.py", readme)
-    assert {"scripts/run_tests.sh", "finetune.py"} <= {*named}
-    assert [path for path in {*modules, *named} if not (ROOT / path).is_file()] == []
 
 
 def docker(tmp_path: Path, command: str) -> list[str]:

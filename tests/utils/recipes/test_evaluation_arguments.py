@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from pathlib import Path
 
 import pytest
 import torch
@@ -152,11 +151,3 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="--device is cuda:1, and torchrun started several processes"):
         parse("--device", "cuda:1")
     assert chosen == [0, 1, 1]
-
-
-def test_the_readme_names_options_that_exist() -> None:
-    text = (Path(__file__).parents[3] / "README.md").read_text()
-    commands = re.findall(r"run_eval\.py((?:[^\n`]|\\\n)*)", text)
-    names = {field.name for cls in (EvalArguments, type(parse().task_options)) for field in dataclasses.fields(cls)}
-    used = {name.replace("-", "_") for command in commands for name in re.findall(r"--([\w-]+)", command)}
-    assert used - {"help"} <= names | {f"no_{name}" for name in names}
