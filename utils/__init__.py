@@ -33,6 +33,10 @@ if sys.argv[:1] == ["-m"] or _PROGRAM.startswith(
     ("finetune.py", "run_eval.py", "run_pretraining.py", "bart-", "benchmark_")
 ):
     sys.excepthook = _in_one_line
+    # Threads of GNU's OpenMP that wait for others spin for some milliseconds. Where another process is busy too, they
+    # so keep the core that the others need. This is read when torch is loaded.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes that torchrun or Lightning start
     if is_first and sys.stderr.isatty() and not {"-h", "--help"} & set(sys.argv):
         print("loading ...", file=sys.stderr, flush=True)
