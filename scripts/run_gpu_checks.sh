@@ -6,7 +6,7 @@
 #
 # OUT gets checks.md, with a row for each check, and a folder for each with its output. CHECK names some of them, or the first
 # words of several, such as "fine-tuning"; by default all are run. Behind the first, no check is started that might take the
-# call beyond MINUTES (default 9): it ends with status 3, and the same command goes on until none is left. Checks that failed
+# call beyond MINUTES (default 8): it ends with status 3, and the same command goes on until none is left. Checks that failed
 # are run again only if they are named. A CPU does what it can, on tiny models.
 # Read from the environment: MINUTES; TOKENIZER (default facebook/bart-large), a Hub name or directory with BART's vocabulary.
 set -euo pipefail

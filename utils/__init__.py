@@ -30,13 +30,16 @@ def _in_one_line(kind: type[BaseException], error: BaseException, traceback: Tra
 
 # argv[0] is "-m" while Python looks for the module of `python -m utils.summarize`.
 if sys.argv[:1] == ["-m"] or _PROGRAM.startswith(
-    ("finetune.py", "run_eval.py", "run_pretraining.py", "bart-", "benchmark_")
+    ("finetune.py", "run_eval.py", "run_pretraining.py", "bart-", "benchmark_", "gpu_checks.py")
 ):
     sys.excepthook = _in_one_line
     # Threads of GNU's OpenMP that wait for others spin for some milliseconds. Where another process is busy too, they
     # so keep the core that the others need. This is read when torch is loaded.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    # cuDNN's attention makes a plan for each shape, and batches have many; its dropout knows sixteenths alone in torch
+    # 2.11. Flash and memory-efficient attention have neither fault.
+    os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes that torchrun or Lightning start
     if is_first and sys.stderr.isatty() and not {"-h", "--help"} & set(sys.argv):
         print("loading ...", file=sys.stderr, flush=True)

@@ -87,6 +87,8 @@ class Batch:
 
     def to(self, device: torch.device, **options: Any) -> Batch:
         """The batch with its tensors on a device; Lightning calls this."""
+        # Lightning asks this of plain tensors alone. A copy from page-locked memory then waits for no work of the GPU.
+        options.setdefault("non_blocking", torch.device(device).type == "cuda")
         return self._with_tensors(lambda tensor: tensor.to(device, **options))
 
     def pin_memory(self) -> Batch:

@@ -62,8 +62,10 @@ class TrainingModule(pl.LightningModule):
             turn_dropout_off(self.model)
         counts = [self.task.count(batch.inputs) for batch in step if batch.counts]
         nothing = torch.zeros(self.task.means, dtype=torch.long, device=self.device)
-        targets = self._summed(sum(counts, nothing))
-        losses = torch.zeros(len(step), device=self.device)
+        # A network in pure half precision makes that torch's default, whose greatest number targets may exceed.
+        precise = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        targets = self._summed(sum(counts, nothing)).to(precise)
+        losses = torch.zeros(len(step), dtype=precise, device=self.device)
         for number, batch in enumerate(step):
             with self._exchanging_gradients(number == len(step) - 1):
                 # The strategies average gradients over processes.
