@@ -12,7 +12,8 @@ fail() { # message
 }
 
 in_repository() { # a path, which is mended where it is not there but in the repository
-    if [[ $1 == */* && ! -e $1 && -e $root/$1 ]]; then echo "$root/$1"; else echo "$1"; fi
+    [[ $1 != */* || -e $1 || ! -e $root/$1 ]] || set -- "$root/$1"
+    printf '%s\n' "$1"
 }
 
 words=()

@@ -13,7 +13,7 @@ both=" __task_name __text_field __pair_field __label_field __words_field __tags_
 
 fail_preset() { # the file of presets, what else may be given
     local presets
-    presets=$(sed -n '/_eval()/d; s/^\(_preset \)\{0,1\}\([a-z][a-z0-9_]*\)\(()\| \).*/\2/p' "$root/scripts/params/$1" | tr '\n' ' ')
+    presets=$(sed -n '/_eval()/d; s/^\(_preset \)\{0,1\}\([a-z][a-z0-9_]*\)\(()\| \).*/\2/p' "$root/scripts/params/$1" | paste -sd ' ')
     fail "0 positional values; give at least $2, or \$(source scripts/params/$1 && PRESET) where PRESET is one of $presets"
 }
 
@@ -38,7 +38,7 @@ train_and_score() { # task, split
         else
             case $name in
             __data_dir | __config_path | __output_dir | __task | __gpus | __*fp16 | __*bf16 | __*tf32 | __max_source_length | \
-                __*max_target_length)
+                ${target_lengths:-__max_target_length})
                 fail "${options[i]}; give it by its place, and the output directory as RESULTS_DIR"
                 ;;
             esac
@@ -61,7 +61,7 @@ train_and_score() { # task, split
     esac
     echo "training on $DATA_DIR; results go to $RESULTS_DIR"
     words+=(${options[@]+"${options[@]}"})
-    [[ ${SCORE:-1} != 0 ]] || exec "${words[@]}"
+    [[ ${SCORE:-1} != 0 ]] || exec "${words[@]}" </dev/null
     run "${words[@]}"
     score "$1" "$RESULTS_DIR" --type_path "$2" ${scoring[@]+"${scoring[@]}"}
 }

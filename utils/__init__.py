@@ -34,11 +34,11 @@ if sys.argv[:1] == ["-m"] or _PROGRAM.startswith(
 ):
     sys.excepthook = _in_one_line
     # Threads of GNU's OpenMP that wait for others spin for some milliseconds. Where another process is busy too, they
-    # so keep the core that the others need. This is read when torch is loaded.
+    # keep a core that work is waiting for. This is read when torch is loaded.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    # cuDNN's attention makes a plan for each shape, and batches have many; its dropout knows sixteenths alone in torch
-    # 2.11. Flash and memory-efficient attention have neither fault.
+    # cuDNN's attention makes a plan for each shape, and batches have many; in torch 2.11 it may round the rate of
+    # dropout to sixteenths. Flash and memory-efficient attention have neither fault.
     os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # of the processes that torchrun or Lightning start
     if is_first and sys.stderr.isatty() and not {"-h", "--help"} & set(sys.argv):

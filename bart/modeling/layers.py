@@ -66,8 +66,9 @@ def attend(
     is_causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1) by the compiled kernels where they
-    are faster, otherwise by torch.
+    """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1).
+
+    The compiled kernels compute it where they are faster, otherwise torch does.
 
     Args:
         query: (B, H, T, Dh).

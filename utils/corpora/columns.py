@@ -81,9 +81,12 @@ def _records_of(path: Path) -> Iterator[Record]:
                 raise InputError(f"{path}:{number}: no value of {', '.join(absent)}")
             yield Record(f"{path}:{number}", values)
         return
+    from pyarrow.parquet import read_metadata
+
     with opening(str(path)):
-        for number, values in enumerate(_with_class_names(parquet_rows([str(path.absolute())])), 1):
-            yield Record(f"{path}:{number}", values)
+        if read_metadata(path).num_rows:  # `datasets` reads no file without rows
+            for number, values in enumerate(_with_class_names(parquet_rows([str(path.absolute())])), 1):
+                yield Record(f"{path}:{number}", values)
 
 
 def _is_of(split: str, values: Mapping[str, Any]) -> bool:

@@ -25,6 +25,12 @@ def test_classes_of_parquet_files_have_their_names_wherever_the_file_is_named(tm
         assert len(read_records(place, "train", 2)) == 2, place
 
 
+def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": []}).to_parquet(tmp_path / "test.parquet")
+    with pytest.raises(InputError, match="the test split has no rows"):
+        read_records(str(tmp_path), "test")
+
+
 def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": ["a" * 99]}).to_parquet(tmp_path / "val.parquet")
     data = (tmp_path / "val.parquet").read_bytes()

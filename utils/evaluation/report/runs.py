@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,6 @@ from typing import Any
 import yaml
 
 from bart.errors import InputError
-from bart.files import read_json
 from utils.errors import brief
 from utils.run_files import SPLITS
 
@@ -78,14 +78,24 @@ def read(path: Path, parse: Callable[[str], Any]) -> Any:
 
 
 def metrics_of(text: str) -> dict[str, list[float | None]]:
-    """The columns of metrics.csv by name; None where a cell is empty, missing or no finite number.
+    """The columns of metrics.csv by name.
 
     Raises:
-        ValueError: a cell holds no number.
+        ValueError: a row is cut, or not of numbers; the message names its line.
     """
-    rows = list(csv.DictReader(text.splitlines()))
-    columns = {name: [float(row[name] or "nan") for row in rows] for name in (rows[0] if rows else ())}
-    return {name: [value if math.isfinite(value) else None for value in values] for name, values in columns.items()}
+    rows = csv.reader(text.splitlines())
+    header = next(rows, [])
+    columns: dict[str, list[float | None]] = {name: [] for name in header}
+    for row in rows:
+        if len(row) != len(header):
+            raise ValueError(f"line {rows.line_num}: {len(row)} cells; the header has {len(header)}")
+        for name, cell in zip(header, row, strict=True):
+            try:
+                value = float(cell or "nan")
+            except ValueError:
+                raise ValueError(f"line {rows.line_num}: {name} is {cell!r}; a number is expected") from None
+            columns[name].append(value if math.isfinite(value) else None)
+    return columns
 
 
 def articles_path(run: Run, split: str) -> Path:
@@ -102,18 +112,24 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     if not folder.is_dir():
         raise InputError(f"run directory {folder}: no such directory")
 
-    def stored(name: str) -> dict[str, Any]:
-        return read_json(folder / name) if (folder / name).exists() else {}
+    def mapping(name: str, parse: Callable[[str], Any] = json.loads) -> dict[str, Any]:
+        def checked(text: str) -> dict[str, Any]:
+            content = parse(text)
+            if not isinstance(content, dict):
+                raise ValueError("a mapping of names to values is expected")
+            return content
+
+        return read(folder / name, checked) or {}
 
     run = Run(
         folder=folder,
         name=folder.resolve().name,
         metrics=read(folder / "metrics.csv", metrics_of) or {},
-        arguments=read(folder / "arguments.yaml", yaml.safe_load) or {},
-        environment=stored("environment.json"),
-        summary=stored("train_summary.json"),
-        scores={split: found for split in SPLITS if (found := stored(f"{split}_scores.json"))},
-        speeds={split: found for split in SPLITS if (found := stored(f"{split}_speed.json"))},
+        arguments=mapping("arguments.yaml", yaml.safe_load),
+        environment=mapping("environment.json"),
+        summary=mapping("train_summary.json"),
+        scores={split: found for split in SPLITS if (found := mapping(f"{split}_scores.json"))},
+        speeds={split: found for split in SPLITS if (found := mapping(f"{split}_speed.json"))},
     )
     if not (run.summary or scored_splits([run]) or (folder / "metrics.csv").exists()):
         raise InputError(

@@ -269,10 +269,11 @@ def test_runs_of_one_name_are_told_apart_and_none_is_given_twice(run: Path) -> N
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("metrics.csv", "step,lr\n1,fast\n", "metrics.csv: .*damaged .*'fast'"),
+        ("metrics.csv", "step,lr\n1,fast\n", "metrics.csv: .*line 2: lr is 'fast'; a number"),
+        ("metrics.csv", "step,lr,loss\n1,2,3\n1,2", "metrics.csv: .*line 3: 2 cells; the header has 3"),
         ("metrics.csv", b"\xff\n", "metrics.csv: .*invalid start byte"),
         ("arguments.yaml", "a: [", "arguments.yaml: cannot be read, or is damaged"),
-        ("environment.json", "[1]", "environment.json: holds a JSON list"),
+        ("environment.json", "[1]", "environment.json: .*a mapping of names to values is expected"),
         ("test_scores.json", '{"examples": 7}', "test_articles.jsonl: has 120 articles; test_scores.json is of 7"),
         ("test_articles.jsonl", "{}\n" * 8 + "{\n", "test_articles.jsonl, line 9, column 2: not JSON"),
         ("test_articles.jsonl", "3\n", "test_articles.jsonl, line 1: JSON Lines, one object"),
@@ -313,5 +314,6 @@ def test_a_finished_run_is_never_broken_by_its_report(run: Path, caplog: pytest.
     write_report(run / "none")
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert (
-        "report.html was not written: InputError" in caplog.text and "test_scores.json: not valid JSON" in caplog.text
+        "report.html was not written: InputError" in caplog.text
+        and "test_scores.json: cannot be read, or is damaged" in caplog.text
     )
