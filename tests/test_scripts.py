@@ -735,7 +735,9 @@ def test_the_smoke_preset_of_pretraining_learns_and_can_be_fine_tuned(tmp_path: 
     assert done.returncode == 0, done.stderr
     losses = [json.loads((tmp_path / f"out/phase_{n}/train_summary.json").read_text())["val_loss"] for n in (1, 2)]
     assert max(losses) < 3 < math.log(1600)  # the loss of a guess among all tokens
-    options = "--data_dir data/sample --model_name_or_path out/phase_2 --max_steps 1 --n_val 4 --max_source_length 64"
+    # The script takes the repository's corpus where a quickstart has made it.
+    data = next(folder / "data/sample" for folder in (tmp_path, ROOT) if (folder / "data/sample").exists())
+    options = f"--data_dir {data} --model_name_or_path out/phase_2 --max_steps 1 --n_val 4 --max_source_length 64"
     done = shell(f"python {ROOT}/finetune.py --do_train --output_dir tuned {options}", path, tmp_path)
     assert done.returncode == 0, done.stderr
 
