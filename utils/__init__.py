@@ -1,7 +1,8 @@
 """The recipe around the model: arguments, data, training, evaluation.
 
 The project's programs import this package before anything that takes seconds to load or that may be missing. So this
-module tells users of a terminal that something happens, and names the command that installs a missing package.
+module tells users of a terminal that something happens, names the command that installs a missing package, and sets
+what torch reads from the environment.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def test_a_step_on_a_gpu_needs_that_memory() -> None:
     before = torch.cuda.memory_allocated()  # by other tests
     model.cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    shape = (40, 1024, 60)  # of smaller ones, the loss's temporary copies are a tenth
+    shape = (16, 512, 64)
     ids, labels = (torch.randint(4, 900, (shape[0], length), device="cuda") for length in shape[1:])
     for _ in range(2):  # the first makes the optimizer's state
         torch.cuda.reset_peak_memory_stats()
