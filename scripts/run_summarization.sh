@@ -30,6 +30,5 @@ training=(--amp_level O1 --freeze_embeds --max_target_length "$MAX_TARGET_LEN" -
     --test_max_target_length "$MAX_TARGET_LEN" --label_smoothing 0.1 --weight_decay 0.1 --gradient_clip_val 0.1
     --eval_beams 0 --val_check_interval "$VAL_CHECK_INTERVAL" --early_stopping_patience "$PATIENCE")
 scoring=(--bs "$PRED_BS" --eval_beams "$EVAL_BEAMS" --eval_max_gen_length "$MAX_TARGET_LEN" --max_target_length "$MAX_TARGET_LEN")
-target_lengths='__*max_target_length' # which have a place
 both+="__task __eval_max_gen_length "
 train_and_score summarization test

@@ -38,7 +38,7 @@ train_and_score() { # task, split
         else
             case $name in
             __data_dir | __config_path | __output_dir | __task | __gpus | __*fp16 | __*bf16 | __*tf32 | __max_source_length | \
-                ${target_lengths:-__max_target_length})
+                __*max_target_length)
                 fail "${options[i]}; give it by its place, and the output directory as RESULTS_DIR"
                 ;;
             esac
