@@ -121,6 +121,31 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
     return total + (0 if freeze else FULL * c.vocab_size * d)
 
 
+def loss_temporaries(config: BartConfig, targets: int, half: bool, on_cpu: bool, freeze: bool) -> float:
+    """Bytes that the loss holds at most, beside what it keeps for the backward pass; see `bart.modeling.loss`.
+
+    In half precision a copy of the weight. Of a chunk of targets the logits, on a GPU with two copies in fp32; and,
+    if the weight is trained, the chunk's gradient of it, which is added to the others'. The backward pass begins with a
+    copy of all of that gradient.
+    """
+    from bart.modeling.loss import LOGITS_AT_ONCE  # torch takes seconds to load
+
+    vocabulary, weight = config.vocab_size, config.vocab_size * config.d_model
+    size, trained = HALF if half else FULL, 0 if freeze else weight
+    of_target = vocabulary * (size if on_cpu else 2 * FULL + half * HALF)
+    at_once, most = LOGITS_AT_ONCE // vocabulary, 0
+    for start in (0, at_once) if targets > at_once else (0,):
+        count, sum_is_there = min(at_once, targets - start), start > 0
+        # In fp32 the first chunk's gradient becomes the sum; on a CPU one in half precision is cast before it is added.
+        added = trained * (size * (half or sum_is_there) + FULL * (half and on_cpu and sum_is_there))
+        most = max(
+            most,
+            count * of_target - FULL * trained * (not sum_is_there),
+            count * vocabulary * size + added,
+        )
+    return max(HALF * weight * half + most, FULL * trained)
+
+
 def training(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool = False, freeze: bool = True) -> Costs:
     """Of a step with AdamW, or LAMB, and fp32 weights; embeddings are frozen as the fine-tuning recipe has them."""
     from bart.modeling.modeling_bart import training_operations  # torch takes seconds to load
@@ -133,7 +158,8 @@ def training(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool 
         weights=FULL * total,
         gradients=FULL * trained,
         optimizer=2 * FULL * trained,
-        activations=activations(config, shape, half, on_cpu, freeze),
+        activations=activations(config, shape, half, on_cpu, freeze)
+        + loss_temporaries(config, shape[0] * shape[2], half, on_cpu, freeze),
     )
 
 

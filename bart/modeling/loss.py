@@ -91,21 +91,26 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.dtypes = states.dtype, weight.dtype, bias.dtype
         with torch.autocast(kind, enabled=False):
             matrix, bias = weight.to(dtype), bias.to(precise)
-            for start in range(0, max(1, len(states)), size):  # once without targets, too, for gradients of zeros
-                part = slice(start, start + size)
+
+            def add_chunk(part: slice) -> None:  # a function, which keeps nothing of one chunk for the next
+                nonlocal of_weight
                 chunk = states[part].to(dtype)
-                logits = chunk @ matrix.t()
-                of_chunk, found = cross_entropy(logits, bias, labels[part], label_smoothing, wants_gradients)
-                losses += of_chunk.sum()
+                of_chunk, found = cross_entropy(
+                    chunk @ matrix.t(), bias, labels[part], label_smoothing, wants_gradients
+                )
+                losses.add_(of_chunk.sum())
                 if not wants_gradients:
-                    correct += found.sum()
+                    correct.add_(found.sum())
                 if of_states is not None:
                     of_states[part] = found @ matrix
                 if with_gradients[1]:
                     product = found.t() @ chunk
                     of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)
                 if of_bias is not None:
-                    of_bias += (labels[part] != IGNORE_INDEX).to(dtype) @ found
+                    of_bias.add_((labels[part] != IGNORE_INDEX).to(dtype) @ found)
+
+            for start in range(0, max(1, len(states)), size):  # once without targets, too, for gradients of zeros
+                add_chunk(slice(start, start + size))
         ctx.save_for_backward(of_states, of_weight, of_bias)
         ctx.mark_non_differentiable(correct)
         return losses, correct

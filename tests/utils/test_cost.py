@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache
 from bart.modeling import kernels
+from bart.modeling import loss as loss_in_chunks
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from utils import cost
 
@@ -27,9 +30,9 @@ NEAR = 0.05
 
 
 def config(**fields: Any) -> BartConfig:
-    sizes = {"encoder_layers": 3, "encoder_ffn_dim": 256, "decoder_layers": 2, "decoder_ffn_dim": 128, **fields}
+    sizes = {"encoder_layers": 3, "encoder_ffn_dim": 256, "decoder_layers": 2, "decoder_ffn_dim": 128}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    return BartConfig(vocab_size=999, d_model=64, max_position_embeddings=200, **sizes, **heads)
+    return BartConfig(**{"vocab_size": 999, "d_model": 64, "max_position_embeddings": 200, **sizes, **heads, **fields})
 
 
 def freeze_embeddings(model: BartForConditionalGeneration, freeze: bool) -> None:
@@ -75,6 +78,33 @@ def test_activations_are_what_autograd_keeps(
         loss(model)
     counted = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     assert cost.activations(model.config, SHAPE, half, on_cpu=True, freeze=freeze) == pytest.approx(counted, rel=NEAR)
+
+
+@pytest.mark.parametrize("targets", [32, 320, 960])
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("freeze", [False, True])
+def test_the_loss_holds_that_memory_at_most(
+    targets: int, half: bool, freeze: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernels.load() is None:
+        pytest.skip("without the compiled kernels more is held")
+    if half and not torch.cpu.get_capabilities().get("avx512_bf16", False):
+        pytest.skip("without instructions for bf16 products are of copies in fp32")
+    given = config(vocab_size=20_000, d_model=128)
+    monkeypatch.setattr(loss_in_chunks, "LOGITS_AT_ONCE", 400 * given.vocab_size)
+    dtype = torch.bfloat16 if half else torch.float32
+    states = torch.randn(targets, given.d_model, dtype=dtype, requires_grad=True)
+    weight = torch.randn(given.vocab_size, given.d_model, requires_grad=not freeze)
+    labels = torch.randint(0, given.vocab_size, (targets,))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            summed, _ = loss_in_chunks.chunked_cross_entropy(states, weight, torch.zeros(given.vocab_size), labels, 0.1)
+        summed.backward()
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    kept = sum(tensor.numel() * tensor.itemsize for tensor in (states, weight) if tensor.requires_grad)
+    expected = kept + cost.loss_temporaries(given, targets, half, on_cpu=True, freeze=freeze)
+    assert max(accumulate(change for _, change in changes)) == pytest.approx(expected, rel=NEAR)
 
 
 @pytest.mark.parametrize("freeze", [False, True])
