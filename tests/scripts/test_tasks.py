@@ -1,0 +1,78 @@
+"""The scripts of the tasks other than summarisation, and the one that repeats a task's with several seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.recording import ROOT, Recorder, eval_settings, presets, train_settings
+
+TASK_SCRIPTS = {"glue": "classification", "tagging": "tagging", "squad": "question_answering"}
+
+
+@pytest.mark.parametrize("data", TASK_SCRIPTS)
+def test_presets_of_tasks_are_options_of_both_programs(data: str, recorded: Recorder) -> None:
+    for preset in presets(data):
+        started = recorded.succeed(
+            f"bash scripts/run_{data}.sh $(source scripts/params/{data}_params.sh && {preset}) --seed 7",
+            RESULTS_DIR="out",
+        )
+        [train] = [call for call in started if any("finetune.py" in word for word in call)]
+        scored = [call for call in started if any("run_eval.py" in word for word in call)]
+        trained = train_settings(train)
+        assert (trained["task"], trained["seed"], trained["output_dir"]) == (TASK_SCRIPTS[data], 7, "out")
+        assert len(scored) == {"glue": 4 if preset == "mnli" else 2, "squad": 1, "tagging": 1}[data] - (
+            data == "glue" and preset == "cpu_smoke"
+        )
+        for call in scored:
+            settings = eval_settings(call)
+            same = trained.keys() & settings.keys() - {"seed", "tokenizer", "overwrite_output_dir"}
+            assert {name: settings[name] for name in same} == {
+                **{name: trained[name] for name in same},
+                **({"mismatched": settings["mismatched"]} if data == "glue" else {}),
+            }
+            assert settings["device"] == ("cpu" if preset == "cpu_smoke" else "cuda")
+
+
+def test_translation_is_scored_with_its_beams(recorded: Recorder) -> None:
+    values = "data/x '' 0 1e-4 8 1 fp32 100 10 128 32 64 4"
+    train, score = recorded.succeed(f"bash scripts/run_translation.sh {values} --n_test=5 --n_val 9", RESULTS_DIR="out")
+    trained, scored = train_settings(train), eval_settings(score)
+    assert (trained["config_path"], trained["max_target_length"], trained["n_val"]) == (
+        "configs/config_translation.json",
+        64,
+        9,
+    )
+    assert (scored["eval_beams"], scored["eval_max_gen_length"], scored["n_obs"], scored["task"]) == (
+        4,
+        64,
+        5,
+        "translation",
+    )
+    assert len(recorded.succeed(f"bash scripts/run_translation.sh {values}", SCORE=0)) == 1
+
+
+@pytest.mark.parametrize("script", ["glue", "tagging", "squad"])
+def test_a_mistyped_preset_of_a_task_lists_them(script: str, recorded: Recorder) -> None:
+    done, started = recorded(f"bash scripts/run_{script}.sh $(source scripts/params/{script}_params.sh && typo)")
+    assert (done.returncode, started) == (2, [])
+    assert all(f" {preset}" in done.stderr for preset in presets(script))
+    done, started = recorded(f"bash scripts/run_{script}.sh data/x --max_source_length 5")
+    assert (done.returncode, started) == (2, [])
+    assert "--max_source_length; give it by its place" in done.stderr
+
+
+def test_seeds_are_trained_once_each_and_compared(recorded: Recorder, tmp_path: Path) -> None:
+    recorded.stand_in("python", '[[ $1 == -m ]] || mkdir -p "$RESULTS_DIR"')
+    command = f"bash {ROOT}/scripts/run_stability.sh 2 scripts/run_glue.sh data configs/config_tiny.json 0"
+    variables = {"RESULTS_DIR": tmp_path / "out", "SEED": 7}
+    (tmp_path / "out/seed_8").mkdir(parents=True)  # of a run that was killed
+    calls = recorded.succeed(command, tmp_path, **variables)
+    assert [Path(call[1]).name for call in calls] == ["finetune.py", "run_eval.py"] * 2 + ["-m"]
+    for seed, call in ((7, calls[0]), (8, calls[2])):
+        values = [call[call.index(f"--{name}") + 1] for name in ("seed", "output_dir")]
+        assert values == [str(seed), str(tmp_path / f"out/seed_{seed}")]
+        assert (call[-2:] == ["--resume_from_checkpoint", "last"]) == (seed == 8)
+    assert calls[-1][2:] == ["utils.evaluation.stability", *(str(tmp_path / f"out/seed_{seed}") for seed in (7, 8))]
+    assert recorded.succeed(command, tmp_path, **variables) == calls[-1:]
