@@ -62,7 +62,7 @@ def test_a_signal_reaches_the_child_once_and_nothing_follows_it(
         start_new_session=True,
     )  # fmt: skip
     child = Path(f"{record}.child")
-    while not (child.exists() and child.read_text()):
+    while running.poll() is None and not (child.exists() and child.read_text()):
         time.sleep(0.01)
     (os.killpg if to_group else os.kill)(running.pid, sent)
     output = running.communicate(timeout=10)[0]

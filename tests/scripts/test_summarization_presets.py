@@ -72,7 +72,7 @@ def documented_rows() -> dict[tuple[str, str], Documented]:
 
 
 @pytest.mark.parametrize("data", SETS)
-def test_every_preset_stands_in_the_readme_and_has_an_eval_twin(data: str) -> None:
+def test_every_preset_stands_in_the_docs_and_has_an_eval_twin(data: str) -> None:
     names = {name for of, name in documented_rows() if of == data}
     assert {"dgxa100_8gpu_fp16", "h200_1gpu_bf16"} < names
     names.add("cpu_smoke")
@@ -80,7 +80,7 @@ def test_every_preset_stands_in_the_readme_and_has_an_eval_twin(data: str) -> No
 
 
 @pytest.mark.parametrize(("data", "name"), documented_rows())
-def test_presets_give_the_programs_what_the_readme_says(data: str, name: str, recorded: Recorder) -> None:
+def test_presets_give_the_programs_what_the_docs_say(data: str, name: str, recorded: Recorder) -> None:
     row = documented_rows()[data, name]
     source = f"source scripts/params/{data}_params.sh"
     train, score = recorded.succeed(f"bash scripts/run_summarization.sh $({source} && {name})", RESULTS_DIR="out")

@@ -96,7 +96,7 @@ def test_the_loss_holds_that_memory_at_most(
     states = torch.randn(targets, given.d_model, dtype=dtype, requires_grad=True)
     weight = torch.randn(given.vocab_size, given.d_model, requires_grad=not freeze)
     labels = torch.randint(0, given.vocab_size, (targets,))
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             summed, _ = loss_in_chunks.chunked_cross_entropy(states, weight, torch.zeros(given.vocab_size), labels, 0.1)
         summed.backward()

@@ -38,7 +38,7 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_and_versions() -> None:
     assert processor()
-    assert versions(["torch"])["torch"] == torch.__version__
+    assert torch.__version__.startswith(versions(["torch"])["torch"])  # which may lack "+cu130"
 
 
 def test_peak_rates_of_gpus() -> None:

@@ -1,0 +1,144 @@
+"""How the kernels are compiled and loaded, and what happens where they cannot be."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import logging
+import os
+import pickle
+import platform
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from bart.modeling import kernels
+from bart.modeling.kernels import argument_types
+from tests.bart.modeling.kernels.common import ROOT, needs_compiler
+
+
+def test_arguments_are_read_from_the_source() -> None:
+    source = (
+        "EXPORT const int a = 1;\nEXPORT int f(const void *x, int64_t y,\n        int z)\n{\n}\nstatic int g(int x)\n"
+    )
+    assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
+    found = argument_types(kernels.SOURCE.read_text(encoding="utf-8"))
+    assert len(found) == 12 and len(found["attend"]) == 23 and found["add_and_norm"][4] == ctypes.c_float
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the processors named are those of x86-64")
+@pytest.mark.parametrize(
+    "processor", ["x86-64", "x86-64-v3", "alderlake", "skylake-avx512", "icelake-server", "sapphirerapids"]
+)
+def test_compiled_for_other_processors(processor: str) -> None:
+    """The code that this processor does not run is at least valid C."""
+    compiler = [*shlex.split(os.environ.get("CC", "cc")), *kernels.FLAGS.split(), "-O1", f"-march={processor}"]
+    if subprocess.run([*compiler, "-E", "-x", "c", os.devnull], capture_output=True).returncode:
+        pytest.skip("the compiler does not know this processor")
+    strict = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-S", "-o", os.devnull]
+    done = subprocess.run([*compiler, *strict, kernels.SOURCE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_compiler
+def test_compiled_once_by_processes_that_race(cache: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: kernels.compile_kernels("-O0"), range(2)))
+    (library,) = cache.iterdir()
+    written = library.stat().st_mtime_ns
+    kernels.compile_kernels("-O0")
+    assert [library.stat().st_mtime_ns] == [file.stat().st_mtime_ns for file in cache.iterdir()] == [written]
+    kernels.compile_kernels("-O0", "-DBART_PLAIN")
+    assert len(list(cache.iterdir())) == 2
+
+
+@needs_compiler
+def test_a_library_that_others_may_change_is_compiled_anew(cache: Path) -> None:
+    kernels.compile_kernels("-O0")
+    (library,) = cache.iterdir()
+    assert cache.stat().st_mode & 0o777 == library.stat().st_mode & 0o777 == 0o700
+    library.unlink()
+    library.write_bytes(b"planted")
+    library.chmod(0o722)
+    states = torch.ones(1, 1, 1, 64)
+    assert torch.equal(kernels.compile_kernels("-O0").attend(states, states, states), states[0])
+    assert library.stat().st_mode & 0o777 == 0o700
+
+
+@needs_compiler
+def test_a_folder_that_others_may_change_is_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.mkdir(parents=True)
+    cache.chmod(0o770)
+    with pytest.raises(OSError, match="others may write"):
+        kernels.compile_kernels("-O0")
+    cache.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: cache.stat().st_uid + 1)
+    with pytest.raises(OSError, match="is not owned by this user"):
+        kernels.compile_kernels("-O0")
+    assert list(cache.iterdir()) == []
+
+
+@needs_compiler
+def test_copies_and_pickles_are_those_of_the_machine() -> None:
+    loaded = kernels.load()
+    assert loaded is not None
+    assert copy.deepcopy([loaded]) == pickle.loads(pickle.dumps([loaded])) == [loaded]
+
+
+@pytest.mark.parametrize(
+    "name, value, reason",
+    [
+        ("BART_KERNELS", "0", "BART_KERNELS is 0"),
+        pytest.param("PATH", "", "No such file or directory", marks=needs_compiler),
+        pytest.param("CC", "false", "the compiler fails", marks=needs_compiler),
+        pytest.param("CC", "cc --no-such-option", "--no-such-option", marks=needs_compiler),
+        pytest.param("XDG_CACHE_HOME", "/dev/null", "/dev/null", marks=needs_compiler),
+    ],
+)
+def test_without_a_compiler_one_line_says_so(
+    name: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, value)
+    kernels.load.cache_clear()
+    try:
+        with caplog.at_level(logging.INFO):
+            assert kernels.load() is None
+            assert kernels.load() is None
+    finally:
+        kernels.load.cache_clear()
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO and record.exc_info is None
+    message = record.getMessage()
+    assert reason in message and "torch computes" in message and "\n" not in message
+
+
+THREADS = """
+import os, torch
+from bart.modeling.kernels import load
+torch.set_num_threads(2)
+one = torch.ones(1000, 1000)
+torch.add(one, one)
+threads = len(os.listdir("/proc/self/task"))
+keys = torch.ones(4, 16, 256, 64).bfloat16()
+assert (load().attend(keys[:, :, :4], keys, keys) == 1).all()
+assert (load().finish_rows(one, torch.ones(1000, 1), torch.zeros(1000)) == 1).all()
+with open("/proc/self/maps") as maps:
+    files = {line.split()[-1] for line in maps if "/" in line}
+print(*sorted(name for name in map(os.path.basename, files) if name.startswith(("libgomp", "libomp", "libiomp"))))
+print(len(os.listdir("/proc/self/task")) - threads)
+"""
+
+
+@needs_compiler
+def test_threads_are_those_of_torch() -> None:
+    """In a fresh process, one OpenMP library is loaded, and the kernels start no threads of their own."""
+    done = subprocess.run([sys.executable, "-c", THREADS], cwd=ROOT, check=True, capture_output=True, text=True)
+    libraries, more_threads = done.stdout.splitlines()
+    assert len(libraries.split()) == 1
+    assert more_threads == "0"

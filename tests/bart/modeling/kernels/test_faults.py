@@ -1,0 +1,142 @@
+"""Tensors that do not fit, memory that is not there, and numbers that are not finite."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from bart.modeling import kernels
+from bart.modeling.kernels import Draws, Kernels, PackedCodes, PackedWeight, Spans
+from tests.bart.modeling.kernels.common import ROOT, needs_compiler
+
+
+@pytest.mark.parametrize(
+    "starts", [[1, 4], [0, 3, 2], torch.tensor([0, 4], dtype=torch.int32), torch.arange(0, 16, 2)[::2]], ids=str
+)
+def test_spans_that_are_none_are_refused(starts: Tensor | list[int]) -> None:
+    starts = torch.as_tensor(starts)
+    with pytest.raises(ValueError, match="a kernel got a tensor"):
+        Spans(starts, starts)
+
+
+def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
+    """By real checks, which `python -O` keeps, and not by asserts."""
+    ones, norm = torch.ones, torch.nn.LayerNorm(8)
+    query = keys = ones(2, 3, 4, 64)
+    codes = PackedCodes(ones(40, 8, dtype=torch.int8), ones(40), ones(40), compiled.panel)
+    weight, draws = PackedWeight(ones(40, 8), ones(40), compiled.panel), Draws(0, 5, 1.0)
+    labels = torch.tensor([0, 1])
+    calls = [
+        lambda: compiled.attend(query, keys, keys[:, :2]),
+        lambda: compiled.attend(query.double(), keys, keys),
+        lambda: compiled.attend(query, keys.to("meta"), keys.to("meta")),
+        lambda: compiled.attend(query, keys[..., :63], keys[..., :63]),
+        lambda: compiled.attend(query, keys, keys, ones(2, 1, 4, 3)),
+        lambda: compiled.attend(query, keys, keys, ones(2, 1, 3, 4)),
+        lambda: compiled.attend(query, keys, keys, ones(3, 1, 1, 4)),
+        lambda: compiled.attend(query.mT, keys.mT, keys.mT),
+        lambda: compiled.code_heads(ones(2, 3, 7), 2, 2),
+        lambda: compiled.add_and_norm(ones(2, 8), ones(3, 8), norm),
+        lambda: compiled.add_and_norm(ones(2, 9), ones(2, 9), norm),
+        lambda: compiled.log_softmax(ones(8, 2).T),
+        lambda: compiled.cross_entropy(ones(2, 8).double(), ones(8), labels, 0, True),
+        lambda: compiled.cross_entropy(ones(2, 8), ones(7), labels, 0, True),
+        lambda: compiled.cross_entropy(ones(2, 8), ones(8), labels[:1], 0, True),
+        lambda: compiled.quantize_rows(ones(2, 3, dtype=torch.float64)),
+        lambda: compiled.quantize_rows(ones(2, (1 << 16) + 1)),
+        lambda: compiled.finish_rows(ones(2, 3), ones(1, 1), ones(3)),
+        lambda: compiled.finish_rows(ones(2, 3), ones(2, 1), ones(3), False, torch.int8),
+        lambda: compiled.drop(ones(2, 8).double(), draws),
+        lambda: compiled.drop(ones(8, 2).T, draws),
+        lambda: compiled.drop(ones(2, 8), draws, ones(2, 7)),
+        lambda: compiled.drop(ones(2, 8), draws, ones(2, 8).bfloat16()),
+        lambda: compiled.attend_dropped(query, keys, keys[:, :, :3], None, False, draws),
+        lambda: compiled.attend_dropped(query, keys.bfloat16(), keys.bfloat16(), None, False, draws),
+        lambda: compiled.attend_dropped(*ones(3, 2, 3, 4, 7).bfloat16(), None, False, draws),
+        lambda: compiled.attend_dropped(*ones(3, 2, 3, 4, 9).bfloat16()[..., :8], None, False, draws),
+        lambda: compiled.attend_dropped(*ones(3, 193).bfloat16()[:, 1:].view(3, 2, 3, 4, 8), None, False, draws),
+        lambda: compiled.attend_dropped_backward(query.bfloat16(), query, keys, keys, None, False, draws),
+        lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 3, 4), False, draws),
+        lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 4, 4).bfloat16(), False, draws),
+        lambda: compiled.attend_dropped_backward(ones(2, 3, 4, 8), query, keys, keys, None, False, draws),
+        lambda: compiled.attend_dropped(query, keys, keys, Spans(torch.arange(5), torch.arange(5)), False, draws),
+        lambda: compiled.attend_dropped(
+            query[:1], keys[:1], keys[:1], Spans(*torch.arange(8).view(2, 4)), False, draws
+        ),
+        lambda: Spans(torch.arange(3), torch.arange(4)),
+    ]
+    of_products = [
+        lambda: compiled.multiply(ones(2, 9), codes),
+        lambda: compiled.multiply(ones(8, 2).T, codes),
+        lambda: compiled.multiply(ones(2, 8), PackedCodes(ones(64, 8, dtype=torch.int8), ones(64), ones(64), 64)),
+    ]
+    of_products_in_fp32 = [
+        lambda: compiled.multiply_fp32(ones(2, 9), weight),
+        lambda: compiled.multiply_fp32(ones(2, 8).bfloat16(), weight),
+        lambda: compiled.multiply_fp32(ones(2, 8), PackedWeight(ones(64, 8), ones(64), 64)),
+    ]
+    of_attention_in_int8 = [
+        lambda: compiled.attend_many(query, keys, keys[:, :, :3]),
+        lambda: compiled.attend_many(query[..., :32], keys[..., :32], keys[..., :32]),
+        lambda: compiled.attend_many(query, keys, keys, ones(2, 1, 4, 4)),
+    ]
+    calls += of_products * compiled.multiplies + of_products_in_fp32 * compiled.multiplies_fp32
+    for call in calls + of_attention_in_int8 * compiled.attends_in_int8:
+        with pytest.raises(ValueError, match="a kernel got a tensor"):
+            call()
+
+
+@needs_compiler
+def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> None:
+    header = tmp_path / "no_memory.h"
+    header.write_text(
+        "#include <stdlib.h>\n"
+        "static void *no_memory(size_t line, size_t bytes) { return line + bytes ? NULL : &no_memory; }\n"
+        "#define aligned_alloc no_memory\n"
+    )
+    failing = kernels.compile_kernels("-O0", "-include", str(header))
+    states = torch.ones(1, 1, 4, 64)
+    with pytest.raises(MemoryError, match="attend"):
+        failing.attend(states, states, states)
+    with pytest.raises(MemoryError, match="cross_entropy"):
+        failing.cross_entropy(torch.ones(1, 4), torch.ones(4), torch.tensor([0]), 0.0, True)
+    with pytest.raises(MemoryError, match="attend_dropped"):
+        failing.attend_dropped(states, states, states, None, False, Draws(0, 5, 1.0))
+    if failing.attends_in_int8:
+        with pytest.raises(MemoryError, match="attend_many"):
+            failing.attend_many(states, states, states)
+    if failing.multiplies:
+        weight = PackedCodes(torch.ones(3, 4, dtype=torch.int8), torch.ones(3), torch.ones(3), failing.panel)
+        with pytest.raises(MemoryError, match="multiply"):
+            failing.multiply(torch.ones(2, 4), weight)
+
+
+UNDEFINED = """
+import torch
+from bart.modeling.kernels import PackedCodes, compile_kernels
+kernels = compile_kernels("-O0", "-fsanitize=float-cast-overflow", "-fsanitize-undefined-trap-on-error")
+for bad in (torch.nan, torch.inf, -torch.inf):
+    states = torch.randn(2, 8, 2, 64)
+    states[0, 1, 1, 3] = bad
+    rows = states.view(4, -1)
+    kernels.quantize_rows(rows)
+    kernels.code_heads(states.flatten(2), 1, 2)
+    kernels.attend(*[states.transpose(1, 2)] * 3)
+    kernels.log_softmax(rows.clone())
+    kernels.cross_entropy(rows.clone(), torch.ones(rows.shape[1]), torch.zeros(4, dtype=torch.int64), 0.1, True)
+    kernels.finish_rows(rows.clone(), torch.ones(4, 1), torch.ones(rows.shape[1]), True, torch.bfloat16)
+    if kernels.attends_in_int8:
+        kernels.attend_many(*[states.transpose(1, 2)] * 3)
+"""
+
+
+@needs_compiler
+def test_no_conversion_of_numbers_that_are_not_finite_is_undefined(cache: Path) -> None:
+    """A conversion that C leaves undefined ends the process here."""
+    done = subprocess.run([sys.executable, "-c", UNDEFINED], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,131 @@
+"""What is computed row by row, against torch in double precision: codes, GELU, normalisation and log-softmax."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bart.modeling.kernels import Kernels
+from tests.bart.modeling.kernels.common import EXPONENTIAL, U, decoded, gelu_error
+
+TINY = torch.finfo(torch.float32).tiny
+CODES = 0.5 + 127 * 5 * U  # error of quantisation, in steps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("articles, length, heads, width", [(1, 2, 1, 1), (2, 33, 3, 64), (3, 7, 2, 24)])
+def test_heads_as_codes(
+    compiled: Kernels, articles: int, length: int, heads: int, width: int, dtype: torch.dtype
+) -> None:
+    projected = (torch.randn(articles, length, 2 * heads * width) * 3).to(dtype)
+    projected[0, -1] = 0
+    codes = compiled.code_heads(projected, 2, heads)
+    assert codes.dtype == torch.int8 and codes.shape == (2, articles, heads, length, width + 4)
+    expected = projected.double().view(articles, length, 2, heads, width).permute(2, 0, 3, 1, 4)
+    step = expected.abs().amax(dim=-1, keepdim=True) / 127
+    assert ((decoded(codes) - expected).abs() <= CODES * step).all()
+    assert codes[..., :-4].abs().max() == 127
+
+
+SIZES = pytest.mark.parametrize("count, width", [(1, 1), (3, 7), (16, 1024), (48, 768), (5, 3073), (1, 40)])
+
+
+@SIZES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_quantization(compiled: Kernels, count: int, width: int, dtype: torch.dtype) -> None:
+    rows = (torch.randn(count, width) * torch.logspace(-20, 20, count)[:, None]).to(dtype)
+    codes, peak = compiled.quantize_rows(rows)
+    assert torch.equal(peak, rows.float().abs().amax(dim=1, keepdim=True) + TINY)
+    assert ((codes.double() - 128) - rows.double() * 127 / peak.double()).abs().max() <= CODES
+
+
+def test_quantization_of_special_rows(compiled: Kernels) -> None:
+    halves = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0]])
+    assert compiled.quantize_rows(halves)[0].tolist() == [[255, 128, 130, 130, 128, 126, 1]]  # to the even ones
+    codes, peak = compiled.quantize_rows(torch.zeros(1, 20))
+    assert codes.unique().tolist() == [128] and peak.item() == pytest.approx(TINY)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        rows = torch.randn(1, 50)
+        rows[0, 3] = bad
+        codes, peak = compiled.quantize_rows(rows)
+        assert not peak.isfinite().any()  # and so is what the codes are multiplied by
+        assert codes[0, 3] == 128
+
+
+@SIZES
+@pytest.mark.parametrize("with_gelu", [False, True])
+def test_finish(compiled: Kernels, count: int, width: int, with_gelu: bool) -> None:
+    products, peak, bias = torch.randn(count, width) * 1e4, torch.rand(count, 1) * 1e-4 + 1e-5, torch.randn(width)
+    expected = products.double() * peak + bias.double()
+    error = 3 * U * ((products.double() * peak).abs() + bias.abs())
+    if with_gelu:
+        expected, error = F.gelu(expected), 1.2 * error + gelu_error(expected)  # GELU's slope is below 1.2
+    given = products.clone()
+    narrow = compiled.finish_rows(given, peak, bias, with_gelu, torch.bfloat16)
+    assert torch.equal(given, products)
+    wide = compiled.finish_rows(given, peak, bias, with_gelu)
+    assert wide.data_ptr() == given.data_ptr()
+    assert ((wide.double() - expected).abs() <= error).all()
+    assert torch.equal(narrow, wide.bfloat16())
+
+
+def test_gelu_is_the_exact_one(compiled: Kernels) -> None:
+    x = torch.cat([torch.linspace(-20, 20, 400_001), torch.tensor([0.0, -1e30, 1e30])])[None]
+    result = compiled.finish_rows(x.clone(), torch.ones(1, 1), torch.zeros(x.shape[1]), True)
+    assert ((result.double() - F.gelu(x.double())).abs() <= gelu_error(x.double())).all()
+    assert compiled.finish_rows(torch.full((1, 20), torch.nan), torch.ones(1, 1), torch.zeros(20), True).isnan().all()
+
+
+def test_rounding_to_bf16_keeps_nan_and_infinity(compiled: Kernels) -> None:
+    # All numbers between two of bf16, NaNs of which only the lowest bits are set, and both infinities.
+    bits = torch.cat([torch.arange(0x3F80_0000, 0x3F81_0001), torch.tensor([0x7F80_0001, 0x7FFF_FFFF])])
+    numbers = torch.cat([bits.int().view(torch.float32), torch.tensor([torch.inf, -torch.inf])])[None]
+    nothing = torch.zeros(numbers.shape[1])
+    result = compiled.finish_rows(numbers.clone(), torch.ones(1, 1), nothing, dtype=torch.bfloat16)
+    torch.testing.assert_close(result, numbers.bfloat16(), equal_nan=True, atol=0, rtol=0)
+
+
+@SIZES
+def test_add_and_norm(compiled: Kernels, count: int, width: int) -> None:
+    hidden, update = torch.randn(2, count, 1, width) + 3
+    norm = torch.nn.LayerNorm(width, eps=1e-3)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    result = compiled.add_and_norm(hidden, update, norm)
+    total = hidden.double() + update.double()
+    expected = copy.deepcopy(norm).double()(total)
+    centred = total - total.mean(dim=-1, keepdim=True)
+    variance = centred.square().mean(dim=-1, keepdim=True) + norm.eps
+    error = U * total.abs() + (width + 2) * U * total.abs().mean(dim=-1, keepdim=True)  # of centred
+    relative = (width + 6) * U + 2 * (error * centred.abs() + error**2).mean(dim=-1, keepdim=True) / variance
+    bound = norm.weight.abs() / variance.sqrt() * (error + centred.abs() * relative) + 3 * U * (
+        (expected - norm.bias).abs() + norm.bias.abs()
+    )
+    assert result.shape == hidden.shape
+    assert ((result.double() - expected).abs() <= bound).all()
+    assert torch.equal(compiled.add_and_norm(hidden[:1], update[:1], norm), result[:1])
+
+
+@pytest.mark.parametrize("count, width", [(1, 1), (3, 17), (48, 1601)])
+def test_log_softmax(compiled: Kernels, count: int, width: int) -> None:
+    rows = 5 * torch.randn(count, width)
+    rows[0, width // 2] = 300.0  # the others' exponentials vanish
+    if width > 1:
+        rows[-1, 0] = -torch.inf
+    exact = rows.double()
+    expected, top = exact.log_softmax(dim=1), exact.amax(dim=1, keepdim=True)
+    result = compiled.log_softmax(rows)
+    assert result is rows
+    size = (exact - top).abs() + (expected - exact + top).abs()
+    bound = EXPONENTIAL + (width + 4) * U + 3 * U * size.nan_to_num(posinf=0)
+    assert torch.equal(result == -torch.inf, expected == -torch.inf)
+    assert ((result.double() - expected).abs().nan_to_num() <= bound).all()
+    for bad in (torch.nan, torch.inf):
+        rows = torch.zeros(2, 40)
+        rows[1, 3] = bad
+        result = compiled.log_softmax(rows)
+        assert result[1].isnan().any() and not result[0].isnan().any()
+    assert compiled.log_softmax(torch.full((1, 40), -torch.inf)).isnan().all()
