@@ -19,12 +19,15 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+# Imported before torch, which reads what utils sets in the environment when it is loaded: this process times the steps.
+from utils.cli import option, parse_dataclass, run_main
+
+# isort: split
 import torch
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from utils import cost
-from utils.cli import option, parse_dataclass, run_main
 from utils.files import check_output, write_json
 from utils.machine import environment
 from utils.measuring import DEVICES, check_device, table

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -35,3 +38,11 @@ def test_bad_input(load_script: Callable[[str], ModuleType], monkeypatch: pytest
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InputError, match="--device is cuda"):
         load_script("benchmark_growth").main(["--device", "cuda"])
+
+
+def test_torch_is_loaded_with_what_utils_sets(load_script: Callable[[str], ModuleType]) -> None:
+    """The library of threads says what it has read."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    command = [sys.executable, load_script("benchmark_growth").__file__, "--help"]
+    done = subprocess.run(command, env=environment | {"OMP_DISPLAY_ENV": "verbose"}, capture_output=True, text=True)
+    assert "GOMP_SPINCOUNT = '2000'" in done.stderr

@@ -56,10 +56,6 @@ class DataWriter:
             self._files[f"{split}.{side}"].write(line)
         self.written[split] += 1
 
-    def reasons(self) -> dict[str, int]:
-        """Why rows were left out, the most frequent reason first, and how many."""
-        return dict(Counter(entry["reason"] for entry in self.dropped).most_common())
-
 
 @contextmanager
 def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
@@ -79,7 +75,7 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
                 files = {name: stack.enter_context((building / name).open("wb")) for name in PAIR_FILES}
                 data = DataWriter(building, files, facts)
                 yield data
-            reasons = data.reasons()
+            reasons = dict(Counter(entry["reason"] for entry in data.dropped).most_common())
             if empty := [split for split, count in data.written.items() if not count]:
                 told = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
                 raise InputError(f"{folder}: no examples for {' and '.join(empty)}{told}")

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,21 +26,21 @@ from filelock import FileLock, Timeout
 
 from bart.errors import InputError
 from bart.files import read_json
-from utils.cli import option, parse_dataclass, run_main
-from utils.corpora.documents import KINDS, Piece, find_files, pieces_of
+from utils.cli import parse_dataclass, run_main
+from utils.corpora.documents import Piece, find_files, pieces_of
+from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, Options, Work
 from utils.corpora.shard_stages import (
     HASHES_AT_ONCE,
     SPLITS,
     Record,
     Shard,
-    Work,
     count_keys,
     find_repeats,
     hash_documents,
     make_examples,
     write_shard,
 )
-from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER
+from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, TOKENIZER
 from utils.errors import RunError, brief, unwritable
 from utils.files import difference, writable_folder, write_json
 from utils.progress import progress, start_log
@@ -50,77 +49,9 @@ if TYPE_CHECKING:
     from distributed import Client, LocalCluster
 
 logger = logging.getLogger("utils.corpora.make_shards")
-WORK, OWN = ".work", "options.json"
-MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --shards says otherwise
+OWN = "options.json"  # in WORK: the record of a run that could go on
 CONNECT_SECONDS = 5
 Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
-
-
-@dataclass(frozen=True)
-class Options:
-    """The command line."""
-
-    input: tuple[str, ...] = option(metavar="PATH", help=f"files of text ({', '.join(KINDS)}), and folders of them")
-    tokenizer: str = option(metavar="NAME", help="folder of a vocabulary, or Hub name")
-    output: Path = option(metavar="DIR", help="folder for the shards, made if need be")
-    task: str = option(
-        DENOISING, choices=tuple(SPECIAL), help="what is trained: denoising for BART, mlm_nsp for BERT, on pairs"
-    )
-    sequence_length: int = option(
-        128, least=16, most=65535, help="the longest example in tokens, special ones included"
-    )
-    bins: tuple[int, ...] = option(
-        (),
-        least=3,
-        metavar="N",
-        help="lengths by which examples are put into files, rising to --sequence_length",
-    )
-    val_input: tuple[str, ...] = option(
-        (), metavar="PATH", help="held-out documents; those in --input too are left out there"
-    )
-    val_ratio: float = option(
-        0.005, least=0, most=0.5, help="share of the documents that is held out where there is no --val_input"
-    )
-    text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
-    min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")
-    shards: int | None = option(
-        None,
-        least=1,
-        help=f"files of each bin to train on (default: {LEAST_SHARDS}, or more, of {MOST_EXAMPLES:,} examples)",
-    )
-    seed: int = option(42, least=0, help="of the order of examples, and of what is held out")
-    short_seq_prob: float = option(
-        0.1, section="mlm_nsp", least=0, most=1, help="share of the documents whose pairs are to be shorter"
-    )
-    duplicate_factor: int = option(5, least=1, help="times that a document is cut into pairs, other ones each time")
-    workers: int | None = option(None, least=1, help="processes; by default one for each core", section="Dask")
-    scheduler: str | None = option(
-        None, metavar="ADDRESS", help="scheduler of a running Dask cluster, such as tcp://host:8786"
-    )
-
-    def __post_init__(self) -> None:
-        bins = self.bins or (self.sequence_length,)
-        if bins[-1] != self.sequence_length or list(bins) != sorted({*bins}):
-            raise InputError(
-                f"--bins {' '.join(map(str, bins))}: they must rise to --sequence_length, {self.sequence_length}"
-            )
-        most = (self.sequence_length - SPECIAL[self.task]) // 2
-        if self.min_tokens > most:
-            raise InputError(
-                f"--min_tokens is {self.min_tokens}; at --sequence_length {self.sequence_length} it is at most {most}"
-            )
-        if self.scheduler is not None and self.workers is not None:
-            raise InputError(f"--workers {self.workers}: --scheduler {self.scheduler} has workers of its own")
-        object.__setattr__(self, "bins", bins)
-
-    @property
-    def lasting(self) -> dict[str, Any]:
-        """What the shards depend on, for the manifest, besides the texts and the vocabulary."""
-        named = ("text_field", "min_tokens", "shards")
-        share = 0.0 if self.val_input else self.val_ratio
-        if self.task == MLM_NSP:
-            named += ("short_seq_prob", "duplicate_factor")
-        return {name: getattr(self, name) for name in named} | {"val_ratio": share}
 
 
 def make_shards(options: Options) -> None:
@@ -154,22 +85,12 @@ def make_shards(options: Options) -> None:
         return
     folder = writable_folder("--output", options.output).resolve()
     own = plan | {"files": {str(path): path.stat().st_mtime_ns for path, _ in files}, "source": sources}
-    work = Work(
-        str(folder),
-        **{name: plan[name] for name in ("vocabulary", "vocab_size", "seed")},
-        bins=options.bins,
-        text_field=options.text_field,
-        min_tokens=options.min_tokens,
-        val_ratio=plan["options"]["val_ratio"],
-        task=options.task,
-        short_seq_prob=options.short_seq_prob,
-        duplicate_factor=options.duplicate_factor,
-    )
+    work = Work(options, folder, plan["vocabulary"], plan["vocab_size"])
     with _alone(options.output, own), _cluster(options, folder) as client:
         write_json(folder / WORK / OWN, own)
         tokenizer.save_pretrained(folder / TOKENIZER)
         try:
-            manifest = plan | _make(client, work, files, sources, options)
+            manifest = plan | _make(client, work, files, sources)
             for leftover in folder.glob("*/.*.tmp"):  # of a process that was killed
                 leftover.unlink()
             write_json(folder / MANIFEST, manifest)
@@ -334,14 +255,13 @@ def _run(
     return [read_json(record) for record in records.values()]
 
 
-def _make(
-    client: Client, work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[Record], options: Options
-) -> Record:
+def _make(client: Client, work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[Record]) -> Record:
     """Run all stages; what the manifest says besides the options."""
+    options = work.options
     pieces: list[Piece] = []
     of_file: list[int] = []
     for place, (path, is_val) in enumerate(files):
-        found = pieces_of(path, work.text_field, is_val)
+        found = pieces_of(path, options.text_field, is_val)
         pieces += found
         of_file += [place] * len(found)
     names = [f"{number:06d}" for number in range(len(pieces))]
@@ -359,14 +279,14 @@ def _make(
     made = _run(client, "tokenising", make_examples, work, "examples", again)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
-    shards = _divide(count_keys(work), work, options.shards)
+    shards = _divide(count_keys(work), options)
     if not any(shard.name.startswith(SPLITS[0]) for shard in shards):
         raise InputError(f"--input {' '.join(options.input)}: no text is left to train on{_reasons(dropped)}")
     named = {shard.name.replace("/", "-"): (shard,) for shard in shards}
     written = _run(client, "writing", write_shard, work, "shards", named)
     splits: dict[str, list[Record]] = {split: [] for split in SPLITS}
     for shard, record in zip(shards, written, strict=True):
-        facts = {"file": shard.name, "bin": work.bins[shard.group % len(work.bins)]}
+        facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
         splits[shard.name.partition("/")[0]].append(facts | record)
     digests = [xxhash.xxh3_128() for _ in files]
     for place, record in zip(of_file, read, strict=True):
@@ -381,21 +301,20 @@ def _make(
     }
 
 
-def _divide(counts: np.ndarray, work: Work, wanted: int | None) -> list[Shard]:
+def _divide(counts: np.ndarray, options: Options) -> list[Shard]:
     """The shards, of sizes that differ by at most one within a split and bin.
 
     Args:
-        counts: see `count_keys`.
-        wanted: files of a bin to train on; there are no more files than examples.
+        counts: see `count_keys`; there are no more files than examples.
     """
     shards = []
     for group, of_bucket in enumerate(counts):
         ends = np.cumsum(of_bucket)
         total = int(ends[-1])
-        split, longest = SPLITS[group // len(work.bins)], work.bins[group % len(work.bins)]
+        split, longest = SPLITS[group // len(options.bins)], options.bins[group % len(options.bins)]
         number = -(-total // MOST_EXAMPLES)
         if split == SPLITS[0]:
-            number = min(total, wanted or max(number, LEAST_SHARDS))
+            number = min(total, options.shards or max(number, LEAST_SHARDS))
         for place in range(number):
             begin, end = place * total // number, (place + 1) * total // number
             # The buckets of its first and of its last example.

@@ -34,7 +34,8 @@ from tokenizers import Tokenizer
 
 from bart.files import replacing
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
-from utils.data.shard_format import MLM_NSP, SPECIAL, TOKENIZER
+from utils.corpora.shard_options import Options, Work
+from utils.data.shard_format import MLM_NSP, TOKENIZER
 from utils.sentences import sentence_parts
 
 SPLITS = ("train", "val")
@@ -48,52 +49,11 @@ REPEATED = "repeated"
 Record = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Work:
-    """What all stages know.
-
-    Attributes:
-        folder: of the shards; other files lie in `.work` there.
-        vocabulary: SHA-256 of the tokenizer's JSON, which lies in the folder.
-        task: a key of SPECIAL.
-        bins: rising numbers of tokens, special ones included; the last is the longest that an example may have.
-        min_tokens: examples that have fewer, special ones not counted, are left out.
-        val_ratio: share of the documents that is held out.
-        short_seq_prob, duplicate_factor: of pairs of segments; see `pair_up`.
-    """
-
-    folder: str
-    vocabulary: str
-    vocab_size: int
-    bins: tuple[int, ...]
-    text_field: str
-    seed: int
-    min_tokens: int
-    val_ratio: float
-    task: str
-    short_seq_prob: float
-    duplicate_factor: int
-
-    @property
-    def special(self) -> int:
-        """Special tokens of an example, which shards do not hold."""
-        return SPECIAL[self.task]
-
-    def path(self, stage: str, name: str) -> Path:
-        """A file of a stage."""
-        return Path(self.folder) / ".work" / stage / name
-
-    @property
-    def kind(self) -> pa.DataType:
-        """Of ids."""
-        return pa.uint16() if self.vocab_size <= 1 << 16 else pa.uint32()
-
-
 class Shard(NamedTuple):
     """A file of shards: examples of a split and a bin whose keys are neighbours.
 
     Attributes:
-        group: number of the split and bin, by `make_examples`.
+        group: number of the split and bin, by `_Runs.write`.
         first, last: buckets that hold all of them.
         skip: examples of these buckets before its own.
     """
@@ -115,7 +75,7 @@ def hash_documents(work: Work, number: int, piece: Piece) -> Record:
     hashes: list[bytes] = []
     dropped: Counter[str] = Counter()
     digest = xxhash.xxh3_128()
-    for document in read_documents(piece, work.text_field):
+    for document in read_documents(piece, work.options.text_field):
         if document.fault:
             dropped[document.fault] += 1
         else:
@@ -201,8 +161,8 @@ class _Pairs:
     A document that is the only one of its split in a piece gives none.
     """
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    def __init__(self, options: Options) -> None:
+        self.options = options
         self.last: dict[int, Text] = {}  # of each split, in the documents before
 
     def __call__(
@@ -225,10 +185,10 @@ class _Pairs:
         return found
 
     def _of(self, texts: Sequence[Text], place: int, key: bytes) -> Iterator[Example]:
-        work = self.work
-        for copy in range(work.duplicate_factor):
-            rng = random.Random(xxhash.xxh3_64_intdigest(key + b"pairs" + copy.to_bytes(4, "little"), work.seed))
-            for first, second, other in pair_up(texts, place, work.bins[-1] - work.special, work.short_seq_prob, rng):
+        options = self.options
+        for copy in range(options.duplicate_factor):
+            rng = random.Random(xxhash.xxh3_64_intdigest(key + b"pairs" + copy.to_bytes(4, "little"), options.seed))
+            for first, second, other in pair_up(texts, place, options.room, options.short_seq_prob, rng):
                 both = np.concatenate([texts[place].ids[slice(*first)], (other or texts[place]).ids[slice(*second)]])
                 yield Example([first[1] - first[0], second[1] - second[0]], both, int(other is not None))
 
@@ -303,12 +263,13 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
         kept: documents that gave examples. dropped: reason -> documents that did not. short: examples that were left
         out since they have too few tokens.
     """
+    options = work.options
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
     hashes = np.load(work.path("documents", f"{number:06d}.npy"))
     repeats = _numbers_between(work, first, first + len(hashes))
     tokenizer = _tokenizer(work.folder, work.vocabulary)
-    runs, pairs, counts = _Runs(work, number), _Pairs(work), Counter[str]()
-    readable = (document for document in read_documents(piece, work.text_field) if not document.fault)
+    runs, pairs, counts = _Runs(work, number), _Pairs(options), Counter[str]()
+    readable = (document for document in read_documents(piece, options.text_field) if not document.fault)
     fresh = ((place, document) for place, document in enumerate(readable) if first + place not in repeats)
     for some in _batches(fresh):
         sentences = [sentences_of(document) for _, document in some]
@@ -318,21 +279,21 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
         sizes = iter(map(len, rows))
         lengths = [[next(sizes) for _ in of_document] for of_document in sentences]
         own = [hashes[place].tobytes() for place, _ in some]
-        shares = (xxhash.xxh3_64_intdigest(key + b"val", work.seed) / (1 << 64) for key in own)
-        splits = [int(piece.held_out or share < work.val_ratio) for share in shares]
-        if work.task == MLM_NSP:
+        shares = (xxhash.xxh3_64_intdigest(key + b"val", options.seed) / (1 << 64) for key in own)
+        splits = [int(piece.held_out or share < options.val_ratio) for share in shares]
+        if options.task == MLM_NSP:
             examples = pairs(ids, lengths, own, splits)
         else:
             runs.ids.append(ids)
-            examples = [[Example(part) for part in pack(one, work.bins[-1] - work.special)] for one in lengths]
+            examples = [[Example(part) for part in pack(one, options.room)] for one in lengths]
         for key, split, of_document in zip(own, splits, examples, strict=True):
-            short = sum(sum(example.parts) < work.min_tokens for example in of_document)
+            short = sum(sum(example.parts) < options.min_tokens for example in of_document)
             counts["short"] += short
             counts["kept"] += short < len(of_document)
             for chunk, example in enumerate(of_document):
                 if example.ids is not None:
                     runs.ids.append(example.ids)
-                of_example = xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), work.seed)
+                of_example = xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), options.seed)
                 runs.examples.append((split, of_example, example))
         runs.write(at_least=_TOKENS)
     runs.write()
@@ -350,8 +311,8 @@ def _numbers_between(work: Work, first: int, end: int) -> set[int]:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(folder: str, vocabulary: str) -> Tokenizer:
-    tokenizer = Tokenizer.from_file(str(Path(folder) / TOKENIZER / "tokenizer.json"))
+def _tokenizer(folder: Path, vocabulary: str) -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER / "tokenizer.json"))
     # A text that holds "<mask>" must not become the token.
     tokenizer.encode_special_tokens = True
     return tokenizer
@@ -395,12 +356,13 @@ class _Runs:
         """Write a run of what there is, without examples that are too short, unless it has fewer tokens."""
         if not self.examples or sum(map(len, self.ids)) < at_least:
             return
+        options = self.work.options
         splits, keys, examples = zip(*self.examples, strict=True)
         lengths, keys = np.array([sum(example.parts) for example in examples]), np.array(keys, np.uint64)
-        bins = np.searchsorted(self.work.bins, lengths + self.work.special)
-        groups = np.array(splits) * len(self.work.bins) + bins
+        bins = np.searchsorted(options.bins, lengths + options.special)
+        groups = np.array(splits) * len(options.bins) + bins
         order = np.lexsort((keys, groups))
-        order = order[lengths[order] >= self.work.min_tokens]
+        order = order[lengths[order] >= options.min_tokens]
         sentences = np.fromiter(chain.from_iterable(example.parts for example in examples), np.uint16)
         columns = {
             "group": groups[order].astype(np.uint16),
@@ -408,7 +370,7 @@ class _Runs:
             "ids": _lists(np.concatenate(self.ids), lengths).take(order),
             "sentences": _lists(sentences, [len(example.parts) for example in examples]).take(order),
         }
-        if self.work.task == MLM_NSP:
+        if options.task == MLM_NSP:
             columns["label"] = np.array([example.label for example in examples], np.uint8)[order]
         table = pa.table(columns)
         path = self.work.path("examples", f"{self.piece:06d}-{self.written:06d}.arrow")
@@ -432,7 +394,7 @@ def _runs(work: Work) -> Iterator[pa.Table]:
 
 def count_keys(work: Work) -> np.ndarray:
     """(groups, BUCKETS) int64: how many examples of each split and bin have keys of each bucket."""
-    counts = np.zeros((len(SPLITS) * len(work.bins), BUCKETS), np.int64)
+    counts = np.zeros((len(SPLITS) * len(work.options.bins), BUCKETS), np.int64)
     for run in _runs(work):
         np.add.at(counts, (run["group"].to_numpy(), run["key"].to_numpy() // _WIDTH), 1)
     return counts
@@ -450,7 +412,7 @@ def write_shard(work: Work, shard: Shard) -> Record:
     found = pa.concat_tables(parts).combine_chunks()
     order = np.argsort(found["key"].to_numpy(), kind="stable")[shard.skip : shard.skip + shard.examples]
     table = found.drop_columns(["group", "key"]).take(order)
-    path = Path(work.folder) / shard.name
+    path = work.folder / shard.name
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary:
         parquet.write_table(table, temporary, row_group_size=ROWS, compression="zstd", use_dictionary=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,8 @@ def read_questions(data_dir: str, split: str, limit: int = -1, labelled: bool = 
         rows = ((record.name, record.values) for record in read_records(data_dir, split, limit))
     else:
         rows = _squad_rows(file)
-    questions: list[Question] = []
-    for name, values in rows:
-        if len(questions) == limit:
-            break
-        questions.append(_question(name, values, labelled))
+    end = None if limit < 0 else limit
+    questions = [_question(name, values, labelled) for name, values in islice(rows, end)]
     if not questions:
         raise InputError(f"{file or data_dir}: no questions")
     seen: dict[str, str] = {}

@@ -1,0 +1,116 @@
+"""What shards are made of and how: the command line of `make_shards`, and what its stages know besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from bart.errors import InputError
+from utils.cli import option
+from utils.corpora.documents import KINDS
+from utils.data.shard_format import DENOISING, MLM_NSP, SPECIAL
+
+WORK = ".work"  # a folder beside the shards, until they are whole
+MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --shards says otherwise
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line."""
+
+    input: tuple[str, ...] = option(metavar="PATH", help=f"files of text ({', '.join(KINDS)}), and folders of them")
+    tokenizer: str = option(metavar="NAME", help="folder of a vocabulary, or Hub name")
+    output: Path = option(metavar="DIR", help="folder for the shards, made if need be")
+    task: str = option(
+        DENOISING, choices=tuple(SPECIAL), help="what is trained: denoising for BART, mlm_nsp for BERT, on pairs"
+    )
+    sequence_length: int = option(
+        128, least=16, most=65535, help="the longest example in tokens, special ones included"
+    )
+    bins: tuple[int, ...] = option(
+        (),
+        least=3,
+        metavar="N",
+        help="lengths by which examples are put into files, rising to --sequence_length",
+    )
+    val_input: tuple[str, ...] = option(
+        (), metavar="PATH", help="held-out documents; those in --input too are left out there"
+    )
+    val_ratio: float = option(
+        0.005, least=0, most=0.5, help="share of the documents that is held out where there is no --val_input"
+    )
+    text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
+    min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")
+    shards: int | None = option(
+        None,
+        least=1,
+        help=f"files of each bin to train on (default: {LEAST_SHARDS}, or more, of {MOST_EXAMPLES:,} examples)",
+    )
+    seed: int = option(42, least=0, help="of the order of examples, and of what is held out")
+    short_seq_prob: float = option(
+        0.1, section="mlm_nsp", least=0, most=1, help="share of the documents whose pairs are to be shorter"
+    )
+    duplicate_factor: int = option(5, least=1, help="times that a document is cut into pairs, other ones each time")
+    workers: int | None = option(None, least=1, help="processes; by default one for each core", section="Dask")
+    scheduler: str | None = option(
+        None, metavar="ADDRESS", help="scheduler of a running Dask cluster, such as tcp://host:8786"
+    )
+
+    def __post_init__(self) -> None:
+        bins = self.bins or (self.sequence_length,)
+        if bins[-1] != self.sequence_length or list(bins) != sorted({*bins}):
+            raise InputError(
+                f"--bins {' '.join(map(str, bins))}: they must rise to --sequence_length, {self.sequence_length}"
+            )
+        most = self.room // 2
+        if self.min_tokens > most:
+            raise InputError(
+                f"--min_tokens is {self.min_tokens}; at --sequence_length {self.sequence_length} it is at most {most}"
+            )
+        if self.scheduler is not None and self.workers is not None:
+            raise InputError(f"--workers {self.workers}: --scheduler {self.scheduler} has workers of its own")
+        object.__setattr__(self, "bins", bins)
+        object.__setattr__(self, "val_ratio", 0.0 if self.val_input else self.val_ratio)
+
+    @property
+    def special(self) -> int:
+        """Special tokens of an example, which shards do not hold."""
+        return SPECIAL[self.task]
+
+    @property
+    def room(self) -> int:
+        """Other tokens of an example, at most."""
+        return self.sequence_length - self.special
+
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """What the shards depend on, for the manifest, besides the texts and the vocabulary."""
+        of_pairs = ("short_seq_prob", "duplicate_factor") if self.task == MLM_NSP else ()
+        return {name: getattr(self, name) for name in ("text_field", "min_tokens", "shards", *of_pairs, "val_ratio")}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all stages know.
+
+    Attributes:
+        folder: of the shards; other files lie in WORK there.
+        vocabulary: SHA-256 of the tokenizer's JSON, which lies in the folder.
+    """
+
+    options: Options
+    folder: Path
+    vocabulary: str
+    vocab_size: int
+
+    def path(self, stage: str, name: str) -> Path:
+        """A file of a stage."""
+        return self.folder / WORK / stage / name
+
+    @property
+    def kind(self) -> pa.DataType:
+        """Of ids."""
+        return pa.uint16() if self.vocab_size <= 1 << 16 else pa.uint32()
