@@ -38,7 +38,8 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_and_versions() -> None:
     assert processor()
-    assert torch.__version__.startswith(versions(["torch"])["torch"])  # which may lack "+cu130"
+    # The metadata of some builds leaves out what "+" begins.
+    assert versions(["torch"])["torch"] in (torch.__version__, torch.__version__.partition("+")[0])
 
 
 def test_peak_rates_of_gpus() -> None:
