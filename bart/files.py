@@ -13,13 +13,29 @@ from typing import Any
 from bart.errors import InputError
 
 
+def is_device(path: Path) -> bool:
+    """Whether a path is there and neither a file nor a folder: a device, or a pipe."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
+def temporary_beside(target: Path) -> Path:
+    """Where this process writes what becomes `target`.
+
+    The name holds the host and the process id: machines and containers that share a folder may have equal process ids.
+    """
+    return target.with_name(f".{target.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`, which replaces it on success and is removed on failure.
 
-    The name holds the host and the process id: machines and containers that share a folder may have equal process ids.
+    A device such as /dev/null is yielded itself.
     """
-    temporary = target.with_name(f".{target.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    if is_device(target):
+        yield target
+        return
+    temporary = temporary_beside(target)
     try:
         yield temporary
         os.replace(temporary, target)

@@ -14,14 +14,28 @@ from typing import Any
 import xxhash
 
 from bart.errors import InputError
-from bart.files import replacing
+from bart.files import is_device, replacing, temporary_beside
 from utils.errors import unwritable
 
 
 def check_output(option: str, path: str | os.PathLike[str] | None) -> None:
-    """Raise InputError when an option's path, if it is given, is no file that could be written later."""
-    if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
-        raise InputError(f"--{option} is {os.fspath(path)!r}; allowed: a file in a directory that exists")
+    """Raise InputError when an option's path, if it is given, is no file that could be written later.
+
+    Raises:
+        RunError: the disk is full.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    try:
+        if target.is_dir() or not target.absolute().parent.is_dir():
+            raise InputError(f"--{option} is {os.fspath(path)!r}; allowed: a file in a directory that exists")
+        if not is_device(target):
+            temporary = temporary_beside(target)
+            temporary.touch()
+            temporary.unlink()
+    except OSError as error:
+        raise unwritable(f"--{option} {path}", error) from None
 
 
 def writable_folder(name: str, path: str | os.PathLike[str], log: str = "") -> Path:

@@ -26,6 +26,21 @@ def test_an_output_must_be_a_file_in_a_directory_that_exists(tmp_path: Path, mon
     for bad in (tmp_path, tmp_path / "absent" / "new.json"):
         with pytest.raises(InputError, match=f"^--out is '{bad}'; allowed: a file in a directory that exists$"):
             check_output("out", bad)
+    assert not list(tmp_path.iterdir())
+    for bad, reason in (("a" * 250, "File name too long"), ("/proc/x", "No such file or directory")):
+        with pytest.raises(InputError, match=rf"^--out {bad}: cannot be written \({reason}\)$"):
+            check_output("out", bad)
+
+
+def test_a_device_or_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # which waits for no other end
+    check_output("out", pipe)
+    write_whole(pipe, "summary\n")
+    assert os.read(reader, 100) == b"summary\n"
+    assert pipe.is_fifo()
+    os.close(reader)
 
 
 def test_what_was_made_and_not_used_goes_at_the_end(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from utils.data.line_files import SIDES, SPLITS, iter_pairs
 from utils.data.shard_format import MANIFEST
 from utils.data.tokenized import tokenise
 from utils.errors import unwritable
-from utils.files import check_output, writable_folder, write_json
+from utils.files import check_output, write_json
 from utils.lines import iter_lines
 from utils.metrics.baselines import leads, oracle
 from utils.metrics.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, rouge_table
@@ -67,10 +67,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("json", "picture"):
-            if (path := getattr(self, name)) is not None:
-                with _writing(f"--{name} {path}"):
-                    check_output(name, path)
-                    writable_folder(f"--{name} {path}:", path.parent)
+            check_output(name, getattr(self, name))
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def test_a_picture_shows_limits_that_are_near() -> None:
         (["{blank}"], r"train\.target, line 2: blank line"),
         (["{uneven}"], r"train\.source has 3 lines, .*train\.target has 2"),
         (["--json", "nowhere/a.json"], "--json is 'nowhere/a.json'; allowed: a file in a directory"),
-        (["--json", "/proc/x"], r"^--json /proc/x: /proc: cannot be written \(No such file or directory\)$"),
+        (["--json", "/proc/x"], r"^--json /proc/x: cannot be written \(No such file or directory\)$"),
         (["--json", "a" * 256], r"^--json a{256}: cannot be written \(File name too long\)$"),
         (["--picture", "{empty}"], "--picture is .*; allowed: a file in a directory that exists"),
         (["--tokenizer", "./nothing"], r"\./nothing: no such file or folder"),
