@@ -11,13 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.hub import resolve
-from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.hub_server import HubServer, hub_server
-from tests.tiny_run import CONFIG
+from tests.tiny_run import tiny_bart
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {"vocab.json": b'{"<s>": 0}', "merges.txt": b"#version: 0.2\n", "weights.bin": b"never asked for"}
@@ -129,7 +127,7 @@ def test_push_uploads_what_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
         ("create", "name", True, True),
         ("upload", "me/name", files, "New"),
     ]
-    BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=50)).push_to_hub("other")
+    tiny_bart().push_to_hub("other")
     files = ["config.json", "generation_config.json", "model.safetensors"]
     assert calls[-2:] == [("create", "other", None, True), ("upload", "me/other", files, "Upload")]
     with pytest.raises(InputError, match="^org/closed: could not be uploaded to the Hub: 403 Forbidden: not yours$"):
