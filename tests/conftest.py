@@ -16,6 +16,9 @@ import pytest
 # cores that others use too the threads' waiting for each other makes a second's test take a minute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# torchrun's folder of logs, which tests do not read and nobody would remove.
+os.environ.setdefault("PET_LOG_DIR", os.devnull)
+
 # A shell lets what it starts in the background ignore Ctrl-C, and all that those start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -27,11 +27,13 @@ def commit_of(revision: str) -> str:
 
 
 class HubServer(ThreadingHTTPServer):
-    """Lists and serves the data sets in `repositories`, and serves `files` by their path.
+    """Lists and serves what is in `repositories`, and serves `files` by their path.
 
     Attributes:
+        repositories: data sets by their names, and models by theirs behind "models/".
         requests: the paths that were asked for.
         status: answered to every request, if it is set.
+        gated: names of repositories whose readers must ask first.
         corrupt: paths whose last byte is sent wrong.
         tagged: whether files have an ETag.
         ranges: how many requests were for a part of a file.
@@ -45,6 +47,7 @@ class HubServer(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.status = 0
+        self.gated: set[str] = set()
         self.corrupt: set[str] = set()
         self.tagged = True
         self.ranges = 0
@@ -99,13 +102,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append(path)
         if self.server.status:
             return self.answer(self.server.status)
-        if found := re.fullmatch(r"/api/datasets/(\w+/\w+)(?:/revision/(.+)|/tree/(\w+)(/.+)?)?", path):
+        if found := re.fullmatch(r"/api/(?:datasets/)?([\w/]+?)(?:/revision/(.+)|/tree/(\w+)(/.+)?)?", path):
+            if found[1] in self.server.gated:
+                return self.answer(403, headers={"X-Error-Code": "GatedRepo"})
             folder = f"{found[4] or ''}/".removeprefix("/") if found[3] else None
             return self.list_repository(found[1], found[2] or found[3] or "main", folder)
-        if found := re.fullmatch(r"/datasets/(\w+/\w+)/resolve/(\w+)/(.+)", path):
-            for revision, files in self.server.repositories.get(found[1], {}).items():
-                if commit_of(revision) == found[2] and found[3] in files:
-                    return self.send_file(found[3], files[found[3]], {"X-Repo-Commit": found[2]})
+        if found := re.fullmatch(r"/(datasets/)?(\w+/\w+)/resolve/(\w+)/(.+)", path):
+            name, commit, file = found[2] if found[1] else f"models/{found[2]}", found[3], found[4]
+            for revision, files in self.server.repositories.get(name, {}).items():
+                if commit_of(revision) == commit and file in files:
+                    return self.send_file(file, files[file], {"X-Repo-Commit": commit})
             return self.answer(404, headers={"X-Error-Code": "EntryNotFound"})
         if path in self.server.files:
             return self.send_file(path, self.server.files[path], {})

@@ -116,7 +116,7 @@ def script(port: int) -> Iterator[str]:
             yield f"until curl --silent --fail localhost:{port}/healthz; do kill -0 $server; sleep 0.2; done"
         elif block.kind == "bash":
             yield text
-        elif block.kind == "python" and "_epoch1_step2000" not in text:  # tests/test_run_eval.py runs that snippet
+        elif block.kind == "python" and "_epoch1_step2000" not in text:  # test_evaluation.py runs that
             yield f"python - <<'END_OF_SNIPPET'\n{text}END_OF_SNIPPET"
     yield "kill $(jobs -p)"
 

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration_bart import BartConfig
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Examples
 from utils.data.order import TrainOrder
@@ -19,7 +22,7 @@ from utils.recipes.finetuning_arguments import parse_finetune_arguments
 
 Train = Callable[..., Path]  # the fixture `train`
 
-CONFIG = {
+SIZES = {
     "d_model": 16,
     "encoder_layers": 1,
     "decoder_layers": 1,
@@ -28,14 +31,20 @@ CONFIG = {
     "encoder_ffn_dim": 32,
     "decoder_ffn_dim": 32,
     "max_position_embeddings": 64,
-    "init_std": 0.1,
-    "num_beams": 2,
-    "max_length": 12,
 }
+CONFIG = {**SIZES, "init_std": 0.1, "num_beams": 2, "max_length": 12}
 OF_BERT = {
     **{"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
     **{"intermediate_size": 32, "max_position_embeddings": 128, "initializer_range": 0.1},
 }
+
+
+def tiny_bart(
+    head: type[PretrainedModel] = BartForConditionalGeneration, seed: int = 0, **fields: Any
+) -> PretrainedModel:
+    """A random network of SIZES and 50 tokens, where `fields` do not say otherwise."""
+    torch.manual_seed(seed)
+    return head(BartConfig(**{"vocab_size": 50, **SIZES, **fields}))
 
 
 def write_tiny_run(folder: Path, n_train: int = 22, n_val: int = 5, n_test: int = 7) -> list[str]:

@@ -1,29 +1,23 @@
-"""`resolve` against a small stand-in for the Hub on this machine."""
+"""`resolve` against a stand-in for the Hub on this machine."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.hub import resolve
-from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from tests.tiny_run import CONFIG
+from tests.hub_server import HubServer, hub_server
+from tests.tiny_run import tiny_bart
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"vocab.json": b'{"<s>": 0}', "merges.txt": b"#version: 0.2\n", "weights.bin": b"never asked for"}
 SCRIPT = """
 import sys
@@ -37,69 +31,26 @@ for name in sys.argv[1:]:
 """
 
 
-class StandIn(BaseHTTPRequestHandler):
-    """The answers that snapshot_download needs: a repository's commit, its listing, and its files."""
-
-    def do_GET(self) -> None:
-        self.server.paths.append(f"{self.command} {self.path}")
-        path = self.path.split("?")[0]
-        if "gated" in path:
-            return self.answer(403, b"", {"X-Error-Code": "GatedRepo", "X-Error-Message": "ask first"})
-        if path.startswith("/api/models/org/"):
-            _, _, _, _, name, kind, *_ = path.split("/")
-            if name in ("name", "other"):
-                files = FILES if name == "name" else {"README.md": b"?"}
-                listing = [
-                    {"type": "file", "path": file, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-                    for file, data in files.items()
-                ]
-                siblings = [{"rfilename": file} for file in files]
-                answer = {"id": f"org/{name}", "sha": COMMIT, "siblings": siblings} if kind == "revision" else listing
-                return self.answer(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
-        if path.startswith(f"/org/name/resolve/{COMMIT}/"):
-            data = FILES[path.rsplit("/", 1)[1]]
-            return self.answer(200, data, {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": COMMIT})
-        return self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
-
-    do_HEAD = do_GET
-
-    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for key, value in (headers | {"Content-Length": str(len(body))}).items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def hub() -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
-    server.paths = []
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def hub() -> Iterator[HubServer]:
+    with hub_server() as server:
+        server.repositories |= {"models/org/name": {"main": FILES}, "models/org/other": {"main": {"README.md": b"?"}}}
+        server.gated.add("models/org/gated")
+        yield server
 
 
-def ask(names: list[str], home: Path, port: int, **variables: str) -> list[str]:
+def ask(names: list[str], home: Path, hub: HubServer, **variables: str) -> list[str]:
     """What a fresh interpreter, whose Hub is the stand-in, says to each name."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(home), "NO_PROXY": "*", **variables}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "NO_PROXY": "*", **variables}
     command = [sys.executable, "-c", SCRIPT, *names]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def test_downloads_once_and_then_serves_from_the_cache(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
-    port = hub.server_address[1]
-    found, gated, missing, other = ask(["org/name", "org/gated", "org/missing", "org/other"], tmp_path, port)
+def test_downloads_once_and_then_serves_from_the_cache(hub: HubServer, tmp_path: Path) -> None:
+    found, gated, missing, other = ask(["org/name", "org/gated", "org/missing", "org/other"], tmp_path, hub)
     folder = Path(found)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
         name: FILES[name] for name in ("vocab.json", "merges.txt")
@@ -108,26 +59,25 @@ def test_downloads_once_and_then_serves_from_the_cache(hub: ThreadingHTTPServer,
         assert said.startswith(f"InputError: org/{name}: ") and said.endswith("ask for access there and set HF_TOKEN")
     assert other.startswith("InputError: org/other: ") and "none of the files vocab.json, merges.txt" in other
 
-    asked = len(hub.paths)
-    assert ask(["org/name"], tmp_path, port) == [found]
-    assert not [path for path in hub.paths[asked:] if path.startswith("GET /org/name/resolve/")]
+    asked = len(hub.requests)
+    assert ask(["org/name"], tmp_path, hub) == [found]
+    assert not [path for path in hub.requests[asked:] if "/resolve/" in path]
 
     hub.shutdown()
     hub.server_close()
-    again, unknown = ask(["org/name", "org/unknown"], tmp_path, port)
+    again, unknown = ask(["org/name", "org/unknown"], tmp_path, hub)
     assert again == found
     assert unknown.startswith("InputError: org/unknown: ") and "cannot be reached" in unknown
 
-    again, unknown = ask(["org/name", "org/unknown"], tmp_path, port, HF_HUB_OFFLINE="1")
+    again, unknown = ask(["org/name", "org/unknown"], tmp_path, hub, HF_HUB_OFFLINE="1")
     assert again == found
     assert unknown.startswith("InputError: org/unknown: ") and "HF_HUB_OFFLINE" in unknown
 
 
-def test_an_incomplete_cache_serves_what_it_has(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
-    port = hub.server_address[1]
-    (found,) = ask(["org/name"], tmp_path, port)
+def test_an_incomplete_cache_serves_what_it_has(hub: HubServer, tmp_path: Path) -> None:
+    (found,) = ask(["org/name"], tmp_path, hub)
     (Path(found) / "merges.txt").unlink()
-    assert ask(["org/name"], tmp_path, port, HF_HUB_OFFLINE="1") == [found]
+    assert ask(["org/name"], tmp_path, hub, HF_HUB_OFFLINE="1") == [found]
 
 
 def test_a_local_path_is_returned_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +127,7 @@ def test_push_uploads_what_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
         ("create", "name", True, True),
         ("upload", "me/name", files, "New"),
     ]
-    BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=50)).push_to_hub("other")
+    tiny_bart().push_to_hub("other")
     files = ["config.json", "generation_config.json", "model.safetensors"]
     assert calls[-2:] == [("create", "other", None, True), ("upload", "me/other", files, "Upload")]
     with pytest.raises(InputError, match="^org/closed: could not be uploaded to the Hub: 403 Forbidden: not yours$"):

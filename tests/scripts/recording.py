@@ -16,7 +16,7 @@ from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
 ROOT = Path(__file__).parents[2]
 PRESETS = (ROOT / "docs/presets.md").read_text(encoding="utf-8")
-SETS = ("cnn_dm", "xsum")
+SETS = {"cnn_dm": "CNN-DM", "xsum": "XSum"}  # and their titles in docs/presets.md
 TORCHRUN = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
 # A stand-in that leaves what a run of so many steps leaves, and what make_shards and sample_corpus do.
 PRETRAINS = """
@@ -55,12 +55,15 @@ def presets(data: str) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def pretraining_rows(section: str = "Pretraining") -> list[dict[str, str]]:
-    """The presets of pretraining in docs/presets.md."""
-    section = PRESETS.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    names, _, *table = [
-        [cell.strip(" `") for cell in line.split("|")] for line in re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
-    ]
+def section_of(title: str) -> str:
+    """A section of docs/presets.md."""
+    return PRESETS.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def preset_rows(title: str) -> list[dict[str, str]]:
+    """The rows of a section's table, by the names of their columns."""
+    lines = re.findall(r"^\|(.*)\|$", section_of(title), re.MULTILINE)
+    names, _, *table = [[cell.strip(" `") for cell in line.split("|")] for line in lines]
     return [dict(zip(names, cells, strict=True)) for cells in table]
 
 

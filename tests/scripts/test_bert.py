@@ -12,14 +12,13 @@ from tests.scripts.recording import (
     ROOT,
     Recorder,
     eval_settings,
-    presets,
-    pretraining_rows,
+    preset_rows,
     settings_of,
     train_settings,
 )
 
 
-@pytest.mark.parametrize("row", pretraining_rows("BERT"), ids=lambda row: row["preset"])
+@pytest.mark.parametrize("row", preset_rows("BERT"), ids=lambda row: row["preset"])
 def test_presets_of_bert_have_nvidias_batches_and_schedule(row: dict[str, str], pretrain: Any, tmp_path: Path) -> None:
     for length in (128, 512):
         (tmp_path / f"work/data/pretrain_lddl_{length}").rename(tmp_path / f"work/data/pretrain_mlm_nsp_{length}")
@@ -75,7 +74,7 @@ def test_bert_begins_with_given_weights_and_makes_shards_that_are_missing(
     assert (first["resume_from_checkpoint"], first["n_val"]) == ("last", "3")
 
 
-@pytest.mark.parametrize("name", sorted(presets("bert_squad")))
+@pytest.mark.parametrize("name", [row["preset"] for row in preset_rows("BERT")])
 def test_presets_of_bert_for_squad(name: str, recorded: Recorder) -> None:
     preset = f"$(source scripts/params/bert_squad_params.sh && {name})"
     train, score = recorded.succeed(f"bash scripts/bert/run_squad.sh {preset} --n_val 7")

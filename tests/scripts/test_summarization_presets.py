@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from tests.scripts.recording import (
-    PRESETS,
     ROOT,
     SETS,
     TORCHRUN,
     Recorder,
     eval_settings,
     place_of,
+    preset_rows,
     presets,
+    section_of,
     shell,
     train_settings,
 )
@@ -41,13 +42,11 @@ class Documented:
 def documented_rows() -> dict[tuple[str, str], Documented]:
     """The presets of docs/presets.md, by data set and name."""
     rows = {}
-    for data, section in zip(SETS, re.split(r"^## ", PRESETS, flags=re.MULTILINE)[1:], strict=False):
+    for data, title in SETS.items():
+        section = section_of(title)
         source, target, beams = map(int, re.search(r"source (\d+), target (\d+), (\d+) beams", section).groups())
         eval_batch = re.search(r"`(\w+)_eval` has a PRED_BS\s+of\s+(\d+)", section)
-        lines = re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
-        names, _, *table = [[cell.strip(" `") for cell in line.split("|")] for line in lines]
-        for cells in table:
-            of = dict(zip(names, cells, strict=True))
+        for of in preset_rows(title):
             flags = {flag: flag == of["PREC"] for flag in PRECISIONS}
             lengths = {"max_source_length": source, "max_target_length": target}
             train = {

@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from tests.tiny_run import CONFIG
+from tests.tiny_run import CONFIG, tiny_bart
 from tests.utils.long_texts import sentences, texts_of, tokenizer, tokens
 from utils.cli import run_main
 from utils.summarize import LONG_DOCUMENTS, main, summarize
@@ -162,9 +161,8 @@ def test_bad_input(texts: Any, options: dict[str, Any], message: str) -> None:
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model in Hub format, whose summaries differ from text to text."""
     folder = tmp_path_factory.mktemp("export")
-    torch.manual_seed(1)
-    config = BartConfig(**{**CONFIG, "vocab_size": len(tokenizer()), "init_std": 0.6, "min_length": 5})
-    BartForConditionalGeneration(config).save_pretrained(folder, tokenizer())
+    fields = {**CONFIG, "vocab_size": len(tokenizer()), "init_std": 0.6, "min_length": 5}
+    tiny_bart(seed=1, **fields).save_pretrained(folder, tokenizer())
     return folder
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import GenerationOutput, generate, generate_live
 from bart.generation.generate import _Times
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests.tiny_run import tiny_bart
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,12 +33,9 @@ every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
 @pytest.fixture(scope="module")
 def model() -> BartForConditionalGeneration:
-    torch.manual_seed(3)
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    config = BartConfig(vocab_size=VOCAB, max_position_embeddings=POSITIONS, init_std=0.6, **sizes, **heads)
+    sizes = {"max_position_embeddings": POSITIONS, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
     # In double precision, so that no choice depends on how a batch of another shape is rounded.
-    model = BartForConditionalGeneration(config).double().eval()
+    model = tiny_bart(seed=3, vocab_size=VOCAB, init_std=0.6, **sizes).double().eval()
     model.final_logits_bias[0, EOS] = 6.0
     return model
 
@@ -340,10 +337,7 @@ def test_encoder_outputs_save_encoding_again(model, source: Tensor, monkeypatch:
 
 
 def test_runs_without_dropout_and_gradients_and_restores_each_modules_mode(source: Tensor):
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
-    config = BartConfig(vocab_size=VOCAB, dropout=0.5, encoder_attention_heads=2, decoder_attention_heads=2, **sizes)
-    model = BartForConditionalGeneration(config).train()
+    model = tiny_bart(vocab_size=VOCAB, dropout=0.5).train()
     model.model.encoder.eval()
     modes = [module.training for module in model.modules()]
     first = model.generate(source, max_length=12, return_dict_in_generate=True, output_scores=True)

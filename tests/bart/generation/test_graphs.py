@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation import graphs
 from bart.generation.cache import DecoderCache
 from bart.generation.graphs import Recorder, Step, can_be_recorded
 from bart.generation.schedule import Batch, Sources
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests.tiny_run import tiny_bart
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,13 +56,9 @@ METHODS: dict[str, dict[str, Any]] = {
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
 
-def tiny(**sizes: int) -> BartForConditionalGeneration:
-    torch.manual_seed(3)
-    sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24} | sizes
-    layers = {"encoder_layers": 1, "decoder_layers": 2}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    config = BartConfig(vocab_size=VOCAB, max_position_embeddings=POSITIONS, init_std=0.6, **sizes, **layers, **heads)
-    model = BartForConditionalGeneration(config).eval()
+def tiny() -> BartForConditionalGeneration:
+    sizes = {"max_position_embeddings": POSITIONS, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+    model = tiny_bart(seed=3, vocab_size=VOCAB, init_std=0.6, **sizes).eval()
     model.final_logits_bias[0, EOS] = 5.0
     return model
 

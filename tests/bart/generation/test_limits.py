@@ -17,10 +17,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation import generate_live
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests.tiny_run import tiny_bart
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,11 +40,8 @@ Model = BartForConditionalGeneration
 
 
 def a_model(**config: Any) -> Model:
-    torch.manual_seed(3)
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    fields = {"vocab_size": VOCAB, "max_position_embeddings": POSITIONS, "init_std": 0.5, **sizes, **heads, **config}
-    return Model(BartConfig(**fields)).eval()
+    fields = {"vocab_size": VOCAB, "d_model": 32, "max_position_embeddings": POSITIONS, "init_std": 0.5, **config}
+    return tiny_bart(seed=3, **fields).eval()
 
 
 def copies(model: Model) -> dict[str, Model]:

@@ -9,11 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.modeling import loss
 from bart.modeling.loss import chunked_cross_entropy, targets_alone
-from bart.modeling.modeling_bart import BartForConditionalGeneration
-from tests.tiny_run import CONFIG
+from tests.tiny_run import tiny_bart
 
 TOKENS, WIDTH, VOCABULARY = 37, 16, 101
 
@@ -182,8 +180,7 @@ def test_half_precision_is_off_by_its_rounding(half: str) -> None:
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_model_gives_the_sum_of_the_loss(checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "LOGITS_AT_ONCE", 90)
-    torch.manual_seed(0)
-    model = BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=30, dropout=0.0)).double().train()
+    model = tiny_bart(vocab_size=30, dropout=0.0, init_std=0.1).double().train()
     model.set_activation_checkpointing(checkpointing)
     ids = torch.randint(3, 30, (2, 7))
     labels = ids.clone()

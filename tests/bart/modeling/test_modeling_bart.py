@@ -12,26 +12,12 @@ import torch._dynamo
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling import layers
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
+from tests.tiny_run import tiny_bart
 
-
-def tiny(**changes: object) -> BartForConditionalGeneration:
-    fields = {
-        "vocab_size": 50,
-        "d_model": 16,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 32,
-        "decoder_ffn_dim": 32,
-        "max_position_embeddings": 12,
-    }
-    torch.manual_seed(0)
-    return BartForConditionalGeneration(BartConfig(**{**fields, **changes}))
+tiny = functools.partial(tiny_bart, encoder_layers=2, decoder_layers=2, max_position_embeddings=12)
 
 
 def loss_and_gradients(model: BartForConditionalGeneration, length: int = 9) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling import packed
 from bart.modeling.kernels import Kernels, compile_kernels
@@ -23,6 +22,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.packed import Int8Linear, PackedLinear, greatest_weight_code
 from bart.torch_internals import why_not_packed
 from tests.bart.rounding import BF16, FP32, exact, quantisation, rounding
+from tests.tiny_run import tiny_bart
 
 VOCAB = 211
 Source = tuple[Tensor, Tensor]
@@ -31,11 +31,10 @@ Run = Callable[[nn.Module], Tensor]
 
 def a_model(**changes: Any) -> BartForConditionalGeneration:
     """A random model, also where models start with zeros."""
-    torch.manual_seed(0)
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    fields = {"vocab_size": VOCAB, "max_position_embeddings": 100, "init_std": 0.2, **sizes, **heads, **changes}
-    model = BartForConditionalGeneration(BartConfig(**fields)).eval()
+    model = tiny_bart(
+        **{"vocab_size": VOCAB, "max_position_embeddings": 100, "init_std": 0.2, **sizes, **changes}
+    ).eval()
     model.final_logits_bias.normal_()
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
@@ -266,9 +265,8 @@ def test_packed_linear(rows: int) -> None:
 
 OLD_PROCESSOR = """
 import json, logging, torch
-from bart.configuration.configuration_bart import BartConfig
 from bart.modeling import packed
-from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests.tiny_run import tiny_bart
 
 lines = []
 packed.logger.addHandler(logging.Handler())
@@ -283,9 +281,7 @@ half = [step * (0.5 + 127 * 5 * 2**-24) for step in steps]
 bound = states.sum(1, keepdim=True) @ half[1].T + half[0] @ (weight.sum(1, keepdim=True) + 300 * half[1]).T
 error = (got - states @ weight.T - bias).abs() / (bound + 300 * 2**-23 * (states @ weight.T + bias))
 
-sizes = {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "encoder_layers": 1, "decoder_layers": 1}
-config = BartConfig(vocab_size=50, encoder_attention_heads=2, decoder_attention_heads=2, init_std=0.3, **sizes)
-model = BartForConditionalGeneration(config).eval()
+model = tiny_bart(init_std=0.3).eval()
 ids = torch.randint(3, 50, (2, 9))
 copies = [model.for_inference(precision) for precision in ("bf16", "bf16", "fp32")]
 same = torch.equal(copies[0].generate(ids, num_beams=2), copies[2].generate(ids, num_beams=2))

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.modeling import cpu
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.modeling.kernels import Spans
 from bart.modeling.layers import attend
-from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.pretrained import PretrainedModel
 from bart.modeling.unpadding import Unpadded, recurring
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM
+from tests.tiny_run import tiny_bart
 
-FIELDS = {
-    "vocab_size": 50,
-    "d_model": 16,
-    **{f"{stack}_{name}": 2 for stack in ("encoder", "decoder") for name in ("layers", "attention_heads")},
-    **{f"{stack}_ffn_dim": 32 for stack in ("encoder", "decoder")},
-    "max_position_embeddings": 12,
-    "dropout": 0.0,
-}
+bart = functools.partial(tiny_bart, encoder_layers=2, decoder_layers=2, max_position_embeddings=12, dropout=0.0)
 # Padding behind, before and between tokens, and none.
 MASK = torch.tensor([[1] * 9 + [0] * 3, [0] * 2 + [1] * 10, [1, 0] * 6, [1] * 12])
 # Behind targets, and between them; and a row without any.
@@ -39,11 +32,6 @@ def inputs() -> dict[str, Tensor]:
     ids[:, -1] = 2  # </s>, whose state is classified; behind a source it is padding
     ids[0, 8] = ids[2, 10] = 2
     return {"input_ids": ids.where(MASK.bool(), 1), "attention_mask": MASK}
-
-
-def bart(head: type[PretrainedModel] = BartForConditionalGeneration, **fields: object) -> PretrainedModel:
-    torch.manual_seed(0)
-    return head(BartConfig(**FIELDS, **fields))
 
 
 def bert() -> PretrainedModel:

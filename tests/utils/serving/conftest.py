@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.generation import GeneratedArticle
-from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from tests.tiny_run import CONFIG
+from tests.tiny_run import tiny_bart
 
 WORDS = "the a dog cat bird sat ran flew on over mat hill tree and then it was seen by old young men".split()
 POSITIONS = 150
@@ -27,9 +25,8 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model in Hub format, whose summaries differ from text to text."""
     folder = tmp_path_factory.mktemp("export")
     tokenizer = BartTokenizer.train([f" {word}." for word in WORDS] + WORDS, vocab_size=400)
-    torch.manual_seed(3)
-    config = {**CONFIG, "max_position_embeddings": POSITIONS, "vocab_size": len(tokenizer), "init_std": 0.6}
-    model = BartForConditionalGeneration(BartConfig(**{**config, "max_length": 16, "min_length": 4}))
+    fields = {"max_position_embeddings": POSITIONS, "vocab_size": len(tokenizer), "init_std": 0.6}
+    model = tiny_bart(seed=3, **fields, num_beams=2, max_length=16, min_length=4)
     model.final_logits_bias[0, tokenizer.eos_token_id] = 6.0
     model.save_pretrained(folder, tokenizer)
     return folder

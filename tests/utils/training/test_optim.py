@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from transformers.optimization import Adafactor
 
-from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from tests.tiny_run import CONFIG
+from tests.tiny_run import tiny_bart
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import OPTIMIZERS, POLY_SQRT, HardwareOptions, OptimisationOptions
@@ -30,8 +29,7 @@ def build(model: nn.Module, name: str, decay: float = 0.1, **hardware: Any) -> O
 
 @pytest.fixture
 def model() -> BartForConditionalGeneration:
-    torch.manual_seed(0)
-    return BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=30, dropout=0.0))
+    return tiny_bart(vocab_size=30, dropout=0.0, init_std=0.1)
 
 
 def backward(model: BartForConditionalGeneration, scale: Callable[[Tensor], Tensor] = torch.clone) -> None:

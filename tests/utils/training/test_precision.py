@@ -11,9 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.optim import AdamW, Optimizer
 
-from bart.configuration.configuration_bart import BartConfig
-from bart.modeling.modeling_bart import BartForConditionalGeneration
-from tests.tiny_run import CONFIG, Train, checkpoint_of, same
+from tests.tiny_run import Train, checkpoint_of, same, tiny_bart
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import OPTIMIZERS, HardwareOptions, OptimisationOptions
 from utils.training.precision import MasterWeights, fsdp_precision, precision_name, trainer_precision
@@ -26,9 +24,8 @@ class Run:
     """A model in training, whose batches are given by the number of the step."""
 
     def __init__(self, name: str, level: str, half: str = "bf16") -> None:
-        torch.manual_seed(0)
         dtype = HALVES[half] if level in ("O2", "O3") else torch.float32
-        self.model = BartForConditionalGeneration(BartConfig(**CONFIG, vocab_size=30, dropout=0.0)).to(dtype)
+        self.model = tiny_bart(vocab_size=30, dropout=0.0, init_std=0.1).to(dtype)
         options = OptimisationOptions(optimizer=name, weight_decay=0.1, learning_rate=1e-3)
         self.optimizer: Optimizer = build_optimizer(
             self.model, options, HardwareOptions(gpus=1, **{half: True}, amp_level=level)

@@ -5,10 +5,6 @@ Bounds are the sums of the rounding errors that the operations may make, in unit
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,21 +19,6 @@ from bart.modeling.kernels import Draws, Kernels
 ROOT = Path(__file__).parents[4]
 U, H = 2.0**-24, 2.0**-8
 EXPONENTIAL = 2e-7 + 6 * U  # relative error of the kernels' exponential: the rest of its series, and its roundings
-
-
-def why_not() -> str | None:
-    """Why the kernels cannot be compiled here."""
-    if sys.platform != "linux":
-        return "the kernels are made for Linux"
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    try:
-        macros = subprocess.run([*compiler, "-dM", "-E", "-x", "c", os.devnull], check=True, capture_output=True).stdout
-    except OSError:
-        return "there is no C compiler"
-    return "the C compiler is not GCC" if b"__clang__" in macros else None
-
-
-needs_compiler = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
 @contextmanager

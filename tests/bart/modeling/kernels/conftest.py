@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,26 +13,35 @@ import torch
 
 from bart.modeling import kernels
 from bart.modeling.kernels import Kernels
-from tests.bart.modeling.kernels.common import why_not
 
 OPTIONS = {"native": [], "AVX2": ["-march=x86-64-v3"], "plain": ["-DBART_PLAIN"]}
 
 
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    """Skips tests where the kernels cannot be compiled."""
+    if sys.platform != "linux":
+        pytest.skip("the kernels are made for Linux")
+    command = shlex.split(os.environ.get("CC", "cc"))
+    try:
+        macros = subprocess.run([*command, "-dM", "-E", "-x", "c", os.devnull], check=True, capture_output=True).stdout
+    except OSError:
+        pytest.skip("there is no C compiler")
+    if b"__clang__" in macros:
+        pytest.skip("the C compiler is not GCC")
+
+
 @pytest.fixture(scope="module", params=OPTIONS)
-def compiled(request: pytest.FixtureRequest) -> Kernels:
+def compiled(compiler: None, request: pytest.FixtureRequest) -> Kernels:
     """The kernels as this processor gets them, as one gets them that has AVX2 alone, and without code for some only."""
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
     if request.param == "AVX2" and not kernels.compile_kernels().is_avx512:
         pytest.skip("this processor has no more than that")
     return kernels.compile_kernels(*OPTIONS[request.param])
 
 
 @pytest.fixture
-def emulated() -> Kernels:
+def emulated(compiler: None) -> Kernels:
     """The kernels as a processor gets them that multiplies bf16."""
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
     if not kernels.compile_kernels().is_avx512:
         pytest.skip("needs AVX-512")
     return kernels.compile_kernels("-O1", "-include", str(Path(__file__).with_name("emulated_bf16.h")))

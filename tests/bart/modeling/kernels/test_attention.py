@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bart.modeling import kernels
 from bart.modeling.kernels import Kernels
-from tests.bart.modeling.kernels.common import EXPONENTIAL, H, U, decoded, threads, why_not
+from tests.bart.modeling.kernels.common import EXPONENTIAL, H, U, decoded, threads
 
 
 def attended(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,9 +71,7 @@ def test_attention_with_emulated_bf16_instructions(emulated: Kernels) -> None:
         test_attention(emulated, shape, "bf16 from bf16")
 
 
-def test_bf16_keys_without_bf16_instructions_lose_nothing() -> None:
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
+def test_bf16_keys_without_bf16_instructions_lose_nothing(compiler: None) -> None:
     query, (keys, values) = torch.randn(2, 3, 4, 64), torch.randn(2, 2, 3, 200, 64).bfloat16()
     mask = random_mask(2, 4, 200)
     context = kernels.compile_kernels("-DBART_PLAIN").attend(query, keys, values, mask)

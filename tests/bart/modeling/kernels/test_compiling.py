@@ -11,6 +11,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +20,16 @@ import torch
 
 from bart.modeling import kernels
 from bart.modeling.kernels import argument_types
-from tests.bart.modeling.kernels.common import ROOT, needs_compiler
+from tests.bart.modeling.kernels.common import ROOT
+
+
+@pytest.fixture(autouse=True)
+def loaded_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test loads the kernels itself, whatever BART_KERNELS says to the other tests."""
+    monkeypatch.delenv("BART_KERNELS", raising=False)
+    kernels.load.cache_clear()
+    yield
+    kernels.load.cache_clear()
 
 
 def test_arguments_are_read_from_the_source() -> None:
@@ -31,7 +41,7 @@ def test_arguments_are_read_from_the_source() -> None:
     assert len(found) == 12 and len(found["attend"]) == 23 and found["add_and_norm"][4] == ctypes.c_float
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the processors named are those of x86-64")
 @pytest.mark.parametrize(
     "processor", ["x86-64", "x86-64-v3", "alderlake", "skylake-avx512", "icelake-server", "sapphirerapids"]
@@ -46,7 +56,7 @@ def test_compiled_for_other_processors(processor: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_compiled_once_by_processes_that_race(cache: Path) -> None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda _: kernels.compile_kernels("-O0"), range(2)))
@@ -58,7 +68,7 @@ def test_compiled_once_by_processes_that_race(cache: Path) -> None:
     assert len(list(cache.iterdir())) == 2
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_a_library_that_others_may_change_is_compiled_anew(cache: Path) -> None:
     kernels.compile_kernels("-O0")
     (library,) = cache.iterdir()
@@ -71,7 +81,7 @@ def test_a_library_that_others_may_change_is_compiled_anew(cache: Path) -> None:
     assert library.stat().st_mode & 0o777 == 0o700
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_a_folder_that_others_may_change_is_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o770)
@@ -84,7 +94,7 @@ def test_a_folder_that_others_may_change_is_not_used(cache: Path, monkeypatch: p
     assert list(cache.iterdir()) == []
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_copies_and_pickles_are_those_of_the_machine() -> None:
     loaded = kernels.load()
     assert loaded is not None
@@ -95,23 +105,26 @@ def test_copies_and_pickles_are_those_of_the_machine() -> None:
     "name, value, reason",
     [
         ("BART_KERNELS", "0", "BART_KERNELS is 0"),
-        pytest.param("PATH", "", "No such file or directory", marks=needs_compiler),
-        pytest.param("CC", "false", "the compiler fails", marks=needs_compiler),
-        pytest.param("CC", "cc --no-such-option", "--no-such-option", marks=needs_compiler),
-        pytest.param("XDG_CACHE_HOME", "/dev/null", "/dev/null", marks=needs_compiler),
+        ("PATH", "", "No such file or directory"),
+        ("CC", "false", "the compiler fails"),
+        ("CC", "cc --no-such-option", "--no-such-option"),
+        ("XDG_CACHE_HOME", "/dev/null", "/dev/null"),
     ],
 )
 def test_without_a_compiler_one_line_says_so(
-    name: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str,
+    value: str,
+    reason: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    if name != "BART_KERNELS":
+        request.getfixturevalue("compiler")
     monkeypatch.setenv(name, value)
-    kernels.load.cache_clear()
-    try:
-        with caplog.at_level(logging.INFO):
-            assert kernels.load() is None
-            assert kernels.load() is None
-    finally:
-        kernels.load.cache_clear()
+    with caplog.at_level(logging.INFO):
+        assert kernels.load() is None
+        assert kernels.load() is None
     (record,) = caplog.records
     assert record.levelno == logging.INFO and record.exc_info is None
     message = record.getMessage()
@@ -135,7 +148,7 @@ print(len(os.listdir("/proc/self/task")) - threads)
 """
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_threads_are_those_of_torch() -> None:
     """In a fresh process, one OpenMP library is loaded, and the kernels start no threads of their own."""
     done = subprocess.run([sys.executable, "-c", THREADS], cwd=ROOT, check=True, capture_output=True, text=True)

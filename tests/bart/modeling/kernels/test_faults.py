@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bart.modeling import kernels
 from bart.modeling.kernels import Draws, Kernels, PackedCodes, PackedWeight, Spans
-from tests.bart.modeling.kernels.common import ROOT, needs_compiler
+from tests.bart.modeling.kernels.common import ROOT
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
             call()
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> None:
     header = tmp_path / "no_memory.h"
     header.write_text(
@@ -135,7 +135,7 @@ for bad in (torch.nan, torch.inf, -torch.inf):
 """
 
 
-@needs_compiler
+@pytest.mark.usefixtures("compiler")
 def test_no_conversion_of_numbers_that_are_not_finite_is_undefined(cache: Path) -> None:
     """A conversion that C leaves undefined ends the process here."""
     done = subprocess.run([sys.executable, "-c", UNDEFINED], cwd=ROOT, capture_output=True, text=True)

@@ -32,7 +32,7 @@ from utils.evaluation.show import ShowArguments, describe
 from utils.metrics.baselines import leads
 from utils.metrics.rouge import rouge, rouge_per_example
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 DETERMINISTIC = ("generations.txt", "articles.jsonl", "scores.json")
 SECONDS = 120  # more than any of these takes
 
