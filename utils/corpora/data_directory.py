@@ -107,12 +107,15 @@ def _building(folder: Path) -> Iterator[Path]:
     place = folder.resolve()
     exists = place.is_dir()
     workplace = (place if exists else place.parent) / f".{place.name}.building"
-    taken = any(path != workplace for path in place.iterdir()) if exists else place.exists()
-    if taken:
-        raise InputError(f"{folder} is there already and is not overwritten: move it away, or name another folder")
     workplace.mkdir(parents=True, exist_ok=True)
     with FileLock(workplace / ".lock", timeout=0):
         try:
+            # Under the lock, since another run may have made it until then.
+            taken = any(path != workplace for path in place.iterdir()) if place.is_dir() else place.exists()
+            if taken:
+                raise InputError(
+                    f"{folder} is there already and is not overwritten: move it away, or name another folder"
+                )
             building = workplace / "data"
             if building.exists():
                 shutil.rmtree(building)

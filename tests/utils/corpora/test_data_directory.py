@@ -4,10 +4,12 @@ import json
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bart.errors import InputError
+from utils.corpora import data_directory
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE, DataWriter, is_made, making
 from utils.data.line_files import SPLITS
 from utils.data.tables import Row
@@ -67,6 +69,28 @@ def test_two_runs_do_not_make_one_folder_at_once(tmp_path: Path) -> None:
             raise AssertionError("the second run must not begin")
         add_examples(data)
     assert (folder / PROVENANCE).exists()
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_run_that_gets_the_lock_late_does_not_overwrite(
+    exists: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    if exists:
+        folder.mkdir()
+    real = data_directory.FileLock
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(data_directory, "FileLock", real)
+        with making(folder, {"run": "first"}) as data:
+            add_examples(data)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(data_directory, "FileLock", late)
+    with pytest.raises(InputError, match="out is there already"), making(folder, {"run": "second"}):
+        raise AssertionError("the second run must not begin")
+    assert is_made(folder, {"set": None, "run": "first"})
+    assert list(tmp_path.iterdir()) == [folder] and not list(folder.glob(".*"))
 
 
 def test_other_options_are_named(tmp_path: Path) -> None:
