@@ -69,8 +69,8 @@ def _squad_file(path: Path, split: str) -> Path | None:
         files = dict.fromkeys(file for name in SPLIT_NAMES[split] for file in sorted(path.glob(f"{name}*.json")))
     found = []
     for file in files:
-        with file.open(encoding="utf-8") as opened:
-            if '"data"' in opened.read(1 << 12):
+        with file.open("rb") as opened:
+            if b'"data"' in opened.read(1 << 12):
                 found.append(file)
     if len(found) > 1:
         raise InputError(f"{path}: {' and '.join(file.name for file in found)} are both {split}; allowed: one of them")
@@ -96,7 +96,7 @@ def _squad_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                             },
                         },
                     )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
 
 

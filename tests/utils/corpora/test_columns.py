@@ -49,3 +49,18 @@ def test_a_file_of_squad_is_found_once_by_any_of_its_names(name: str, tmp_path: 
     (tmp_path / "val-2.json").write_text(json.dumps(squad))
     with pytest.raises(InputError, match=f"{name}.* are both val|val-2.json and {name} are both val"):
         read_questions(str(tmp_path), "val")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"data": "\xff"}',
+        b'{"data": [{"paragraphs": [{"context": "a", "qas": ["no object"]}]}]}',
+        b'{"data": ' + b"[" * 10**6,
+    ],
+    ids=["not UTF-8", "a question that is no object", "nested too deeply"],
+)
+def test_a_malformed_file_of_squad_is_one_line(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "val.json").write_bytes(content)
+    with pytest.raises(InputError, match="val.json: not SQuAD's JSON"):
+        read_questions(str(tmp_path), "val")
