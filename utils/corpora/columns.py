@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bart.errors import InputError
+from utils.corpora.prepare import DEFAULT_RATIO, DEFAULT_SEED, ratios_of, split_of
 from utils.corpora.records import ABSENT, READERS
-from utils.data.line_files import SPLITS
+from utils.data.line_files import SPLITS, one_line
 from utils.data.places import HUB, SPLIT_NAMES, TABLES, is_streamed, suffix_of
 from utils.data.tables import find_files_of, load_from_hub, opening, parquet_rows
 
@@ -32,13 +31,17 @@ class Record(NamedTuple):
     values: Mapping[str, Any]
 
 
-def read_records(data_dir: str, split: str, limit: int = -1) -> list[Record]:
+def read_records(
+    data_dir: str, split: str, text_column: Callable[[Collection[str]], str], limit: int = -1
+) -> list[Record]:
     """Read the rows of a split, the first `limit` unless it is negative.
 
     Args:
-        data_dir: a directory with a table for each split, such as train.jsonl; one table, which is split by a hash of
-            its rows; or a set on the Hub, or Parquet files, where a split may have any name.
+        data_dir: a directory with a table for each split, such as train.jsonl; one table, whose rows are split by
+            their texts as `prepare` splits sources; or a set on the Hub, or Parquet files, where a split may have any
+            name.
         split: train, val or test, or a name of the set's own.
+        text_column: chooses the column of the texts from all columns.
 
     Raises:
         InputError: there is no such place or split, or a table is malformed or empty.
@@ -54,7 +57,7 @@ def read_records(data_dir: str, split: str, limit: int = -1) -> list[Record]:
         path = Path(data_dir).expanduser()
         rows = _records_of(_table_of(path, split))
         if path.is_file():
-            rows = (record for record in rows if _is_of(split, record.values))
+            rows = _of_split(split, rows, text_column)
         records = list(islice(rows, end))
     if not records:
         raise InputError(f"{data_dir}: the {split} split has no rows")
@@ -89,10 +92,13 @@ def _records_of(path: Path) -> Iterator[Record]:
                 yield Record(f"{path}:{number}", values)
 
 
-def _is_of(split: str, values: Mapping[str, Any]) -> bool:
-    """Whether a row of a table that is yet to be split is of a split: one in twenty is of val, and one of test."""
-    digest = hashlib.blake2b(json.dumps(values, sort_keys=True, default=str).encode(), digest_size=8).digest()
-    return {0: "val", 1: "test"}.get(int.from_bytes(digest, "big") % 20, "train") == split
+def _of_split(split: str, records: Iterable[Record], text_column: Callable[[Collection[str]], str]) -> Iterator[Record]:
+    """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
+    column, shares = None, ratios_of(DEFAULT_RATIO)
+    for record in records:
+        column = column or text_column(record.values)
+        if split_of(one_line(str(record.values.get(column))), shares, DEFAULT_SEED) == split:
+            yield record
 
 
 def _streamed_records(data_dir: str, split: str) -> Iterator[Mapping[str, Any]]:

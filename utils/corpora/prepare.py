@@ -27,7 +27,7 @@ from utils.files import file_digest
 from utils.progress import progress, start_log
 
 logger = logging.getLogger("utils.corpora.prepare")
-DEFAULT_RATIO = "0.9,0.05,0.05"
+DEFAULT_RATIO, DEFAULT_SEED = "0.9,0.05,0.05", 42
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Options:
         help=f"shares of train, val and test, by a hash of seed and source (default: {DEFAULT_RATIO}, but a dataset's "
         "own train, validation and test splits stay)",
     )
-    seed: int = option(42, help="seed of the split")
+    seed: int = option(DEFAULT_SEED, help="seed of the split")
 
 
 def ratios_of(text: str) -> list[float]:

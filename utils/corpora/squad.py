@@ -45,7 +45,7 @@ def read_questions(data_dir: str, split: str, limit: int = -1, labelled: bool = 
     """
     file = None if is_streamed(data_dir) else _squad_file(Path(data_dir).expanduser(), split)
     if file is None:
-        rows = ((record.name, record.values) for record in read_records(data_dir, split, limit))
+        rows = ((record.name, record.values) for record in read_records(data_dir, split, lambda _: "context", limit))
     else:
         rows = _squad_rows(file)
     end = None if limit < 0 else limit

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -128,11 +129,12 @@ class Classification(Comprehension):
         if options.task_name == "mnli" and split != "train" and is_streamed(data.data_dir):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
-        records = read_records(data.data_dir, place, data.limit(split))
-        columns = list(records[0].values)
         known = (TEXTS, PAIRS) if self.glue is None else ([name] for name in (*self.glue.columns, None)[:2])
         texts_in, pairs_in = known
-        text = column_of("text_field", options.text_field, texts_in, columns, data.data_dir)
+        text_column = partial(column_of, "text_field", options.text_field, texts_in, where=data.data_dir)
+        records = read_records(data.data_dir, place, text_column, data.limit(split))
+        columns = list(records[0].values)
+        text = text_column(columns)
         pair = options.pair_field
         if pair is not None or (set(pairs_in) & set(columns) and options.text_field is None):
             pair = column_of("pair_field", pair, pairs_in, columns, data.data_dir)

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class Tagging(Comprehension):
             sentences = sentences if limit < 0 else sentences[:limit]
         else:
             sentences = self._read_table(split)
-        if split == "train":
+        if split == "train" and self.options.labelled:
             found = {tag for sentence in sentences for tag in sentence.tags}
             self.labels = sorted(found, key=lambda tag: (tag != OUTSIDE, tag))
             if len(found) < 2:
@@ -129,9 +130,11 @@ class Tagging(Comprehension):
         return sentences
 
     def _read_table(self, split: str) -> list[Sentence]:
-        records = read_records(self.data.data_dir, split, self.data.limit(split))
-        columns, options, where = list(records[0].values), self.options, self.data.data_dir
-        words_in = column_of("words_field", options.words_field, WORDS, columns, where)
+        options, where = self.options, self.data.data_dir
+        words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where)
+        records = read_records(where, split, words_column, self.data.limit(split))
+        columns = list(records[0].values)
+        words_in = words_column(columns)
         if not options.labelled:
             return [Sentence(record.name, _strings(record, words_in), None) for record in records]
         tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where)

@@ -23,7 +23,11 @@ from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
 from tests.waiting import waits_for_nothing
+from utils.corpora.prepare import split_of
 from utils.corpora.sample_tasks import write_sample_tasks
+from utils.data.line_files import SPLITS
+from utils.data.options import DataOptions
+from utils.tasks import find_task
 
 TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}
 Run = Callable[..., Path]
@@ -152,6 +156,33 @@ def test_two_processes_train_and_score_as_one(task: str, train: Run, corpus: Pat
     assert_trained_alike(one, two)
     assert articles_of(one) == articles_of(two)
     assert {**scores_of(one), "model": ""} == {**scores_of(two), "model": ""}
+
+
+@pytest.mark.parametrize(
+    ("task", "texts_of"),
+    [
+        ("classification", lambda read: read.texts),
+        ("tagging", lambda read: [" ".join(sentence.words) for sentence in read]),
+        ("question_answering", lambda read: [question.context for question in read]),
+    ],
+)
+def test_one_table_is_split_by_its_texts_alone(task: str, texts_of: Callable[[Any], list[str]], tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(200)] * 2
+    rows = [
+        {"id": number, "text": text, "words": text.split(), "context": text, "question": f"what {number}?"}
+        for number, text in enumerate(texts)
+    ]
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kind = find_task(task)
+    reader = kind(kind.EvalOptions(predict=True), DataOptions(data_dir=str(tmp_path / "all.jsonl")))
+    found: list[str] = []
+    for split in SPLITS:
+        own = texts_of(reader.read(split))
+        assert not set(own) & set(found)
+        found += own
+        if task != "tagging":
+            assert {split_of(text, [0.9, 0.05, 0.05], 42) for text in own} == {split}
+    assert sorted(found) == sorted(texts)
 
 
 def test_other_labels_need_a_new_head(train: Run, corpus: Path) -> None:
