@@ -19,7 +19,12 @@ TRAINED = (
     "export",
 )
 # {} is a split.
-SCORED = ("{}_scores.json", "{}_speed.json", "{}_articles.jsonl", "{}_generations.txt", ".{}_progress")
+SCORED = (
+    *("{}_scores.json", "{}_speed.json", "{}_articles.jsonl", "{}_generations.txt", ".{}_progress"),
+    # As SQuAD's official script reads them, and as gluebenchmark.com takes them.
+    *("{}_predictions.json", "{}_nbest_predictions.json", "{}_null_odds.json"),
+    *(f"{task}.tsv" for task in ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI")),
+)
 RECORDS = (
     *("arguments.yaml", "arguments.[0-9]*.yaml", "environment.json", "environment.[0-9]*.json"),
     *("eval_arguments.yaml", "events.out.tfevents.*"),
