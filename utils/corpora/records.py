@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -149,6 +150,11 @@ def _csv_values(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     delimiter = "\t" if suffix_of(path) == ".tsv" else ","
     reader = csv.DictReader(lines, restval=ABSENT, delimiter=delimiter, strict=True)
     try:
+        names = Counter(reader.fieldnames)
+        if repeated := [name for name in names if name and names[name] > 1]:
+            raise InputError(
+                f"{path}: the header names {', '.join(repeated)} more than once; allowed: each column once"
+            )
         for row in reader:
             if None in row:
                 raise InputError(

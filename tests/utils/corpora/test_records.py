@@ -31,10 +31,12 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
     (tmp_path / "b.jsonl").write_text('{"article": "A cat."}\n{"article": " "}\n')
     (tmp_path / "c.jsonl").write_text('{"body": "A cat."}\n')
     (tmp_path / "d.jsonl").write_text("\n")
+    (tmp_path / "e.csv").write_text("text,id,text,,\na,1,b,,\n")
     for name, message in (
         ("b.jsonl", "b.jsonl:2: empty source; a document is expected in every row"),
         ("c.jsonl", "has the fields body: name those of documents by --source_field"),
         ("d.jsonl", "d.jsonl: has no rows"),
+        ("e.csv", "e.csv: the header names text more than once; allowed: each column once"),
         ("absent.jsonl", r"^/.*/absent.jsonl: no such file"),
         ("absent.parquet", r"^/.*/absent.parquet cannot be opened \(FileNotFoundError"),
         ("absent", "absent: no such file"),
