@@ -11,10 +11,12 @@ import xxhash
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.tokenization.tokenizer import SETTINGS_FILE, TOKENIZER_FILE
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.cli import option, parse_dataclass, run_main
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.line_files import read_pairs
+from utils.files import writable_folder
 from utils.progress import progress, start_log
 
 
@@ -62,13 +64,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train a vocabulary on a training split's sources and targets, or on raw text, and write it.
 
     Raises:
-        InputError: data are missing or malformed, a size is out of range, or the folder cannot be written.
+        InputError: data are missing or malformed, a size is out of range, or the folder cannot be written or holds a
+            vocabulary already.
     """
     options = parse_dataclass(
         Options,
         argv,
         "Train a vocabulary on the training split of a data directory, or on raw text.",
     )
+    folder = writable_folder("--output_dir", options.output_dir)
+    names = {TOKENIZER_FILE, SETTINGS_FILE, *BartTokenizer.vocabulary_files, *BertTokenizer.vocabulary_files}
+    if found := sorted(name for name in names if (folder / name).exists()):
+        raise InputError(
+            f"--output_dir {folder} holds a vocabulary already ({', '.join(found)}), which is not overwritten: move it "
+            "away, or name another folder"
+        )
     if options.data_dir is not None:
         texts = chain(*read_pairs(options.data_dir, "train"))
         unit = f"lines of {options.data_dir}"
@@ -83,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         tokenizer = BertTokenizer.train(counted, options.vocab_size, options.min_frequency, options.lowercase)
     else:
         tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
-    tokenizer.save_pretrained(options.output_dir)
+    tokenizer.save_pretrained(folder)
     print(f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {next(numbers)} {unit}")
 
 

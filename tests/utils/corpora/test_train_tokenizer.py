@@ -49,13 +49,20 @@ def test_word_pieces(case: str, data_dir: Path, tmp_path: Path) -> None:
         (["--data_dir", "nowhere"], "nowhere"),
         (["--vocab_size", "260"], "vocab_size=260: give a whole number from 261"),
         (["--min_frequency", "0"], "min_frequency=0: give a whole number from 1"),
-        (["--output_dir", __file__], "cannot write the tokenizer here"),
+        (["--output_dir", __file__], "^--output_dir .*: cannot be written"),
     ],
 )
 def test_bad_options(data_dir: Path, tmp_path: Path, options: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         main(["--data-dir", str(data_dir), "--output_dir", str(tmp_path / "out"), *options])
-    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
+def test_another_vocabulary_is_not_overwritten(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match=rf"holds a vocabulary already \({name}\), which is not overwritten"):
+        main(["--data_dir", "nowhere", "--output_dir", str(tmp_path)])
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["{}"]
 
 
 def test_trains_on_raw_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
