@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
-from utils.errors import unwritable
+from utils.files import check_output, write_whole
 from utils.lines import read_lines
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import compare, means_and_intervals, p_shown
@@ -182,6 +182,7 @@ class RougeArguments:
     def __post_init__(self) -> None:
         if self.wordnet_exceptions is not None and self.mode != "rouge-1.5.5":
             raise InputError(f"--wordnet_exceptions is of --mode rouge-1.5.5; the mode is {self.mode}")
+        check_output("per_article", self.per_article)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -214,10 +215,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.per_article is not None:
         rows = zip(*(values.tolist() for values in own.values()), strict=True)
         lines = [json.dumps({"index": index, **dict(zip(own, row, strict=True))}) for index, row in enumerate(rows)]
-        try:
-            Path(args.per_article).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        except OSError as error:
-            raise unwritable(f"--per_article {args.per_article}", error) from None
+        write_whole(Path(args.per_article), "".join(f"{line}\n" for line in lines))
     print(
         json.dumps(report, indent=2)
         if args.json

@@ -335,7 +335,8 @@ def test_command_prints_a_table(
         (("gold.txt", b"a\n\nc\nd\n"), [], r"gold\.txt, line 2: blank line"),
         (("first.txt", b""), [], r"first\.txt: the file is empty"),
         (None, ["--wordnet_exceptions", "."], "--wordnet_exceptions is of --mode rouge-1.5.5; the mode is rouge-score"),
-        (None, ["--per_article", "no/such/file"], "--per_article no/such/file: cannot be written"),
+        # It is looked at first, before the predictions.
+        (("first.txt", b""), ["--per_article", "no/such/file"], "--per_article is 'no/such/file'; allowed: a file in"),
     ],
 )
 def test_bad_files_are_one_line(
