@@ -30,17 +30,20 @@ def temporary_beside(target: Path) -> Path:
 def replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`, which replaces it on success and is removed on failure.
 
-    A device such as /dev/null is yielded itself.
+    A device such as /dev/null is yielded itself. A full disk's error names no file; here it gets the target's name.
     """
-    if is_device(target):
-        yield target
-        return
-    temporary = temporary_beside(target)
+    temporary = target if is_device(target) else temporary_beside(target)
     try:
         yield temporary
-        os.replace(temporary, target)
+        if temporary != target:
+            os.replace(temporary, target)
+    except OSError as error:
+        if error.errno and error.filename is None:
+            error.filename = str(target)
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary != target:
+            temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, islice
 from pathlib import Path
@@ -28,7 +27,6 @@ from utils.corpora.inspect_shards import describe_shards, inspect_shards
 from utils.data.line_files import SIDES, SPLITS, iter_pairs
 from utils.data.shard_format import MANIFEST
 from utils.data.tokenized import tokenise
-from utils.errors import unwritable
 from utils.files import check_output, write_json
 from utils.lines import iter_lines
 from utils.metrics.baselines import leads, oracle
@@ -68,15 +66,6 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("json", "picture"):
             check_output(name, getattr(self, name))
-
-
-@contextmanager
-def _writing(file: str) -> Iterator[None]:
-    """Name the option and its file where the file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise unwritable(file, error) from None
 
 
 def length_facts(lengths: np.ndarray, limits: Sequence[int]) -> dict[str, Any]:
@@ -257,11 +246,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     limits = {"source": options.max_source_length, "target": options.max_target_length}
     facts, lengths = inspect(options.data_dir, tokenizer, limits, options.rouge_examples)
     if options.json is not None:
-        with _writing(f"--json {options.json}"):
-            write_json(options.json, {"tokenizer": options.tokenizer, **facts})
+        write_json(options.json, {"tokenizer": options.tokenizer, **facts})
     if options.picture is not None:
-        with _writing(f"--picture {options.picture}"):
-            draw(options.picture, *(length_chart(lengths, side, limits[side]) for side in SIDES))
+        draw(options.picture, *(length_chart(lengths, side, limits[side]) for side in SIDES))
     print(describe(facts, options.tokenizer))
 
 
@@ -271,8 +258,7 @@ def _show_shards(options: Options) -> None:
             raise InputError(f"--{field.name}: is of use with data directories, not with shards")
     shards = inspect_shards(options.data_dir)
     if options.json is not None:
-        with _writing(f"--json {options.json}"):
-            write_json(options.json, shards)
+        write_json(options.json, shards)
     print(describe_shards(shards))
 
 
