@@ -28,7 +28,7 @@ import torch
 from bart.errors import InputError
 from utils.cli import option, parse_dataclass, run_main
 from utils.errors import RunError
-from utils.files import write_json
+from utils.files import writable_folder, write_json
 from utils.machine import PRECISIONS, ROOT, environment
 from utils.measuring import table
 
@@ -229,8 +229,14 @@ def with_warm_up(steps: int) -> int:
 
 
 def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
-    """The benchmark that a command line and the environment ask for, and the options for the program measured."""
-    kind, *words = argv
+    """The benchmark that a command line and the environment ask for, and the options for the program measured.
+
+    Raises:
+        InputError: there is no such benchmark.
+    """
+    kind, *words = argv or [None]
+    if kind not in KINDS:
+        raise InputError(f"the first value is {kind!r}; allowed: {', '.join(KINDS)}, each of which has --help")
     cut = next((place for place, word in enumerate(words) if word.startswith("--")), len(words))
     given, extras = words[:cut], words[cut:]
     if extras[:1] == ["--help"]:
@@ -390,6 +396,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = Path(args.results_dir or f"results/bart_pyt_{args.kind}_benchmark_{stamp}")
     if folder.exists():
         raise InputError(f"RESULTS_DIR is {folder}, which is there already; allowed: a directory that is not")
+    writable_folder("RESULTS_DIR", folder)
     for number, row in enumerate(rows, 1):
         output = folder / row.name
         print(f"[{number}/{len(rows)}] {output}/output.txt", file=sys.stderr, flush=True)

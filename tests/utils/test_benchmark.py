@@ -100,6 +100,12 @@ def test_a_mistake_in_the_arguments_is_one_line(
     assert message in printed
 
 
+@pytest.mark.parametrize("words", [[], ["--help"], ["scoring", "4"]])
+def test_a_kind_comes_first(words: list[str]) -> None:
+    with pytest.raises(InputError, match="the first value is .*; allowed: training, pretraining, inference, each"):
+        parse(words)
+
+
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A machine with so many GPUs of a compute capability."""
@@ -290,7 +296,10 @@ def rows_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
 
 
 def test_other_rows_follow_a_failed_one(
-    rows_run: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rows_run: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "out"
     with pytest.raises(RunError, match=f"no configuration could be measured; {folder} has their output"):
@@ -303,6 +312,9 @@ def test_other_rows_follow_a_failed_one(
     assert "cpu_fp32 failed: it left no figures (FileNotFoundError:" in printed
     assert "cpu_bf16 failed: RuntimeError: out of memory\n" in printed
     with pytest.raises(InputError, match="RESULTS_DIR is .*out, which is there already"):
+        rows_run("true")
+    monkeypatch.setenv("RESULTS_DIR", "/proc/nope/x")
+    with pytest.raises(InputError, match="^RESULTS_DIR /proc/nope/x: cannot be written"):
         rows_run("true")
 
 
