@@ -133,7 +133,7 @@ def score_split(
             task.row(raw, examples, number, prediction) | {name: float(of[number]) for name, of in each.items()}
             for number, prediction in enumerate(predictions)
         ]
-        said = [row[task.prediction_name] for row in rows]
+        said = list(map(task.line_of, rows))
         if empty := said.count(""):
             logger.warning("%d of %d predictions are empty", empty, len(rows))
         report = speed_report([part for _, part in shares], batching, model.device, len(earlier))

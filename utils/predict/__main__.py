@@ -44,7 +44,7 @@ def inputs_of(lines: Sequence[str]) -> list[Any]:
     for number, line in enumerate(lines):
         try:
             inputs.append(json.loads(line) if line.lstrip().startswith("{") else line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"input {number}: not JSON ({error}); a text must not begin with {{") from None
     return inputs
 
@@ -70,8 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         batch_size=args.batch_size,
     )
     rows = predictor(inputs)
-    name = predictor.task.prediction_name
-    lines = [json.dumps(row, ensure_ascii=False) if args.json else row[name] for row in rows]
+    lines = [json.dumps(row, ensure_ascii=False) if args.json else predictor.task.line_of(row) for row in rows]
     text = "".join(f"{line}\n" for line in lines)
     if args.output is None:
         print(text, end="")

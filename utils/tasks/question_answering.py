@@ -292,7 +292,7 @@ class QuestionAnswering(Comprehension):
         row = {"index": number, "id": asked.id, "source": asked.context, "question": asked.question}
         if asked.answers is not None:
             row["reference"] = " | ".join(dict.fromkeys(asked.answers))
-        row["prediction"] = " ".join(prediction.values["text"].split("\n"))
+        row["prediction"] = prediction.values["text"]
         row |= {name: prediction.values[name] for name in ("span", "score", "probability")}
         return {**row, "source_tokens": int(examples.lengths[number, 0])}
 

@@ -214,6 +214,10 @@ class Task(ABC, Generic[Options]):
     def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
         """What `<split>_articles.jsonl` says of an example, apart from its figures."""
 
+    def line_of(self, row: Mapping[str, Any]) -> str:
+        """What `row` calls a prediction's text, as one line."""
+        return " ".join(row[self.prediction_name].split("\n"))
+
     def files(self, raw: Any, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
         """Further files of a split's predictions by name, such as a benchmark takes."""
         return {}

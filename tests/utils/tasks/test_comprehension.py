@@ -229,8 +229,9 @@ def test_predictions_without_labels(train: Run, corpus: Path, tmp_path: Path) ->
         (lambda number: number % 3 + 0.5, {"pearson", "spearman"}),
         (lambda number: ["red", "blue"][: number % 3], {"f1", "macro_f1", "accuracy"}),
         (lambda number: number % 2, {"accuracy", "f1", "matthews"}),
+        (lambda number: f"class\n{number % 2}", {"accuracy", "f1", "matthews"}),
     ],
-    ids=["regression", "several labels", "numbered classes"],
+    ids=["regression", "several labels", "numbered classes", "classes of two lines"],
 )
 def test_kinds_of_labels(
     label: Callable[[int], Any], figures: set[str], train: Run, corpus: Path, tmp_path: Path
@@ -243,6 +244,7 @@ def test_kinds_of_labels(
     run = train("run", "classification", "--data_dir", folder, "--do_predict")
     assert figures <= scores_of(run).keys()
     assert torch.isfinite(torch.tensor([scores_of(run)[name] for name in figures])).all()
+    assert (run / "test_generations.txt").read_text().count("\n") == 12
     [validated, *_] = rows(run, "val_loss")
     assert {f"val_{name}" for name in figures - {"spearman"}} <= validated.keys()
 
