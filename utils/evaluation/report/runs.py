@@ -112,11 +112,14 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     if not folder.is_dir():
         raise InputError(f"run directory {folder}: no such directory")
 
-    def mapping(name: str, parse: Callable[[str], Any] = json.loads) -> dict[str, Any]:
+    def mapping(name: str, parse: Callable[[str], Any] = json.loads, numbers: Sequence[str] = ()) -> dict[str, Any]:
         def checked(text: str) -> dict[str, Any]:
             content = parse(text)
             if not isinstance(content, dict):
                 raise ValueError("a mapping of names to values is expected")
+            for number in numbers:
+                if not isinstance(content.get(number), (int, float, type(None))):
+                    raise ValueError(f"{number} is {content[number]!r}; a number is expected")
             return content
 
         return read(folder / name, checked) or {}
@@ -127,8 +130,8 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         metrics=read(folder / "metrics.csv", metrics_of) or {},
         arguments=mapping("arguments.yaml", yaml.safe_load),
         environment=mapping("environment.json"),
-        summary=mapping("train_summary.json"),
-        scores={split: found for split in SPLITS if (found := mapping(f"{split}_scores.json"))},
+        summary=mapping("train_summary.json", numbers=("steps", "epochs", "wall_seconds", "tokens_per_second")),
+        scores={split: found for split in SPLITS if (found := mapping(f"{split}_scores.json", numbers=["examples"]))},
         speeds={split: found for split in SPLITS if (found := mapping(f"{split}_speed.json"))},
     )
     if not (run.summary or scored_splits([run]) or (folder / "metrics.csv").exists()):

@@ -66,7 +66,7 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
         "Training, wall clock": None if wall is None else timedelta(seconds=round(wall)),
         "Training speed": number("tokens_per_second", 0, " tokens/s"),
         "Best checkpoint": trained.get("best_checkpoint"),
-        f"Examples scored, {split}": f"{scores['examples']:,}" if "examples" in scores else None,
+        f"Examples scored, {split}": f"{scores['examples']:,}" if scores.get("examples") is not None else None,
         "Beams": scores.get("generation", {}).get("num_beams"),
         "Precision": scores.get("precision"),
         "Scored on": speed.get("device"),

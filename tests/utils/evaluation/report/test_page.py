@@ -275,6 +275,8 @@ def test_runs_of_one_name_are_told_apart_and_none_is_given_twice(run: Path) -> N
         ("arguments.yaml", "a: [", "arguments.yaml: cannot be read, or is damaged"),
         ("environment.json", "[1]", "environment.json: .*a mapping of names to values is expected"),
         ("test_scores.json", '{"examples": 7}', "test_articles.jsonl: has 120 articles; test_scores.json is of 7"),
+        ("test_scores.json", '{"examples": "200"}', "test_scores.json: .*examples is '200'; a number is expected"),
+        ("train_summary.json", '{"steps": [3]}', r"train_summary.json: .*steps is \[3\]; a number is expected"),
         ("test_articles.jsonl", "{}\n" * 8 + "{\n", "test_articles.jsonl, line 9, column 2: not JSON"),
         ("test_articles.jsonl", "3\n", "test_articles.jsonl, line 1: JSON Lines, one object"),
     ],
