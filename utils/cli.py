@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import operator
+import re
 import sys
 import types
 import typing
@@ -23,6 +24,7 @@ from utils.interruption import Interruption, Signals, report, status
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
 PYTHON_M = "python -m "
+_NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which argparse takes for an option by itself
 _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le)}
 
 
@@ -268,6 +270,7 @@ def parse_dataclass(
 
 def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[str, Any]:
     """The values of a command line whose options and positional values stand in any order."""
+    words: list[str] = []
     for word in argv:
         name = word.partition("=")[0]
         # argparse would take an unknown option's value for a positional one, and name that.
@@ -275,7 +278,11 @@ def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[s
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
             parser.error(f"unknown argument {name}; {hint}")
-    parsed = vars(parser.parse_intermixed_args(argv))
+        if words and words[-1] in known and _NEGATIVE_POWER.fullmatch(word):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    parsed = vars(parser.parse_intermixed_args(words))
     return {name: tuple(value) if isinstance(value, list) else value for name, value in parsed.items()}
 
 
@@ -310,7 +317,7 @@ def _load_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
-    aliases = {each.limits["alias"]: name for name, each in options.items()}
+    aliases = {each.limits["alias"]: name for name, each in options.items() if each.limits["alias"]}
     values = {aliases.get(name, name): value for name, value in _load_yaml(path).items()}
     for name, value in values.items():
         if name not in options or name == "config":

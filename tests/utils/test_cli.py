@@ -115,6 +115,7 @@ def test_hyphens_stand_for_underscores_in_names_alone() -> None:
         ([*REQUIRED, "--rate", "0"], "--rate: '0' is not allowed: it takes a number above 0, at most 2"),
         ([*REQUIRED, "--rate", "nan"], "--rate: 'nan' is not allowed"),
         ([*REQUIRED, "--rate", "inf"], "--rate: 'inf' is not allowed"),
+        ([*REQUIRED, "--rate", "-1e-3"], "--rate: '-1e-3' is not allowed: it takes a number above 0"),
         ([*REQUIRED, "--kind", "step"], "--kind: 'step' is not allowed: it takes one of linear, cosine"),
         ([*REQUIRED, "--sizes", "1", "-2"], "--sizes: '-2' is not allowed: it takes an integer at least 0"),
         ([*REQUIRED, "--sizes"], "--sizes: expected at least one argument"),
@@ -167,6 +168,7 @@ def test_a_yaml_file_gives_values_and_the_command_line_wins(tmp_path: Path) -> N
     ("content", "message"),
     [
         ("sede: 1", "unknown option 'sede'; did you mean 'seed'?"),
+        ("~: 5", "unknown option None"),
         ("config: other.yaml", "unknown option 'config'"),
         ("seed: true", "seed: True is not allowed: it takes an integer at least 0"),
         ("seed: 2.5", "seed: 2.5 is not allowed"),
