@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from utils.data.options import DataOptions
+from utils.loading import for_inference
 from utils.memory import FittingSize
 from utils.progress import Clock
 from utils.tasks import find_task
@@ -48,7 +49,7 @@ class Predictor:
         options = kind.EvalOptions() if options is None else options
         self.task = kind(replace(options, **options.only_predict, **changes), DataOptions(data_dir=""))
         loaded = self.task.trained_model(model, config_path, tokenizer)
-        self.model = self.task.for_inference(loaded.to(device), precision)
+        self.model = for_inference(loaded.to(device), precision)
         self.fitting = FittingSize(batch_size, batch_size_option)
 
     def __call__(self, inputs: Sequence[Any], wanted: Callable[[], bool] = lambda: True) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
 from utils.files import check_output, writable_folder, write_json, write_whole
+from utils.loading import for_inference
 from utils.progress import start_log
 from utils.recipes.evaluation_arguments import EvalArguments
 
@@ -38,7 +39,7 @@ def run(args: EvalArguments) -> None:
     check_output("json_summary", args.json_summary)
     logger.info("loading %s", args.model)
     model = task.trained_model(args.model, args.config_path, args.tokenizer)
-    model = task.for_inference(model.to(device), args.precision)
+    model = for_inference(model.to(device), args.precision)
     with connected("the same command goes on with the examples that are left"):
         results = score_split(
             task,

@@ -27,6 +27,7 @@ from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
 from utils.files import writable_folder, write_json
+from utils.loading import for_inference
 from utils.machine import check_gpus, environment
 from utils.model_to_train import DROPOUTS
 from utils.progress import is_first, start_log
@@ -169,7 +170,7 @@ def predict(args: TrainingArguments, task: Task[Any], test: Any) -> None:
     with connected(f"{resuming if args.run.do_train else 'the same command'} goes on"):
         results = score_split(
             task,
-            task.for_inference(model, precision),
+            for_inference(model, precision),
             test,
             args.run.output_dir,
             model_name=name,

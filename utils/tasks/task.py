@@ -149,10 +149,6 @@ class Task(ABC, Generic[Options]):
             tokenizer: a vocabulary in place of the one that lies with the weights.
         """
 
-    def for_inference(self, model: PretrainedModel, precision: str) -> PretrainedModel:
-        """The model laid out for prediction in one of `utils.machine.PRECISIONS`."""
-        return loading.for_inference(model, precision)
-
     def checkpoint_parts(self, model: PretrainedModel) -> dict[str, Any]:
         """What a checkpoint must hold besides the weights for `resumed_model` and `trained_model` to load it."""
         return {**loading.checkpoint_parts(model, self.tokenizer), "lora_scale": self.options.lora_scale}
