@@ -32,15 +32,21 @@ from utils.tasks.task import Prediction, Task
 
 
 @dataclass(frozen=True)
-class HeadOptions(ModelOptions):
+class _LengthOptions:
+    """How much of a text is read."""
+
+    max_source_length: int | None = option(
+        None, section="texts", least=8, help="tokens read at once; by default 512 at most"
+    )
+
+
+@dataclass(frozen=True)
+class HeadOptions(_LengthOptions, ModelOptions):
     """The options of finetune.py that all these tasks have."""
 
     new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
     classifier_dropout: float | None = option(
         None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's"
-    )
-    max_source_length: int | None = option(
-        None, section="texts", least=8, help="tokens read at once; by default 512 at most"
     )
     labelled = True  # run_eval.py has an option --predict
     config_classes = (BartConfig, BertConfig)
@@ -53,12 +59,9 @@ class HeadOptions(ModelOptions):
 
 
 @dataclass(frozen=True)
-class HeadEvalOptions:
+class HeadEvalOptions(_LengthOptions):
     """The options of run_eval.py that all these tasks have."""
 
-    max_source_length: int | None = option(
-        None, section="texts", least=8, help="tokens read at once; by default 512 at most"
-    )
     only_predict: ClassVar[dict[str, Any]] = {"predict": True}
     predict: bool = option(False, help="only predict: nothing that examples say of the answer is read")
 

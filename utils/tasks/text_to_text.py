@@ -48,17 +48,27 @@ LOSSES_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class TextToTextOptions(ModelOptions):
-    """The options of finetune.py."""
+class _FieldOptions:
+    """Which columns a table's examples are made of."""
 
-    label_smoothing: float = option(0.0, least=0, most=1, help="probability spread over the vocabulary")
     source_field: str | None = option(
         None,
         section="texts",
         help="column of the sources where data_dir is no directory; by default as published sets do it",
     )
     target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
-    max_source_length: int | None = option(None, least=3, help="tokens a source is cut to; by default 1024 at most")
+
+
+@dataclass(frozen=True)
+class TextToTextOptions(_FieldOptions, ModelOptions):
+    """The options of finetune.py."""
+
+    label_smoothing: float = option(
+        0.0, section="regularisation", least=0, most=1, help="probability spread over the vocabulary"
+    )
+    max_source_length: int | None = option(
+        None, section="texts", least=3, help="tokens a source is cut to; by default 1024 at most"
+    )
     max_target_length: int | None = option(None, least=3, help="tokens of a training target; by default 142 at most")
     val_max_target_length: int | None = option(None, least=3, help="of a validation target; by default as in training")
     test_max_target_length: int | None = option(None, least=3, help="of a test target, for its loss; the same default")
@@ -97,17 +107,11 @@ class TextToTextOptions(ModelOptions):
 
 
 @dataclass(frozen=True)
-class TextToTextEvalOptions(GenerationOptions):
+class TextToTextEvalOptions(_FieldOptions, GenerationOptions):
     """The options of run_eval.py."""
 
     only_predict: ClassVar[dict[str, Any]] = {"references": False}
 
-    source_field: str | None = option(
-        None,
-        section="texts",
-        help="column of the sources where data_dir is no directory; by default as published sets do it",
-    )
-    target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
     references: bool = option(
         True,
         help="score predictions by their references; --no_references only predicts, for which {split}.source, a file "
