@@ -51,9 +51,11 @@ esac
 
 DATA_DIR=${DATA_DIR:-data}
 export RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_pretraining}
-further=()
+task='' further=()
 for ((i = 0; i < ${#options[@]}; i++)); do
     case ${options[i]//-/_} in
+    __task) task=${options[++i]:-} further+=(--task "$task") ;;
+    __task=*) task=${options[i]#*=} further+=(--task "$task") ;;
     __data_dir) DATA_DIR=${options[++i]:-} ;;
     __data_dir=*) DATA_DIR=${options[i]#*=} ;;
     __output_dir* | __max_source_length* | __resume_from_checkpoint* | __load_model_weights_only | __overwrite_output_dir)
@@ -69,10 +71,10 @@ shards=("${SHARDS_PHASE1:-$DATA_DIR/pretrain_lddl_$LENGTH_PHASE1}"
 # Write the synthetic corpus as documents of eight stories each, and shards of it.
 make_sample_shards() { # folder of the shards, length
     [[ ! -e $1/manifest.json ]] || return 0
-    local split sample=${1%/*} tokenizer=tokenizer task=()
+    local split sample=${1%/*} tokenizer=tokenizer pairs=()
     local documents=$sample/documents
-    [[ " ${further[*]-} " != *" mlm_nsp "* ]] || tokenizer=bert_tokenizer task=(--task mlm_nsp)
-    make_sample "$sample" ${task[@]+bert}
+    [[ $task != mlm_nsp ]] || tokenizer=bert_tokenizer pairs=(--task mlm_nsp)
+    make_sample "$sample" ${pairs[@]+bert}
     mkdir -p "$documents"
     for split in train val; do
         [[ ! -e $documents/$split.txt ]] || continue # shards that a killed run has begun are of this file
@@ -80,7 +82,7 @@ make_sample_shards() { # folder of the shards, length
         mv "$documents/$split.part" "$documents/$split.txt"
     done
     run python -m utils.corpora.make_shards --input "$documents/train.txt" --val_input "$documents/val.txt" \
-        --tokenizer "$sample/$tokenizer" --output "$1" --sequence_length "$2" ${task[@]+"${task[@]}"}
+        --tokenizer "$sample/$tokenizer" --output "$1" --sequence_length "$2" ${pairs[@]+"${pairs[@]}"}
 }
 
 is_done() { # phase

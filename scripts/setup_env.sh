@@ -24,7 +24,7 @@ _find_python() { # PYTHON, or the machine's usual python3 where it will do, else
 }
 
 _setup_env() { # requirements file
-    local venv=${VENV:-.venv} python
+    local venv=${VENV:-.venv} python clear=()
     if [[ $1 == --help || $1 == -h ]]; then
         sed -n '1,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         return
@@ -34,9 +34,15 @@ _setup_env() { # requirements file
         return 2
     fi
     if ! _works "$venv/bin/python"; then
+        if [[ -e $venv/pyvenv.cfg ]]; then
+            clear=(--clear) # an environment whose Python is gone, or too old
+        elif [[ -e $venv && (! -d $venv || $(ls -A "$venv")) ]]; then
+            echo "error: VENV is '$venv'; allowed: a virtual environment, an empty folder, or none yet" >&2
+            return 2
+        fi
         python=$(_find_python) || return
         echo "making $venv with $("$python" --version)"
-        "$python" -m venv --clear "$venv" || return
+        "$python" -m venv ${clear[@]+"${clear[@]}"} "$venv" || return
     fi
     venv=$(cd "$venv" && pwd)
     export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH

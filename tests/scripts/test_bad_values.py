@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.scripts.recording import Recorder
@@ -76,3 +78,21 @@ def test_bad_values_end_in_one_line_and_status_2(recorded: Recorder, command: st
     assert (done.returncode, started) == (2, [])
     assert named in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_environment_takes_the_place_of_no_other_files(recorded: Recorder, tmp_path: Path) -> None:
+    recorded.stand_in("snake")
+    venv = tmp_path / "mine"
+    venv.mkdir()
+    (venv / "notes").touch()
+    command = "bash scripts/setup_env.sh requirements.txt"
+    done, started = recorded(command, VENV=venv, PYTHON="snake")
+    assert (done.returncode, started) == (2, [])
+    assert done.stderr == f"error: VENV is '{venv}'; allowed: a virtual environment, an empty folder, or none yet\n"
+    (venv / "pyvenv.cfg").touch()  # an environment without a Python that works
+    made = [call[1:] for call in recorded.succeed(command, VENV=venv, PYTHON="snake") if "venv" in call]
+    assert made == [["-m", "venv", "--clear", str(venv)]]
+    for path in venv.iterdir():
+        path.unlink()
+    made = [call[1:] for call in recorded.succeed(command, VENV=venv, PYTHON="snake") if "venv" in call]
+    assert made == [["-m", "venv", str(venv)]]

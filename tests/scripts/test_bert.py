@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,9 @@ def test_the_smoke_preset_of_bert_has_a_vocabulary_of_its_own(recorded: Recorder
         call[call.index("--output") + 1] for call in shards
     ]
     assert recorded.succeed(command, clone) == []
+    # And so have shards of BERT that are asked for by an option.
+    shutil.rmtree(clone / "data")
+    shutil.rmtree(clone / "results")
+    command = "bash scripts/run_pretraining.sh $(source scripts/params/pretrain_params.sh && cpu_smoke) --task=mlm_nsp"
+    _, _, *shards, _, _ = recorded.succeed(command, clone)
+    assert [call[-2:] for call in shards] == [["--task", "mlm_nsp"]] * 2
