@@ -87,7 +87,7 @@ def attend(
         counts = mask.query_counts, mask.key_counts, mask.key_counts
         parts = (states.split(count, dim=2) for states, count in zip((query, keys, values), counts, strict=True))
         return torch.cat([attend(*part, None, is_causal, dropout) for part in zip(*parts, strict=True)], dim=2)
-    if query.dtype == torch.bfloat16 and not (is_causal or torch.is_grad_enabled()) and _runs_kernels(query):
+    if query.dtype == torch.bfloat16 and not (is_causal or dropout or torch.is_grad_enabled()) and _runs_kernels(query):
         return cpu.attend(query, keys, values, mask)
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
 

@@ -62,6 +62,14 @@ def test_attention_with_dropout_is_the_kernels(kind: str, dtype: torch.dtype) ->
     assert found[0].transpose(1, 2).is_contiguous()  # as projections read it
 
 
+def test_attention_drops_weights_where_no_kernel_serves_and_no_gradient_is_wanted() -> None:
+    width = 7  # which the compiled attention does not take in bf16
+    query, keys, values = (state[..., :width].bfloat16() for state in states())
+    with torch.no_grad():
+        dropped = layers.attend(query, keys, torch.ones_like(values), None, dropout=0.5)
+    assert dropped.unique().numel() > 1  # all ones if no weight is dropped
+
+
 def test_a_query_that_may_read_nothing_gives_numbers() -> None:
     mask = torch.zeros(2, 1, 1, 7, dtype=torch.bool)
     assert cpu.attend(*states(), mask).isfinite().all()
