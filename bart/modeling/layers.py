@@ -276,10 +276,16 @@ class _Stack(nn.Module):
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
-    def _embed(self, ids: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
+    def _embed(
+        self,
+        ids: Tensor,
+        positions: Tensor | None = None,
+        added: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
         """ids (B, T) -> (B, T, D), at positions 0 … T - 1; or all ids of an article at its position of (B,).
 
-        What is added (… D) goes into the sum of the embeddings.
+        What is added (… D) goes into the sum of the embeddings. attention_mask (B, T) is for a `SourceEncoder`.
         """
         if positions is not None:
             places = self.embed_positions(positions[:, None] + self.position_offset)
@@ -292,7 +298,9 @@ class _Stack(nn.Module):
             )
         if added is not None:
             places = places + added
-        hidden = self.layernorm_embedding(self.embed_tokens(ids) * self.embed_scale + places)
+        table = self.embed_tokens
+        tokens = table(ids, attention_mask) if isinstance(table, SourceEncoder) else table(ids)
+        hidden = self.layernorm_embedding(tokens * self.embed_scale + places)
         return _dropout(hidden, self.dropout, self.training)
 
     def _takes_rows(self, hidden: Tensor) -> bool:
@@ -320,7 +328,7 @@ class BartEncoder(_Stack):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D)."""
-        return self._encode(self._embed(input_ids), attention_mask)
+        return self._encode(self._embed(input_ids, attention_mask=attention_mask), attention_mask)
 
     def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Embeddings (B, S, D) -> states (B, S, D)."""
@@ -343,14 +351,9 @@ class SourceEncoder(BartEncoder):
     def __init__(self, config: BartConfig) -> None:
         config = copy.copy(config)
         config.encoder_layers = config.source_encoder_layers
-        self.pad_token_id = config.pad_token_id
         super().__init__(
             config, nn.Embedding(config.source_vocab_size, config.d_model, padding_idx=config.pad_token_id)
         )
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """(B, S) -> (B, S, D)."""
-        return super().forward(input_ids, (input_ids != self.pad_token_id).long())
 
 
 class BartDecoder(_Stack):

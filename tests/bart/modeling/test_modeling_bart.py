@@ -140,6 +140,23 @@ def test_more_tokens_than_positions_is_an_error_that_names_both_numbers() -> Non
         model.encode(torch.full((1, 13), 5))
 
 
+def test_an_encoder_of_another_language_reads_what_the_mask_says() -> None:
+    """Whatever ids stand elsewhere: decoding without a padding id puts others there."""
+    model = tiny(source_encoder_layers=1, source_vocab_size=50).eval()
+    ids = torch.randint(3, 50, (2, 9))
+    ids[1, 2] = model.config.pad_token_id
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    torch.testing.assert_close(model.encode(ids, mask)[1:, :6], model.encode(ids[1:, :6]), rtol=0, atol=1e-5)
+    assert not torch.equal(model.encode(ids, mask)[1], model.encode(ids)[1])
+    model.generation_config.pad_token_id = None
+    options = {"max_length": 12, "eos_token_id": None}
+    sources = [ids[0].tolist(), ids[1, :6].tolist()]
+    for article in model.double().generate_many(sources, 2, **options):
+        alone = model.generate(torch.tensor([sources[article.index]]), **options)
+        assert article.sequences.tolist() == alone.tolist()
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
