@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -17,6 +19,21 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config", bound="ModelConfig")
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
+REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
+    "regression",
+    "single_label_classification",
+    "multi_label_classification",
+)
+# Of fields that may be missing: whether a value is one of them, and what is allowed.
+OF_LABELS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "id2label": (
+        lambda value: isinstance(value, Mapping) and all(re.fullmatch("[0-9]+", str(number)) for number in value),
+        "an object with names of labels by their numbers",
+    ),
+    "label2id": (lambda value: isinstance(value, Mapping), "an object with numbers of labels by their names"),
+    "num_labels": (lambda value: type(value) is int and value >= 1, "an integer of at least 1"),
+    "problem_type": (lambda value: value in PROBLEMS, ", ".join(PROBLEMS)),
+}
 
 
 class ModelConfig:
@@ -112,9 +129,11 @@ class ModelConfig:
             elif kind == "float":
                 number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 if name in ("init_std", "initializer_range", "layer_norm_eps"):
-                    self.check(number and value > 0, name, "a positive number")
+                    self.check(number and 0 < value < math.inf, name, "a finite number above 0")
                 else:
                     self.check(number and 0 <= value < 1, name, "a number from 0 up to, not including, 1")
+        for name, (is_ok, allowed) in OF_LABELS.items():
+            self.check(self.extra.get(name) is None or is_ok(self.extra[name]), name, allowed)
         for name, value in self.unsupported.items():
             if self.extra.get(name) is value:
                 network = self.model_types[0].upper()

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bart.configuration.configuration import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.generate import check_forward
@@ -24,11 +25,6 @@ from bart.modeling.modeling_bart import PretrainedBart, shift_tokens_right
 from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
 
-REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
-    "regression",
-    "single_label_classification",
-    "multi_label_classification",
-)
 STACKS = ("decoder", "encoder")
 
 
@@ -114,8 +110,9 @@ class _HeadedBart(PretrainedBart):
 class BartForSequenceClassification(TextLoss, _HeadedBart):
     """BART that classifies texts, or pairs of texts, by the decoder's state at the last `</s>`.
 
-    `config.labels` are the classes. `config.problem_type` is one of PROBLEMS; by default it follows from the labels:
-    regression if there is one label, one class for each text if labels are integers, else any number of classes.
+    `config.labels` are the classes. `config.problem_type` is one of `configuration.PROBLEMS`; by default it follows
+    from the labels: regression if there is one label, one class for each text if labels are integers, else any number
+    of classes.
     """
 
     head = ("classification_head",)

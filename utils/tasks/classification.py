@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
 from bart.errors import InputError
-from bart.modeling.heads import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, BartForSequenceClassification
+from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
