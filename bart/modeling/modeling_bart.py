@@ -318,28 +318,9 @@ class InferenceBart(BartForConditionalGeneration):
         self.final_logits_bias = model.final_logits_bias.to(packer.dtype)
         self.lm_head = packer.linear([model.lm_head], bias=model.final_logits_bias[0])
         self.kernels = packer.kernels
-        self.remembered: tuple[Tensor, Tensor | None, Tensor] | None = None  # the last ids, mask and states
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden)  # which adds the bias
 
     def log_softmax(self, logits: Tensor) -> Tensor:
         return super().log_softmax(logits) if self.kernels is None else self.kernels.log_softmax(logits)
-
-    def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """As for any model; for the same input as in the last call, the same tensor again."""
-        if self.remembered is not None:
-            ids, mask, states = self.remembered
-            if _same(ids, input_ids) and _same(mask, attention_mask):
-                return states
-        states = super().encode(input_ids, attention_mask)
-        mask = None if attention_mask is None else attention_mask.clone()
-        self.remembered = input_ids.clone(), mask, states
-        return states
-
-
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    # The model may have been moved to another device since.
-    return one.device == other.device and torch.equal(one, other)

@@ -297,8 +297,7 @@ class PretrainedModel(nn.Module):
     def for_inference(self, precision: str = "fp32") -> Self:
         """A copy that only predicts, and faster: projections fused, weights packed for this processor.
 
-        A copy that generates encodes an input that repeats once. The copy shares embeddings and norms with this model
-        where their precision is the same.
+        The copy shares embeddings and norms with this model where their precision is the same.
 
         Args:
             precision: fp32; bf16 (fp32 on CPUs that cannot multiply it, with a warning); fp16 (on GPUs); or int8 (on

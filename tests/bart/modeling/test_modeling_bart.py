@@ -187,15 +187,6 @@ def test_inputs_that_do_not_fit_are_named(inputs: dict[str, object], message: st
     assert "\n" not in str(error.value)
 
 
-def test_a_copy_that_was_moved_forgets_what_it_has_encoded() -> None:
-    copy = tiny().for_inference()
-    ids = torch.full((2, 3), 5)
-    assert copy.encode(ids) is copy.encode(ids)
-    states, mask = copy.encode(ids), None
-    copy.remembered = ids.to("meta"), mask, states.to("meta")  # as if encoded on another device
-    assert torch.equal(copy.encode(ids), states)
-
-
 def test_a_forward_pass_without_targets_or_sources_is_an_error() -> None:
     model = tiny()
     with pytest.raises(InputError, match="decoder_input_ids or labels"):
