@@ -934,28 +934,6 @@ EXPORT int finish_rows(const float *products, const float *peak, const float *bi
     return 0;
 }
 
-// out = hidden + update, normalised to mean 0 and variance 1 in each row, times weight plus bias.
-EXPORT int add_and_norm(const float *hidden, const float *update, const float *weight, const float *bias,
-                        float epsilon, float *out, int64_t rows, int64_t width, int threads)
-{
-#pragma omp parallel for num_threads(threads) if (rows * width > SMALL)
-    for (int64_t r = 0; r < rows; r++) {
-        const float *a = hidden + r * width, *b = update + r * width;
-        float *to = out + r * width, sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < width; i++) {
-            to[i] = a[i] + b[i];
-            sum += to[i];
-        }
-        float mean = sum / width;
-#pragma omp simd reduction(+ : squares)
-        for (int64_t i = 0; i < width; i++) squares += (to[i] - mean) * (to[i] - mean);
-        float scale = 1 / sqrtf(squares / width + epsilon);
-        for (int64_t i = 0; i < width; i++) to[i] = (to[i] - mean) * scale * weight[i] + bias[i];
-    }
-    return 0;
-}
-
 // Rows -> the logarithms of their softmax, in place.
 EXPORT int log_softmax(float *rows, int64_t count, int64_t width, int threads)
 {

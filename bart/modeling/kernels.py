@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -362,17 +362,6 @@ class Kernels:
             _address(weight.weight, (torch.float32,), outputs * inputs),
             _address(weight.bias, (torch.float32,), outputs),
             *(with_gelu, out.data_ptr(), count, inputs, weight.outputs, torch.get_num_threads()),
-        )
-        return out
-
-    def add_and_norm(self, hidden: Tensor, update: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """norm(hidden + update), for states (…, O) in fp32."""
-        count, width = hidden.numel(), hidden.shape[-1]
-        out = torch.empty_like(hidden, memory_format=torch.contiguous_format)
-        self._library.add_and_norm(
-            *(_address(states, (torch.float32,), count) for states in (hidden, update)),
-            *(_address(parameter, (torch.float32,), width) for parameter in (norm.weight, norm.bias)),
-            *(norm.eps, out.data_ptr(), count // width, width, torch.get_num_threads()),
         )
         return out
 

@@ -1,7 +1,7 @@
 """The parts of BART's network: attention, layers, and the encoder and decoder stacks.
 
 Parameter names and shapes are those of Hugging Face's `BartForConditionalGeneration`. A copy for inference
-(`bart.modeling.packed`) replaces attention, linear layers and norms by modules with the same methods.
+(`bart.modeling.packed`) replaces attention and linear layers by modules with the same methods.
 
 Shapes: B batch, S source length, T target length, L keys, K beams, D model width, H heads, Dh = D / H head width.
 """
@@ -138,14 +138,6 @@ class BartAttention(nn.Module):
         return self.out_proj(context.transpose(1, 2).flatten(2))
 
 
-class ResidualNorm(nn.LayerNorm):
-    """A layer norm that can add a branch's output to the residual stream first."""
-
-    def add(self, hidden: Tensor, update: Tensor) -> Tensor:
-        """The norm of hidden + update, (…, D) each."""
-        return self(hidden + update)
-
-
 class _Layer(nn.Module):
     """What encoder and decoder layers share: residual branches and the feed-forward block."""
 
@@ -157,16 +149,16 @@ class _Layer(nn.Module):
         self.activation: str | None = config.activation_function
         self.fc1 = nn.Linear(config.d_model, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
-        self.final_layer_norm = ResidualNorm(config.d_model)
+        self.final_layer_norm = nn.LayerNorm(config.d_model)
 
-    def _branch(self, hidden: Tensor, norm: ResidualNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def _branch(self, hidden: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
         update = branch(norm(hidden) if self.pre_ln else hidden)
         if self.training and self.dropout and _runs_kernels(hidden):
             hidden = cpu.dropout(update, self.dropout, added=hidden)
-            return hidden if self.pre_ln else norm(hidden)
-        update = F.dropout(update, self.dropout, self.training)
-        return hidden + update if self.pre_ln else norm.add(hidden, update)
+        else:
+            hidden = hidden + F.dropout(update, self.dropout, self.training)
+        return hidden if self.pre_ln else norm(hidden)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         inner = activated(self.fc1(hidden), self.activation)
@@ -177,7 +169,7 @@ class BartEncoderLayer(_Layer):
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config, config.encoder_ffn_dim)
         self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
-        self.self_attn_layer_norm = ResidualNorm(config.d_model)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(self, hidden: Tensor, mask: Tensor | Spans | None) -> Tensor:
         """hidden (B, S, D), mask (B, 1, 1, S) or None -> (B, S, D); or (1, all tokens, D) with spans."""
@@ -198,9 +190,9 @@ class BartDecoderLayer(_Layer):
         super().__init__(config, config.decoder_ffn_dim)
         heads, dropout = config.decoder_attention_heads, config.attention_dropout
         self.self_attn = BartAttention(config.d_model, heads, dropout)
-        self.self_attn_layer_norm = ResidualNorm(config.d_model)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
         self.encoder_attn = BartAttention(config.d_model, heads, dropout)
-        self.encoder_attn_layer_norm = ResidualNorm(config.d_model)
+        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(
         self,

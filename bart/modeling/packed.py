@@ -18,14 +18,7 @@ from torch import Tensor, nn
 from bart.errors import InputError
 from bart.generation.cache import additive
 from bart.modeling.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
-from bart.modeling.layers import (
-    BartAttention,
-    BartDecoderLayer,
-    BartEncoderLayer,
-    ResidualNorm,
-    activated,
-    attend,
-)
+from bart.modeling.layers import BartAttention, BartDecoderLayer, BartEncoderLayer, activated, attend
 from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
 
 logger = logging.getLogger(__name__)
@@ -238,18 +231,6 @@ class FusedAttention(nn.Module):
         return self.out_proj(attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2))
 
 
-class CompiledNorm(ResidualNorm):
-    """A layer norm over fp32 states whose sum with a branch's output is computed by the kernels."""
-
-    def __init__(self, norm: ResidualNorm, kernels: Kernels) -> None:
-        super().__init__(norm.normalized_shape, norm.eps, device="meta")
-        self.weight, self.bias = norm.weight, norm.bias
-        self.kernels = kernels
-
-    def add(self, hidden: Tensor, update: Tensor) -> Tensor:
-        return self.kernels.add_and_norm(hidden, update, self)
-
-
 class Packer:
     """Makes the modules of a copy for inference.
 
@@ -296,9 +277,6 @@ class Packer:
         own.fc2 = linear([original.fc2])
         if self.packs and is_encoder:
             own.fc1, own.fc2 = nn.Identity(), FeedForward(own.fc1, own.fc2)
-        for name, module in list(own.named_children()):
-            if isinstance(module, ResidualNorm) and self.is_int8 and self.kernels is not None:
-                setattr(own, name, CompiledNorm(module, self.kernels))
 
     def linear(
         self,
