@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bart.rounding import round_up
+
 # The least number of tokens by which the room for keys and values of self-attention grows. Torch reads all of the room
 # in every step, under a mask, so there should not be too much of it. But each growth changes shapes.
 ROOM = 8
@@ -88,9 +90,9 @@ class DecoderCache:
         self.room = ROOM
         if self.fixed_shapes:
             pieces = math.ceil(max_length / MOST_ROOM_OF_FIXED_SHAPES)
-            self.room = _rounded_up(math.ceil(max_length / pieces), ALIGNMENT)
+            self.room = round_up(math.ceil(max_length / pieces), ALIGNMENT)
             max_length = self.room * pieces
-            length = _rounded_up(length, SOURCE_PIECE)
+            length = round_up(length, SOURCE_PIECE)
             cross = [(padded(k, 2, length), padded(v, 2, length)) for k, v in cross]
             readable = padded(readable, 1, length)
         empty = own.new_empty((articles, heads, 0, own.shape[-1]))
@@ -174,7 +176,7 @@ class DecoderCache:
             self.free.append(self.used.popleft()[1])
         longest = int(readable.any(dim=0).nonzero().max()) + 1
         if self.fixed_shapes:
-            longest = _rounded_up(longest, SOURCE_PIECE)
+            longest = round_up(longest, SOURCE_PIECE)
         if longest < readable.shape[1]:
             for layer in self.layers:
                 stores = layer.cross_keys[:, :, :longest], layer.cross_values[:, :, :longest]
@@ -202,10 +204,6 @@ class DecoderCache:
         self.cross_mask = None
         if self.fixed_shapes or not bool(readable.all()):
             self.cross_mask = additive(readable, self.self_mask.dtype)[:, None, None, :]
-
-
-def _rounded_up(number: int, multiple: int) -> int:
-    return math.ceil(number / multiple) * multiple
 
 
 def _replaced(store: Tensor, articles: Tensor, new: Tensor, length: int) -> Tensor:

@@ -28,6 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bart.rounding import round_up
+
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -439,10 +441,6 @@ class Kernels:
             *(with_gelu, out.data_ptr(), KINDS[dtype], count, width, torch.get_num_threads()),
         )
         return out
-
-
-def round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
 
 
 def _in_panels(weight: Tensor, panel: int, group: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.modeling.kernels import round_up
+from bart.rounding import round_up
 
 ROWS = 32  # numbers of rows are multiples of this, or of less where that would be more than a sixteenth
 
