@@ -234,9 +234,10 @@ def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
     Raises:
         InputError: there is no such benchmark.
     """
-    kind, *words = argv or [None]
-    if kind not in KINDS:
-        raise InputError(f"the first value is {kind!r}; allowed: {', '.join(KINDS)}, each of which has --help")
+    if not argv or argv[0] not in KINDS:
+        given = repr(argv[0]) if argv else "missing"
+        raise InputError(f"the first value is {given}; allowed: {', '.join(KINDS)}, each of which has --help")
+    kind, *words = argv
     cut = next((place for place, word in enumerate(words) if word.startswith("--")), len(words))
     given, extras = words[:cut], words[cut:]
     if extras[:1] == ["--help"]:
