@@ -268,30 +268,22 @@ class _Stack(nn.Module):
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
-    def _embed(
-        self,
-        ids: Tensor,
-        positions: Tensor | None = None,
-        added: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-    ) -> Tensor:
-        """ids (B, T) -> (B, T, D), at positions 0 … T - 1; or all ids of an article at its position of (B,).
+    def _embed(self, tokens: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
+        """Embeddings of tokens (B, T, D), at positions 0 … T - 1; or all of an article at its position of (B,).
 
-        What is added (… D) goes into the sum of the embeddings. attention_mask (B, T) is for a `SourceEncoder`.
+        What is added (… D) goes into their sum with those of the positions.
         """
         if positions is not None:
             places = self.embed_positions(positions[:, None] + self.position_offset)
-        elif ids.shape[1] <= self.max_positions:
-            places = self.embed_positions.weight[self.position_offset : self.position_offset + ids.shape[1]]
+        elif tokens.shape[1] <= self.max_positions:
+            places = self.embed_positions.weight[self.position_offset : self.position_offset + tokens.shape[1]]
         else:
             raise InputError(
-                f"a sequence of {ids.shape[1]} tokens is longer than the model's max_position_embeddings "
+                f"a sequence of {tokens.shape[1]} tokens is longer than the model's max_position_embeddings "
                 f"({self.max_positions})"
             )
         if added is not None:
             places = places + added
-        table = self.embed_tokens
-        tokens = table(ids, attention_mask) if isinstance(table, SourceEncoder) else table(ids)
         hidden = self.layernorm_embedding(tokens * self.embed_scale + places)
         return _dropout(hidden, self.dropout, self.training)
 
@@ -320,7 +312,9 @@ class BartEncoder(_Stack):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D)."""
-        return self._encode(self._embed(input_ids, attention_mask=attention_mask), attention_mask)
+        # A source encoder must know the padding, too.
+        masks = (attention_mask,) if isinstance(self.embed_tokens, SourceEncoder) else ()
+        return self._encode(self._embed(self.embed_tokens(input_ids, *masks)), attention_mask)
 
     def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Embeddings (B, S, D) -> states (B, S, D)."""
@@ -370,7 +364,7 @@ class BartDecoder(_Stack):
         length = input_ids.shape[1]
         self_mask: Tensor | Spans | None = _readable(attention_mask)
         cross_mask: Tensor | Spans | None = _readable(encoder_attention_mask)
-        hidden = self._embed(input_ids)
+        hidden = self._embed(self.embed_tokens(input_ids))
         if self_mask is not None:
             self_mask = self_mask & self_mask.new_ones(length, length).tril()
         elif self._takes_rows(hidden):
@@ -387,7 +381,7 @@ class BartDecoder(_Stack):
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
-        hidden = self._embed(input_ids, cache.positions)
+        hidden = self._embed(self.embed_tokens(input_ids), cache.positions)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             hidden = layer(hidden, cache.self_mask, cache.cross_mask, cache=layer_cache, columns=cache.columns)
         return self.layer_norm(hidden)

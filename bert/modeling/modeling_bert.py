@@ -85,7 +85,7 @@ class BertEncoder(BartEncoder):
     ) -> Tensor:
         """States (B, S, D) of input_ids, attention_mask and token_type_ids, (B, S) each; types are 0 by default."""
         types = self.embed_types.weight[0] if token_type_ids is None else self.embed_types(token_type_ids)
-        return self._encode(self._embed(input_ids, added=types), attention_mask)
+        return self._encode(self._embed(self.embed_tokens(input_ids), added=types), attention_mask)
 
 
 class BertPooler(nn.Module):
