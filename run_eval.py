@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from utils.cli import run_main
+from utils.app.cli import run_main
 
 
 def main(argv: Sequence[str] | None = None) -> int:

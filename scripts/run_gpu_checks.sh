@@ -16,4 +16,4 @@ source "$(dirname "$0")/arguments.sh"
 find_python
 make_sample data/sample
 make_sample data/sample bert
-exec python "$root/scripts/gpu_checks.py" "$@"
+exec python "$root/scripts/benchmarks/gpu_checks.py" "$@"

@@ -111,11 +111,11 @@ def train(tiny: list[str], tmp_path: Path, no_pictures: None) -> Callable[..., P
 
 @pytest.fixture
 def load_script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Gives a file of scripts/, by its name without .py, as a module."""
+    """Gives a file of scripts/benchmarks/, by its name without .py, as a module."""
 
     def load(name: str) -> ModuleType:
         monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
-        path = Path(__file__).resolve().parents[1] / "scripts" / f"{name}.py"
+        path = Path(__file__).resolve().parents[1] / "scripts" / "benchmarks" / f"{name}.py"
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, name, module)  # where dataclasses look up their own

@@ -105,7 +105,7 @@ def _run(
     before: Before | None,
     largest_file: int | None,
 ) -> None:
-    from utils.cli import run_main
+    from utils.app.cli import run_main
     from utils.evaluation import report
 
     with log.open("a") as file:

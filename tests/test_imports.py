@@ -23,6 +23,10 @@ FLOORS = (
     ("utils.corpora",),
     ("utils.data", "utils.metrics"),
     ("utils",),
+    ("utils.models",),
+    ("utils.runs",),
+    ("utils.text",),
+    ("utils.app",),
     ("bert",),
     ("bart.modeling",),
     ("bart.generation",),
@@ -84,12 +88,12 @@ def test_imports_are_found_wherever_they_stand() -> None:
     source = "import a.b as x, c\ndef f():\n    from d.e import g\nif TYPE_CHECKING:\n    import h\n"
     assert imported(source) == {"a.b", "c", "d.e", "d.e.g", "h"}
     assert folder_of("utils.evaluation.report.page") == "utils.evaluation"
-    assert folder_of("utils.cli") == "utils"
+    assert folder_of("utils.app.cli") == "utils.app"
 
 
 def test_imports_go_downwards() -> None:
     found = our_imports()
-    assert "bart.modeling.modeling_bart" in found["utils.loading"]
+    assert "bart.modeling.modeling_bart" in found["utils.models.loading"]
     upwards = [
         f"{name} imports {other}"
         for name, others in found.items()

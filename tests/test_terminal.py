@@ -27,7 +27,7 @@ Frame = list[str]
 
 def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object], options: Sequence[str]) -> None:
     """Run a command in a process of its own whose output is a terminal; its lines are drawn at every step."""
-    from utils import progress
+    from utils.app import progress
     from utils.corpora import prepare
     from utils.evaluation import report
 

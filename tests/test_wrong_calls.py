@@ -19,7 +19,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
-from utils.cli import run_main
+from utils.app.cli import run_main
 
 ROOT = Path(__file__).parents[1]
 TRAIN = (

@@ -23,7 +23,7 @@ def _in_one_line(kind: type[BaseException], error: BaseException, traceback: Tra
     if isinstance(error, ModuleNotFoundError) and package and not (_ROOT / package).exists():
         install = f"cd {_ROOT} && source scripts/setup_env.sh requirements.txt"
         print(f"error: the package {package} is missing for {sys.executable}; run: {install}", file=sys.stderr)
-    elif kind is KeyboardInterrupt:  # while modules are loaded, before utils.interruption handles it
+    elif kind is KeyboardInterrupt:  # while modules are loaded, before utils.app.signals handles it
         print("ended by Ctrl-C", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, traceback)

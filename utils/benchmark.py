@@ -26,11 +26,11 @@ from typing import Any, ClassVar
 import torch
 
 from bart.errors import InputError
-from utils.cli import option, parse_dataclass, run_main
-from utils.errors import RunError
-from utils.files import writable_folder, write_json
-from utils.machine import PRECISIONS, ROOT, environment
-from utils.measuring import table
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.errors import RunError
+from utils.app.tables import table
+from utils.runs.files import writable_folder, write_json
+from utils.runs.machine import PRECISIONS, ROOT, environment
 
 GRACE_SECONDS = 40  # from SIGTERM to SIGKILL; torchrun takes up to 30 to end its processes
 LOG_EVERY = 5  # optimizer steps; throughput is averaged over such intervals

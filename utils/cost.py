@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from utils.cli import option, parse_dataclass, run_main
-from utils.machine import BANDWIDTHS, PEAKS, PRECISIONS, peak_rate
-from utils.measuring import table
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.tables import table
+from utils.runs.machine import BANDWIDTHS, PEAKS, PRECISIONS, peak_rate
 
 GPUS = {name.lower().replace(" ", "_"): name for name in PEAKS}
 WORK = ("fine-tuning", "pretraining", "beam search")

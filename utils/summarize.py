@@ -17,15 +17,15 @@ import torch
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.cli import option, parse_dataclass, run_main
-from utils.files import check_output, write_whole
-from utils.generation_options import GENERATE, DecodingOptions
-from utils.lines import decoded_lines
-from utils.loading import for_inference, load_for_evaluation
-from utils.machine import PRECISIONS, check_gpus
-from utils.progress import progress
-from utils.sentences import without_repeats
-from utils.windows import SHORTEST_WINDOW, split_text
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.progress import progress
+from utils.models.generation_options import GENERATE, DecodingOptions
+from utils.models.loading import for_inference, load_for_evaluation
+from utils.runs.files import check_output, write_whole
+from utils.runs.machine import PRECISIONS, check_gpus
+from utils.text.lines import decoded_lines
+from utils.text.sentences import without_repeats
+from utils.text.windows import SHORTEST_WINDOW, split_text
 
 logger = logging.getLogger(__name__)
 

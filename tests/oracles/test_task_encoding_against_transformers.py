@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
-from utils.corpora.squad import Question
 from utils.data.options import DataOptions
+from utils.data.squad import Question
 from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringEvalOptions
 from utils.tasks.tagging import Sentence, Tagging, TaggingEvalOptions
 

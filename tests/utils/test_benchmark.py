@@ -24,6 +24,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from tests.tiny_shards import write_tiny_shards
 from utils import benchmark
+from utils.app.errors import RunError
 from utils.benchmark import (
     InferenceArguments,
     PretrainingArguments,
@@ -33,7 +34,6 @@ from utils.benchmark import (
     configurations,
     parse,
 )
-from utils.errors import RunError
 
 ROOT = Path(__file__).parents[2]
 

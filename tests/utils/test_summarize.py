@@ -21,9 +21,9 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, tiny_bart
 from tests.utils.long_texts import sentences, texts_of, tokenizer, tokens
-from utils.cli import run_main
+from utils.app.cli import run_main
 from utils.summarize import LONG_DOCUMENTS, main, summarize
-from utils.windows import split_text
+from utils.text.windows import split_text
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bart.errors import InputError
-from utils.errors import brief
+from utils.app.errors import brief
 
 KINDS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
 PIECE = 1 << 24  # bytes of a file that are a piece, at least

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
 from utils.data.line_files import SIDES, SPLITS
 from utils.data.tables import Reader, Row, load_from_hub, open_dataset, opening
-from utils.progress import progress, start_log
 
 logger = logging.getLogger("utils.corpora.get_data")
 

@@ -19,13 +19,13 @@ from pyarrow import parquet
 
 from bart.errors import InputError
 from bart.files import read_json, replacing
-from utils.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.errors import RunError, brief, unwritable
+from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE
 from utils.data.places import HUB_NAME
 from utils.data.tables import load_from_hub, opening
-from utils.errors import RunError, brief, unwritable
-from utils.files import difference, writable_folder, write_json
-from utils.progress import progress, start_log
+from utils.runs.files import difference, writable_folder, write_json
 
 if TYPE_CHECKING:
     import datasets

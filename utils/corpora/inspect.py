@@ -21,17 +21,17 @@ from tabulate import tabulate
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.charts import Chart, draw, histograms
-from utils.cli import option, parse_dataclass, run_main
+from utils.app.charts import Chart, draw, histograms
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.progress import progress, start_log
 from utils.corpora.inspect_shards import describe_shards, inspect_shards
 from utils.data.line_files import SIDES, SPLITS, iter_pairs
 from utils.data.shard_format import MANIFEST
 from utils.data.tokenized import tokenise
-from utils.files import check_output, write_json
-from utils.lines import iter_lines
 from utils.metrics.baselines import leads, oracle
 from utils.metrics.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, rouge_table
-from utils.progress import progress, start_log
+from utils.runs.files import check_output, write_json
+from utils.text.lines import iter_lines
 
 PERCENTILES = (1, 5, 25, 50, 75, 90, 95, 99)
 EXAMPLES, SEED = 5, 42  # how many are shown; of what is drawn at random

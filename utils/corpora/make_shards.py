@@ -26,7 +26,9 @@ from filelock import FileLock, Timeout
 
 from bart.errors import InputError
 from bart.files import read_json
-from utils.cli import parse_dataclass, run_main
+from utils.app.cli import parse_dataclass, run_main
+from utils.app.errors import RunError, brief, unwritable
+from utils.app.progress import progress, start_log
 from utils.corpora.documents import Piece, find_files, pieces_of
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, Options, Work
 from utils.corpora.shard_stages import (
@@ -41,9 +43,7 @@ from utils.corpora.shard_stages import (
     write_shard,
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, TOKENIZER
-from utils.errors import RunError, brief, unwritable
-from utils.files import difference, writable_folder, write_json
-from utils.progress import progress, start_log
+from utils.runs.files import difference, writable_folder, write_json
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster

@@ -1,8 +1,6 @@
 """A data directory from your own examples: `python -m utils.corpora.prepare --input FILE ... --output FOLDER`.
 
-Examples that come without splits are split by a hash of (seed, source). So the split of an example depends on neither
-the order of the input nor the rest of it, equal sources come into one split, and examples that are added later move no
-old one. The sizes of the splits are near the ratios, not exactly theirs.
+Examples that come without splits are split by `utils.data.splits`.
 """
 
 from __future__ import annotations
@@ -16,18 +14,18 @@ from glob import escape
 from pathlib import Path
 
 from bart.errors import InputError
-from utils.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE, making
-from utils.corpora.records import inputs_of
 from utils.data.line_files import SPLITS
 from utils.data.places import is_table
+from utils.data.records import inputs_of
+from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, ratios_of, split_of
 from utils.data.tables import Fields
 from utils.data.token_cache import alone, cache_folder
-from utils.files import file_digest
-from utils.progress import progress, start_log
+from utils.runs.files import file_digest
 
 logger = logging.getLogger("utils.corpora.prepare")
-DEFAULT_RATIO, DEFAULT_SEED = "0.9,0.05,0.05", 42
 
 
 @dataclass(frozen=True)
@@ -49,36 +47,6 @@ class Options:
         "own train, validation and test splits stay)",
     )
     seed: int = option(DEFAULT_SEED, help="seed of the split")
-
-
-def ratios_of(text: str) -> list[float]:
-    """Shares of train, val and test.
-
-    Raises:
-        InputError: they are not three numbers above 0 whose sum is 1.
-    """
-    try:
-        shares = [float(part) for part in text.split(",")]
-    except ValueError:
-        shares = []
-    if len(shares) != len(SPLITS) or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
-        raise InputError(
-            f"--split_ratio {text}: three numbers above 0 are expected, the shares of train, val and test, whose sum "
-            f"is 1, such as {DEFAULT_RATIO}"
-        )
-    return shares
-
-
-def split_of(source: str, shares: Sequence[float], seed: int) -> str:
-    """The split of an example, by a hash of its source."""
-    digest = hashlib.blake2b(f"{seed}\n{source}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    end = 0.0
-    for split, share in zip(SPLITS, shares, strict=True):
-        end += share
-        if place < end:
-            return split
-    return SPLITS[-1]
 
 
 def prepare(options: Options) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from utils.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass, run_main
 from utils.corpora.data_directory import is_made, making
 from utils.data.line_files import SPLITS
 from utils.data.tables import Row

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from utils.cli import parse_dataclass, run_main
+from utils.app.cli import parse_dataclass, run_main
 from utils.corpora.sample_corpus import Options, Story, sample_stories
-from utils.files import writable_folder, write_whole
+from utils.runs.files import writable_folder, write_whole
 
 NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from bart.errors import InputError
-from utils.cli import option
+from utils.app.cli import option
 from utils.corpora.documents import KINDS
 from utils.data.shard_format import DENOISING, MLM_NSP, SPECIAL
 

@@ -36,7 +36,7 @@ from bart.files import replacing
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
 from utils.corpora.shard_options import Options, Work
 from utils.data.shard_format import MLM_NSP, TOKENIZER
-from utils.sentences import sentence_parts
+from utils.text.sentences import sentence_parts
 
 SPLITS = ("train", "val")
 HASHES_AT_ONCE = 1 << 21

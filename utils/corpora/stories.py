@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from bart.errors import InputError
-from utils.lines import read_lines
+from utils.text.lines import read_lines
 
 _MARKER = "@highlight"
 # A line that ends in one of these gets no full stop.

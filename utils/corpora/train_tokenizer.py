@@ -13,11 +13,11 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.tokenization.tokenizer import SETTINGS_FILE, TOKENIZER_FILE
 from bert.tokenization.tokenization_bert import BertTokenizer
-from utils.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.progress import progress, start_log
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.line_files import read_pairs
-from utils.files import writable_folder
-from utils.progress import progress, start_log
+from utils.runs.files import writable_folder
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.cli import option
+from utils.app.cli import option
 from utils.data.draws import before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
 from utils.data.noise import Noise
 from utils.data.pairs import Pair

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from bart.errors import InputError
-from utils.lines import iter_lines
+from utils.text.lines import iter_lines
 
 SPLITS = ("train", "val", "test")
 SIDES = ("source", "target")

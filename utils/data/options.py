@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bart.errors import InputError
-from utils.cli import option
+from utils.app.cli import option
 from utils.data.places import KINDS
 
 

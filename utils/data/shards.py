@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from bart.errors import InputError
 from bart.tokenization.tokenizer import PretrainedTokenizer
+from utils.app.errors import RunError, brief
 from utils.data.noise import Noise
 from utils.data.pairs import Pair, TokenPairs
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
-from utils.errors import RunError, brief
 
 MAKE = "python -m utils.corpora.make_shards"
 HELD_OUT_SEED = 0  # of the noise that validation measures by

@@ -14,10 +14,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from utils.app.errors import RunError
 from utils.data.batches import Batch, Collate, padded_length
 from utils.data.options import DataOptions
 from utils.data.order import TrainOrder
-from utils.errors import RunError
 
 logger = logging.getLogger(__name__)
 # Steps that a loader process makes ahead: enough to train on while it reads the next window, but fewer where they would

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from bart.errors import InputError
+from utils.app.errors import RunError, brief
+from utils.app.progress import progress
 from utils.data.line_files import SIDES, Pairs, one_line, read_pairs
 from utils.data.places import HUB, HUB_NAME, SPLIT, SPLIT_NAMES, fields_of, is_streamed
-from utils.errors import RunError, brief
-from utils.progress import progress
 
 if TYPE_CHECKING:
     import datasets

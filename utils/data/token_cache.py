@@ -19,12 +19,12 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 from bart.errors import InputError
 from bart.files import replacing
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.app.errors import RunError, unwritable
+from utils.app.progress import progress
 from utils.data.line_files import check_counts, pair_paths
 from utils.data.tokenized import TokenizedTexts, tokenise, type_of_ids
-from utils.errors import RunError, unwritable
-from utils.files import writable_folder
-from utils.lines import decoded_lines, iter_lines
-from utils.progress import progress
+from utils.runs.files import writable_folder
+from utils.text.lines import decoded_lines, iter_lines
 
 logger = logging.getLogger(__name__)
 _FORMAT = "2"  # of the files of the cache and of what is in them; another number makes them anew

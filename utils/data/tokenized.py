@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.progress import progress
+from utils.app.progress import progress
 
 # Texts that the tokenizer gets at once: enough to keep its threads busy, few enough to bound its memory.
 _AT_ONCE = 512

@@ -21,8 +21,8 @@ from filelock import FileLock, Timeout
 from bart.errors import InputError
 from bart.files import read_json
 from bart.hub import resolve
-from utils.errors import unwritable
-from utils.files import difference, file_digest, write_json
+from utils.app.errors import unwritable
+from utils.runs.files import difference, file_digest, write_json
 from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)

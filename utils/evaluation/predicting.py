@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from utils.app.progress import Clock, progress
 from utils.data.batches import Examples
-from utils.distributed import rank_and_world
 from utils.evaluation.journal import Journal
 from utils.evaluation.speed import ProcessSpeed
-from utils.memory import FittingSize, peak_memory_gb
-from utils.progress import Clock, progress
+from utils.runs.distributed import rank_and_world
+from utils.runs.memory import FittingSize, peak_memory_gb
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)

@@ -17,15 +17,15 @@ from torch import nn
 
 from bart.errors import InputError
 from bart.files import read_json
-from utils.distributed import at_first, from_first, rank_and_world
+from utils.app.formatting import figure
 from utils.evaluation.journal import Journal, model_identity
 from utils.evaluation.predicting import CONTINUOUS, predict_share
 from utils.evaluation.speed import speed_report
-from utils.figures import figure
-from utils.files import difference, write_json, write_whole
-from utils.machine import versions
-from utils.memory import FittingSize
-from utils.run_files import SPLITS, remove, scored
+from utils.runs.distributed import at_first, from_first, rank_and_world
+from utils.runs.files import difference, write_json, write_whole
+from utils.runs.machine import versions
+from utils.runs.memory import FittingSize
+from utils.runs.run_files import SPLITS, remove, scored
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)

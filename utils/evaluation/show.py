@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import read_json
-from utils.cli import option, parse_dataclass, run_main
-from utils.lines import read_lines
+from utils.app.cli import option, parse_dataclass, run_main
 from utils.metrics.rouge import ROUGE_TYPES, rouge_table
+from utils.text.lines import read_lines
 
 WIDTH = 80
 EXAMPLES = 3

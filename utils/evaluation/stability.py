@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bart.errors import InputError
-from utils.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.tables import table
 from utils.evaluation.report.runs import label_of, read_run, scores_of
-from utils.measuring import table
 
 COLUMNS = {"score": "score", "mean": "mean", "deviation": "deviation", "least": "least", "greatest": "greatest"}
 

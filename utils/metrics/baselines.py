@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from utils.metrics.rouge_pairs import rouge_words
-from utils.sentences import split_sentences
+from utils.text.sentences import split_sentences
 
 LEADS = (1, 2, 3)  # sentences
 _TINY = 1e-12  # scores that differ by less are equal but for rounding

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from unicodedata import combining, normalize
 
 from utils.metrics.rouge_pairs import porter
-from utils.sentences import ABBREVIATIONS
+from utils.text.sentences import ABBREVIATIONS
 
 # What is wrong with a fact: the reference's is not in the summary, or the summary's is in the source but not in the
 # reference, or in neither.

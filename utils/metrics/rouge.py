@@ -18,12 +18,12 @@ from joblib import Parallel, cpu_count, delayed
 from tabulate import tabulate
 
 from bart.errors import InputError
-from utils.cli import option, parse_dataclass, run_main
-from utils.files import check_output, write_whole
-from utils.lines import read_lines
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.progress import progress
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import compare, means_and_intervals, p_shown
-from utils.progress import progress
+from utils.runs.files import check_output, write_whole
+from utils.text.lines import read_lines
 
 logger = logging.getLogger(__name__)
 

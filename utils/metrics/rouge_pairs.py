@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 
-from utils.sentences import split_sentences
+from utils.text.sentences import split_sentences
 
 ROUGE_TYPES = {
     "rouge-score": ("rouge1", "rouge2", "rougeL", "rougeLsum"),

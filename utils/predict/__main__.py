@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.cli import early_option, option, parse_dataclass, run_main
-from utils.files import check_output, write_whole
+from utils.app.cli import early_option, option, parse_dataclass, run_main
 from utils.predict.predictor import Predictor
+from utils.runs.files import check_output, write_whole
 from utils.summarize import MODEL, InferenceArguments, read_documents
 from utils.tasks import TASKS, find_task
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from utils.app.progress import Clock
 from utils.data.options import DataOptions
-from utils.loading import for_inference
-from utils.memory import FittingSize
-from utils.progress import Clock
+from utils.models.loading import for_inference
+from utils.runs.memory import FittingSize
 from utils.tasks import find_task
 from utils.tasks.task import Prediction
 

@@ -12,14 +12,14 @@ import yaml
 
 from bart.errors import InputError
 from bart.hub import EXPORT
-from utils.distributed import connected
+from utils.app.progress import start_log
 from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
-from utils.files import check_output, writable_folder, write_json, write_whole
-from utils.loading import for_inference
-from utils.progress import start_log
+from utils.models.loading import for_inference
 from utils.recipes.evaluation_arguments import EvalArguments
+from utils.runs.distributed import connected
+from utils.runs.files import check_output, writable_folder, write_json, write_whole
 
 logger = logging.getLogger(__name__)
 

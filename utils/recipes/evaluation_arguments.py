@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bart.errors import InputError
-from utils.cli import early_option, option, parse_dataclass
+from utils.app.cli import early_option, option, parse_dataclass
 from utils.data.line_files import SPLITS
 from utils.data.options import DataOptions
 from utils.data.places import KINDS
 from utils.evaluation.predicting import BATCHINGS, CONTINUOUS
-from utils.machine import PRECISIONS
+from utils.runs.machine import PRECISIONS
 from utils.tasks import TASKS, find_task
 from utils.tasks.task import Task
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bart.errors import InputError
-from utils.cli import early_option, option, parse_dataclass
+from utils.app.cli import early_option, option, parse_dataclass
 from utils.data.options import DataOptions
 from utils.data.places import is_streamed
 from utils.recipes.training_arguments import TrainingArguments

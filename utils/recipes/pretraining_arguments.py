@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.cli import early_option, fixed, option, parse_dataclass
+from utils.app.cli import early_option, fixed, option, parse_dataclass
 from utils.data.options import DataOptions
 from utils.recipes.training_arguments import TrainingArguments
-from utils.run_files import LAST
+from utils.runs.run_files import LAST
 from utils.tasks.denoising import Denoising
 from utils.tasks.mlm_nsp import MlmNsp
 from utils.tasks.pretraining import Pretraining

@@ -20,19 +20,19 @@ import yaml
 
 from bart.errors import InputError
 from bart.hub import EXPORT
+from utils.app.errors import RunError
+from utils.app.progress import is_first, start_log
 from utils.data.order import ORDER
-from utils.distributed import connected
-from utils.errors import RunError
 from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
 from utils.evaluation.scoring import format_scores, score_split
-from utils.files import writable_folder, write_json
-from utils.loading import for_inference
-from utils.machine import check_gpus, environment
-from utils.model_to_train import DROPOUTS
-from utils.progress import is_first, start_log
+from utils.models.loading import for_inference
+from utils.models.model_to_train import DROPOUTS
 from utils.recipes.training_arguments import TrainingArguments
-from utils.run_files import LAST, LOG, check_free, remove_run
+from utils.runs.distributed import connected
+from utils.runs.files import writable_folder, write_json
+from utils.runs.machine import check_gpus, environment
+from utils.runs.run_files import LAST, LOG, check_free, remove_run
 from utils.tasks.task import Task
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
+from utils.app.progress import is_first
 from utils.data.options import DataOptions
-from utils.progress import is_first
 from utils.tasks.task import Task
 from utils.training.options import HardwareOptions, OptimisationOptions, RunOptions
 

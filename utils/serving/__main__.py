@@ -16,7 +16,7 @@ import torch
 import uvicorn
 
 from bart.errors import InputError
-from utils.cli import parse_dataclass, run_main
+from utils.app.cli import parse_dataclass, run_main
 from utils.serving.app import Service, create_app
 from utils.serving.arguments import SUMMARIZATION, ServeArguments
 from utils.serving.endpoint import Endpoint

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.generation_options import with_lengths
+from utils.models.generation_options import with_lengths
 from utils.serving.arguments import ServeArguments
 from utils.serving.endpoint import Endpoint
 from utils.serving.engine import Busy, DecodingFailed, Engine

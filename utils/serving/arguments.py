@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from bart.errors import InputError
-from utils.cli import option
+from utils.app.cli import option
 from utils.summarize import MODEL, SummarizerArguments
 
 LIMITS, SERVER = "limits", "server"

@@ -22,9 +22,9 @@ from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
-from utils.cli import option
-from utils.corpora.columns import Record, column_of, read_records
+from utils.app.cli import option
 from utils.data.batches import Inputs
+from utils.data.columns import Record, column_of, read_records
 from utils.data.options import DataOptions
 from utils.data.places import is_streamed
 from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers

@@ -21,13 +21,13 @@ from bart.errors import InputError
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.configuration.configuration_bert import BertConfig
-from utils import loading, model_to_train
-from utils.cli import option
+from utils.app.cli import option
+from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.data.options import DataOptions
-from utils.loading import check_lengths
-from utils.model_to_train import ModelOptions
-from utils.progress import Clock
+from utils.models import loading, model_to_train
+from utils.models.loading import check_lengths
+from utils.models.model_to_train import ModelOptions
 from utils.tasks.task import Prediction, Task
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from utils.cli import option
+from utils.app.cli import option
 from utils.data.batches import Batch, Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.shard_format import DENOISING

@@ -13,16 +13,16 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from bart.errors import InputError
 from bart.modeling.pretrained import PretrainedModel
-from utils import loading, model_to_train
-from utils.cli import fixed, option
+from utils.app.cli import fixed, option
 from utils.data.batches import Inputs
 from utils.data.noise import Noise
 from utils.data.options import DataOptions
 from utils.data.pairs import collate_pairs
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
-from utils.loading import check_lengths
-from utils.model_to_train import ModelOptions
+from utils.models import loading, model_to_train
+from utils.models.loading import check_lengths
+from utils.models.model_to_train import ModelOptions
 from utils.tasks.task import Task
 
 

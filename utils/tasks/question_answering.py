@@ -17,10 +17,10 @@ from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering
 from bart.modeling.pretrained import PretrainedModel
 from bert.modeling.modeling_bert import BertForQuestionAnswering
-from utils.cli import option
-from utils.corpora.squad import Question, read_questions
+from utils.app.cli import option
 from utils.data.batches import Inputs
 from utils.data.options import DataOptions
+from utils.data.squad import Question, read_questions
 from utils.metrics.squad import best, exact_match, f1
 from utils.tasks.comprehension import Comprehension, Example, HeadEvalOptions, HeadExamples, HeadOptions
 from utils.tasks.task import Prediction, Scores, text_of

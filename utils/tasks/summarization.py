@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy as np
 
 from bart.errors import InputError
-from utils.cli import option
+from utils.app.cli import option
+from utils.app.progress import is_first
 from utils.data.line_files import Pairs
 from utils.data.options import DataOptions
 from utils.metrics.baselines import leads
 from utils.metrics.rouge import ROUGE_MODES, rouge, rouge_per_example, wordnet_exceptions
 from utils.metrics.significance import means_and_intervals
-from utils.progress import is_first
 from utils.tasks.task import Prediction, Scores
 from utils.tasks.text_to_text import TextToText, TextToTextEvalOptions, TextToTextOptions
 

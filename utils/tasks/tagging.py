@@ -22,12 +22,11 @@ from bart.modeling.heads import STACKS, BartForTokenClassification
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bert.modeling.modeling_bert import BertForTokenClassification
-from utils.cli import option
-from utils.corpora.columns import Record, column_of, read_records
+from utils.app.cli import option
 from utils.data.batches import Inputs, pad
+from utils.data.columns import Record, column_of, read_records
 from utils.data.options import DataOptions
 from utils.data.places import SPLIT_NAMES
-from utils.lines import iter_lines
 from utils.metrics.tags import entity_counts, scores_of_tags
 from utils.tasks.comprehension import (
     Comprehension,
@@ -38,6 +37,7 @@ from utils.tasks.comprehension import (
     logits_of,
 )
 from utils.tasks.task import Prediction, Scores, text_of
+from utils.text.lines import iter_lines
 
 logger = logging.getLogger(__name__)
 CONLL = (".conll", ".txt", ".bio")

@@ -16,11 +16,11 @@ from bart.errors import InputError
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils import loading
+from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
 from utils.data.options import DataOptions
 from utils.data.streaming import StreamedExamples
-from utils.progress import Clock
+from utils.models import loading
 
 Options = TypeVar("Options")
 Scores = tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]  # of all together, and of each
@@ -58,7 +58,7 @@ class Task(ABC, Generic[Options]):
         data: where the examples are.
 
     Attributes:
-        Options: dataclass of the task's own options of finetune.py, a `ModelOptions`; fields by `utils.cli.option`.
+        Options: dataclass of the task's own options of finetune.py, a `ModelOptions`; fields by `utils.app.cli.option`.
         EvalOptions: the same for run_eval.py. Its `only_predict` are the fields that let a task read nothing but what
             to predict from.
         streams: whether it can read a training set while it trains on it.

@@ -24,23 +24,23 @@ from bart.modeling.modeling_bart import (
     training_operations,
 )
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils import loading, model_to_train
-from utils.cli import option
+from utils.app.cli import option
+from utils.app.progress import Clock
 from utils.corpora.prepare import prepared
-from utils.corpora.records import read_sources
 from utils.data.batches import Batch, Inputs, pad
 from utils.data.line_files import Pairs
 from utils.data.options import DataOptions
 from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
 from utils.data.places import check_fields, is_streamed
+from utils.data.records import read_sources
 from utils.data.tables import Table, open_split, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
-from utils.generation_options import GenerationOptions, check_generation, with_lengths
-from utils.loading import check_lengths
-from utils.model_to_train import ModelOptions
-from utils.progress import Clock
-from utils.sentences import without_repeats
+from utils.models import loading, model_to_train
+from utils.models.generation_options import GenerationOptions, check_generation, with_lengths
+from utils.models.loading import check_lengths
+from utils.models.model_to_train import ModelOptions
 from utils.tasks.task import Prediction, Scores, Task, text_of
+from utils.text.sentences import without_repeats
 
 logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.

@@ -13,10 +13,10 @@ from bart.errors import InputError
 from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils import loading
-from utils.cli import option
+from utils.app.cli import option
 from utils.data.line_files import Pairs
 from utils.metrics.bleu import translation_scores
+from utils.models import loading
 from utils.tasks.task import Prediction, Scores
 from utils.tasks.text_to_text import TextToText, TextToTextOptions
 

@@ -13,8 +13,8 @@ import torch
 from pytorch_lightning.callbacks import Callback, EarlyStopping
 from torch import Tensor
 
+from utils.app.errors import RunError
 from utils.data.batches import Batch
-from utils.errors import RunError
 
 logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 20

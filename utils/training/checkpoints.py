@@ -22,11 +22,11 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from bart.errors import InputError
 from bart.files import replacing
 from bart.tensor_files import read_file
-from utils.distributed import from_first
-from utils.errors import RunError
-from utils.files import difference
-from utils.interruption import NAMES, Signals, status
-from utils.run_files import LAST
+from utils.app.errors import RunError
+from utils.app.signals import NAMES, Signals, status
+from utils.runs.distributed import from_first
+from utils.runs.files import difference
+from utils.runs.run_files import LAST
 from utils.training.lightning_internals import settle
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from pytorch_lightning.loops.fetchers import _DataFetcher
 from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
 from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
 
-from utils.errors import RunError
+from utils.app.errors import RunError
 
 _PROGRESS = ("epoch_loop.batch_progress", "epoch_loop.val_loop.batch_progress")
 

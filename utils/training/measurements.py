@@ -15,10 +15,10 @@ import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
 from torch import Tensor
 
+from utils.app.formatting import figure
+from utils.app.progress import IN_ONE_LINE, IN_THE_LINE, progress
 from utils.data.batches import Batch
-from utils.figures import figure
-from utils.memory import peak_memory_gb
-from utils.progress import IN_ONE_LINE, IN_THE_LINE, progress
+from utils.runs.memory import peak_memory_gb
 from utils.training.callbacks import CountSkippedSteps
 
 logger = logging.getLogger(__name__)

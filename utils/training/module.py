@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from utils.data.batches import Batch
-from utils.memory import FittingSize
+from utils.runs.memory import FittingSize
 from utils.tasks.task import Task
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule

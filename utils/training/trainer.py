@@ -20,15 +20,15 @@ from torch import nn
 
 from bart.errors import InputError
 from bart.hub import EXPORT
+from utils.app.formatting import figure, label
+from utils.app.progress import is_first
+from utils.app.signals import Interruption, started
 from utils.data.batches import padded_length
-from utils.distributed import lost_peers_named
-from utils.figures import figure, label
-from utils.files import write_json
-from utils.interruption import Interruption, started
-from utils.machine import peak_rate
-from utils.memory import keep_freed_memory
-from utils.progress import is_first
-from utils.run_files import LAST, SPLITS, remove, scored
+from utils.runs.distributed import lost_peers_named
+from utils.runs.files import write_json
+from utils.runs.machine import peak_rate
+from utils.runs.memory import keep_freed_memory
+from utils.runs.run_files import LAST, SPLITS, remove, scored
 from utils.tasks.task import Task
 from utils.training import lightning_internals
 from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite

@@ -14,9 +14,9 @@ from pyarrow import parquet
 
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server
+from utils.app.errors import RunError
 from utils.corpora import get_pretraining_data
 from utils.corpora.documents import Document, pieces_of, read_documents
-from utils.errors import RunError
 
 FILES, ROWS = 3, 40  # of a set, and of each of its files
 

@@ -26,10 +26,10 @@ from pyarrow import parquet
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
+from utils.app.errors import RunError
 from utils.corpora import documents, inspect, make_shards, shard_stages
 from utils.corpora.shard_stages import Text, pack, pair_up
-from utils.errors import RunError
-from utils.sentences import split_sentences
+from utils.text.sentences import split_sentences
 
 ROOT = Path(__file__).parents[3]
 WORDS = "the a dog cat bird sat ran flew on over mat hill tree and then it was seen by old young men Dr".split()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bart.errors import InputError
 from utils.data.line_files import one_line, read_pairs
-from utils.lines import read_lines
+from utils.text.lines import read_lines
 
 
 def test_lines_end_at_newlines_only(tmp_path: Path) -> None:

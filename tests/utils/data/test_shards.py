@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from tests.tiny_shards import tiny_tokenizer, write_tiny_shards
+from utils.app.errors import RunError
 from utils.data import streaming
 from utils.data.batches import Batch
 from utils.data.corruption import Corruption, CorruptionOptions
@@ -27,7 +28,6 @@ from utils.data.options import DataOptions
 from utils.data.pairs import collate_pairs
 from utils.data.shards import Manifest, ShardExamples, ShardReader, ShardRow, StreamedShards
 from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream
-from utils.errors import RunError
 
 WINDOW = 3  # steps
 BINS, TRAIN, VAL = (12, 20, 32), 23, 5

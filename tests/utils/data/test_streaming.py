@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader
 
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.app.errors import RunError
 from utils.data import streaming
 from utils.data.batches import Batch, Inputs
 from utils.data.options import DataOptions
 from utils.data.pairs import Pair, StreamedPairs, collate_pairs
 from utils.data.streaming import StreamLoader, TrainStream
 from utils.data.tables import Reader, Table
-from utils.errors import RunError
 
 WINDOW = 3  # steps
 Steps = list[tuple[dict[str, Any], list[Batch]]]

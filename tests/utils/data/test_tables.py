@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server
+from utils.app.errors import RunError
 from utils.data.places import check_fields, is_streamed
 from utils.data.tables import Reader, Row, Table, open_files, open_split, read_split
-from utils.errors import RunError
 
 PAIR = ("article", "highlights")
 

@@ -15,11 +15,11 @@ import pytest
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.app.errors import RunError
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.data import token_cache, tokenized
 from utils.data.token_cache import TextFile, check_pairs
 from utils.data.tokenized import TokenizedTexts
-from utils.errors import RunError
 
 TEXTS = 1300
 

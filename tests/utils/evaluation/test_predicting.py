@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from utils.app.progress import Clock
 from utils.evaluation import predicting
 from utils.evaluation.journal import Journal
 from utils.evaluation.predicting import predict_share
 from utils.evaluation.speed import ProcessSpeed, speed_report
-from utils.memory import FittingSize
-from utils.progress import Clock
+from utils.runs.memory import FittingSize
 from utils.tasks.task import Prediction
 
 LENGTHS = np.array([5, 9, 2, 7, 3, 8, 4, 6, 1, 11, 10])

@@ -19,7 +19,7 @@ from bart.errors import InputError
 from utils.metrics import rouge as module
 from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example, wordnet_exceptions
 from utils.metrics.significance import bootstrap_interval, means_and_intervals, paired_test
-from utils.sentences import split_sentences
+from utils.text.sentences import split_sentences
 
 ROOT = Path(__file__).parents[3]
 LISTS = {

@@ -27,7 +27,7 @@ from bart.generation.cache import DecoderCache
 from bart.modeling.modeling_bart import BartForConditionalGeneration, InferenceBart
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
-from utils.cli import run_main
+from utils.app.cli import run_main
 from utils.evaluation.show import ShowArguments, describe
 from utils.metrics.baselines import leads
 from utils.metrics.rouge import rouge, rouge_per_example

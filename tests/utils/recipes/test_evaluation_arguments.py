@@ -9,7 +9,7 @@ import torch
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from utils.generation_options import JSON_OPTIONS, SPELLINGS, GenerationOptions
+from utils.models.generation_options import JSON_OPTIONS, SPELLINGS, GenerationOptions
 from utils.recipes.evaluation import device_of
 from utils.recipes.evaluation_arguments import EvalArguments, parse_eval_arguments
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bart.errors import InputError
-from utils.model_to_train import DROPOUTS
+from utils.models.model_to_train import DROPOUTS
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
 from utils.recipes.training_arguments import STAMP

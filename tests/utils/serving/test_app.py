@@ -21,8 +21,8 @@ from fastapi.testclient import TestClient
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.utils.serving.conftest import POSITIONS, Decoder
-from utils.cli import run_main
-from utils.loading import load_for_evaluation
+from utils.app.cli import run_main
+from utils.models.loading import load_for_evaluation
 from utils.serving.__main__ import bound_socket, main
 from utils.serving.app import Service, create_app
 from utils.serving.arguments import ServeArguments

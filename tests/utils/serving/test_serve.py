@@ -23,7 +23,7 @@ import pytest
 import uvicorn
 
 from tests.utils.serving.conftest import Decoder, until
-from utils.loading import load_for_evaluation
+from utils.models.loading import load_for_evaluation
 from utils.serving.__main__ import Server, bound_socket
 from utils.serving.app import Service
 from utils.serving.arguments import ServeArguments

@@ -22,8 +22,8 @@ from torch import Tensor
 import finetune
 from tests import forked
 from tests.tiny_run import Train, checkpoint_of, order_of, rows
-from utils.cli import run_main
-from utils.errors import RunError
+from utils.app.cli import run_main
+from utils.app.errors import RunError
 from utils.tasks.summarization import Summarization
 from utils.training import callbacks
 from utils.training import trainer as trainer_module

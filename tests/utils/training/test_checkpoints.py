@@ -15,8 +15,8 @@ import torch
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import Train, checkpoint_of, weights
+from utils.app.errors import RunError
 from utils.data import order
-from utils.errors import RunError
 from utils.recipes import training
 from utils.training import checkpoints
 from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_checkpoint, is_whole

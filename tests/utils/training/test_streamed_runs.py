@@ -19,8 +19,8 @@ from tests import forked
 from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, same, weights
 from tests.utils.training.test_callbacks import POISONED, add_callback, poison
 from tests.utils.training.test_interruption import Interrupt, Killed
+from utils.app.errors import RunError
 from utils.data import pairs, streaming
-from utils.errors import RunError
 from utils.tasks.summarization import Summarization
 from utils.training.module import TrainingModule
 

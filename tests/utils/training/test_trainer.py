@@ -18,7 +18,7 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests import forked
 from tests.tiny_run import Train, checkpoint_of, rows
-from utils.errors import RunError
+from utils.app.errors import RunError
 from utils.training import lightning_internals
 from utils.training.checkpoints import BestCheckpoints
 from utils.training.options import RunOptions

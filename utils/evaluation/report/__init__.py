@@ -16,8 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bart.errors import InputError
 from bart.files import replacing
-from utils.charts import COLOURS, GRID, INK, Chart, draw
-from utils.errors import unwritable
+from utils.app.charts import COLOURS, GRID, INK, Chart, draw
+from utils.app.errors import unwritable
 from utils.evaluation.report import articles, charts, tables
 from utils.evaluation.report.runs import Run, read_run, scored_splits
 

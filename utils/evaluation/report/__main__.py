@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bart.errors import InputError
-from utils.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass, run_main
 from utils.evaluation.report import COMPARISON, REPORT, build_report
-from utils.run_files import SPLITS
+from utils.runs.run_files import SPLITS
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from utils.charts import Chart, Series, histograms
+from utils.app.charts import Chart, Series, histograms
 from utils.evaluation.report.articles import have_statistics
 from utils.evaluation.report.runs import Run, label_of
 

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from bart.errors import InputError
-from utils.errors import brief
-from utils.run_files import SPLITS
+from utils.app.errors import brief
+from utils.runs.run_files import SPLITS
 
 LABELS = {
     "rouge": "ROUGE",

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.scored_run import write_run
-from utils.charts import Chart
+from utils.app.charts import Chart
 from utils.evaluation import report
 
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of a report's time; tests/utils/test_charts.py and test_browser.py draw."""
+    """Drawing takes most of a report's time; tests/utils/app/test_charts.py and test_browser.py draw."""
 
     def draw(path: Path, chart: Chart) -> str:
         path.write_bytes(b"picture")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.scored_run import write_run
-from utils.charts import Series
+from utils.app.charts import Series
 from utils.evaluation.report.charts import curve, latency_charts, training_charts
 from utils.evaluation.report.runs import read_run
 

@@ -1,0 +1,328 @@
+"""Decoding speed beside the peers: transformers, CTranslate2 and ours, in turns, on the same inputs.
+
+    python scripts/benchmarks/benchmark_decoding.py --shape base --output results.json
+    python scripts/benchmarks/benchmark_decoding.py --shape text --model MODEL --data_dir DATA --output results.json
+
+Every run is a process of its own. Decoding is timed from ids to ids, without loading, tokenising and the conversion of
+weights. The table has medians, the speed over that of the first mode, the peak memory of a process, and the share of
+articles that get the ids of the first mode. In fp32 two beams may be closer to each other than rounding, so that either
+is right. CTranslate2 can differ for other reasons too: it normalises scores after n-gram ban and minimum length, not
+before, and stops an article as early_stopping=True does, whatever the option says.
+
+With --shape text articles stop where the model ends them, and at most --batch_size are decoded at once:
+
+- transformers: batches of articles of like length, each until its last article is done;
+- CTranslate2: it gets all articles, sorts them by length and cuts them into batches, which articles leave when done;
+- ours: continuous batching as in run_eval.py: the longest first, and new ones take the places of those that are done.
+
+CTranslate2 chooses its library of matrix products by the processor's vendor. Its environment variable CT2_USE_MKL, 0 or
+1, changes that; the other one may be faster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+# Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bart.configuration.configuration_generation import GenerationConfig
+from bart.errors import InputError
+from scripts.benchmarks.measuring import (
+    DEVICES,
+    check_device,
+    compared,
+    device_memory_gb,
+    forget_loading,
+    in_new_process,
+    in_turns,
+    made_up_config,
+)
+from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.tables import table
+from utils.runs.files import check_output, write_json
+from utils.runs.machine import environment
+
+# torch, transformers and ctranslate2 are imported where they are used, so that no process holds another one's library.
+
+MODES = "transformers_fp32 transformers_bf16 ctranslate2_fp32 ctranslate2_int8 ours_fp32 ours_bf16 ours_int8".split()
+TEXT = "text"
+SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+# Other options that all three have; those that one lacks are left out.
+SHARED = ("num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "repetition_penalty")
+SHARED += ("forced_bos_token_id", "forced_eos_token_id")
+COLUMNS = {
+    "mode": "mode",
+    "rate": "articles/s",
+    "seconds": "seconds",
+    "speed_up": "speed-up",
+    "peak_memory_gb": "peak GB",
+    "identical_share": "same ids",
+}
+Decode = Callable[..., list[list[int]]]  # articles, and the most new ids of each -> their ids
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Fixed work: articles of random ids, for each of which exactly `steps` ids are generated."""
+
+    network: str  # of scripts.benchmarks.measuring.NETWORKS
+    articles: int
+    source_length: int
+    steps: int
+    beams: int
+    vocab_size: int = 50265
+
+
+SHAPES = {
+    "base": Shape("base", 8, 512, 60, 6),
+    "large": Shape("large", 4, 1024, 142, 4),
+    "large_batch1": Shape("large", 1, 1024, 142, 4),
+    "tiny": Shape("tiny", 3, 16, 12, 3, vocab_size=300),
+}
+
+
+@dataclass(frozen=True)
+class BenchmarkArguments:
+    shape: str = option(
+        "base",
+        choices=(*SHAPES, TEXT),
+        help="what is decoded: base is bart-base, 8 articles of 512 ids, 60 steps, 6 beams; large is bart-large, 4 "
+        "articles of 1024 ids, 142 steps, 4 beams; large_batch1 is the same with 1 article; tiny is for trying this "
+        "out; text is the test split of line files, with the decoding options of --model that all three have",
+    )
+    modes: tuple[str, ...] = option(tuple(MODES), choices=MODES, help="what is run, in this order")
+    repeats: int = option(3, least=1, help="timed runs of each mode, in turns; the table has their medians")
+    threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
+    device: str = option(
+        "cpu", choices=DEVICES, help="of all modes; cuda takes those of transformers and ours, but int8"
+    )
+    output: str | None = option(None, help="JSON file for all figures")
+    model: str | None = option(None, help="Hub-format directory, checkpoint or Hub name; for --shape text")
+    data_dir: str | None = option(None, help="directory with test.{source,target}; for --shape text")
+    limit: int = option(500, least=1, help="articles to decode at most; for --shape text")
+    batch_size: int = option(32, least=1, help="articles decoded at once at most; for --shape text")
+
+    def __post_init__(self) -> None:
+        if any(mode.startswith("ctranslate2") for mode in self.modes) and find_spec("ctranslate2") is None:
+            raise InputError("--modes holds ctranslate2, which needs `pip install -r requirements-dev.txt`")
+        check_device(self.device, self.modes)
+        if [self.model is None, self.data_dir is None] != [self.shape != TEXT] * 2:
+            raise InputError("--shape text needs --model and --data_dir, which no other shape takes")
+        check_output("output", self.output)
+
+
+def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:
+    """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`; return the decoding options."""
+    import torch
+
+    torch.manual_seed(0)
+    model, tokenizer, articles, options = text_inputs(args) if args.shape == TEXT else random_inputs(SHAPES[args.shape])
+    config = model.config
+    if config.pre_ln and not all(mode.startswith("ours") for mode in args.modes):
+        raise InputError(f"--model {args.model} is Pre-LN, which the peers lack; allowed: --modes of ours alone")
+    decoding = GenerationConfig(**options, **{name: getattr(config, name) for name in SPECIAL})
+    # `generate` of transformers and of ours take the options that lie beside the weights.
+    model.generation_config = decoding
+    # CTranslate2's converter reads these, and transformers 5 no longer writes them.
+    config.normalize_before, config.normalize_embedding = False, True
+    config.add_final_layer_norm, config.add_bias_logits = False, False
+    model.save_pretrained(folder / "model", tokenizer)
+    batch_size = args.batch_size if args.shape == TEXT else len(articles)
+    inputs = {"articles": articles, "batch_size": batch_size, "decoding": decoding.to_dict(), "device": args.device}
+    (folder / "inputs.json").write_text(json.dumps(inputs), encoding="utf-8")
+    for mode, quantization in (("ctranslate2_fp32", "float32"), ("ctranslate2_int8", "int8")):
+        if mode in args.modes:
+            from ctranslate2.converters import TransformersConverter
+
+            TransformersConverter(str(folder / "model")).convert(str(folder / mode), quantization=quantization)
+    return inputs["decoding"]
+
+
+def random_inputs(shape: Shape) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
+    """Random weights, a vocabulary, random articles, and options that make all summaries equally long.
+
+    The vocabulary has a made-up token for every id, since CTranslate2 takes tokens.
+    """
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    from bart.modeling.modeling_bart import BartForConditionalGeneration
+    from bart.tokenization.tokenization_bart import BartTokenizer
+
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *(f"token{i}" for i in range(4, shape.vocab_size - 1)), "<mask>"]
+    pipeline = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[]))
+    pipeline.pre_tokenizer, pipeline.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
+    config = made_up_config(shape.network, vocab_size=shape.vocab_size)
+    # With this deviation layers keep the scale of their input, so that the ids generated depend on the article.
+    config.init_std = config.d_model**-0.5
+    model = BartForConditionalGeneration(config)
+    # The first four ids and the last are special.
+    articles = torch.randint(4, shape.vocab_size - 1, (shape.articles, shape.source_length)).tolist()
+    length = shape.steps + 1  # the start token counts
+    options = {"num_beams": shape.beams, "max_length": length, "min_length": length, "no_repeat_ngram_size": 3}
+    return model, BartTokenizer(pipeline), articles, options
+
+
+def text_inputs(args: BenchmarkArguments) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
+    """The model of --model, its vocabulary, the articles of --data_dir, and decoding options of the model."""
+    from bart.modeling.modeling_bart import BartForConditionalGeneration
+    from bart.tokenization.tokenization_bart import BartTokenizer
+    from utils.data.line_files import read_pairs
+    from utils.models.loading import fit_vocabulary
+
+    name = str(args.model)
+    model, tokenizer = BartForConditionalGeneration.from_pretrained(name), BartTokenizer.from_pretrained(name)
+    fit_vocabulary(model, tokenizer)
+    model.resize_token_embeddings(len(tokenizer))  # CTranslate2 has no token for rows that pad the table
+    positions, given = model.config.max_position_embeddings, model.generation_config
+    sources, _ = read_pairs(str(args.data_dir), "test", args.limit)
+    articles = tokenizer(sources, max_length=positions, truncation=True)["input_ids"]
+    lengths = {"max_length": given.longest(positions), "min_length": given.shortest}
+    return model, tokenizer, articles, {name: getattr(given, name) for name in SHARED} | lengths
+
+
+def load_ours(folder: Path, precision: str, inputs: Mapping[str, Any]) -> Decode:
+    """Ours; the decoding options lie beside the weights."""
+    from bart.modeling.modeling_bart import BartForConditionalGeneration
+
+    model = BartForConditionalGeneration.from_pretrained(folder / "model").to(inputs["device"]).for_inference(precision)
+
+    def decode(articles: list[list[int]], **options: int) -> list[list[int]]:
+        done = model.generate_many(articles, inputs["batch_size"], **options)
+        found = {article.index: article.sequences[0].tolist() for article in done}
+        return [summary(found[number], inputs) for number in range(len(articles))]
+
+    return decode
+
+
+def load_transformers(folder: Path, precision: str, inputs: Mapping[str, Any]) -> Decode:
+    """transformers; the decoding options lie beside the weights."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+    from transformers import BartForConditionalGeneration
+
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    model = BartForConditionalGeneration.from_pretrained(folder / "model", dtype=dtype).eval().to(inputs["device"])
+    pad_token_id = inputs["decoding"]["pad_token_id"]
+
+    def decode(articles: list[list[int]], **options: int) -> list[list[int]]:
+        found: dict[int, list[int]] = {}
+        order = sorted(range(len(articles)), key=lambda number: -len(articles[number]))
+        for start in range(0, len(order), inputs["batch_size"]):
+            numbers = order[start : start + inputs["batch_size"]]
+            rows = [torch.tensor(articles[number]) for number in numbers]
+            ids = pad_sequence(rows, batch_first=True, padding_value=pad_token_id).to(inputs["device"])
+            mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(inputs["device"])
+            found |= zip(numbers, model.generate(ids, attention_mask=mask, **options).tolist(), strict=True)
+        return [summary(found[number], inputs) for number in range(len(articles))]
+
+    return decode
+
+
+def summary(row: list[int], inputs: Mapping[str, Any]) -> list[int]:
+    """Generated ids without the start token, EOS and padding."""
+    eos = inputs["decoding"]["eos_token_id"]
+    return row[1 : row.index(eos, 1)] if eos in row[1:] else row[1:]
+
+
+def load_ctranslate2(folder: Path, precision: str, inputs: Mapping[str, Any]) -> Decode:
+    """CTranslate2's `translate_batch`, given all articles. Its lengths do not count the start token.
+
+    It makes batches of the articles itself; giving it batches one by one was measured to take as long. It has no forced
+    EOS: where the options force one, an article that would end in it ends one id earlier.
+    """
+    import ctranslate2
+
+    path, decoding = folder / f"ctranslate2_{precision}", inputs["decoding"]
+    kind = {"fp32": "float32", "int8": "int8"}[precision]
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    translator = ctranslate2.Translator(str(path), compute_type=kind, intra_threads=threads, inter_threads=1)
+    tokens = json.loads((path / "shared_vocabulary.json").read_text(encoding="utf-8"))
+    index = {token: number for number, token in enumerate(tokens)}
+    is_forced = decoding["forced_eos_token_id"] is not None
+    first = decoding["forced_bos_token_id"]
+    prefix = None if first is None else [tokens[first]]
+
+    def decode(
+        articles: list[list[int]],
+        max_length: int = decoding["max_length"] - is_forced,
+        min_length: int = decoding["min_length"],
+    ) -> list[list[int]]:
+        results = translator.translate_batch(
+            [[tokens[number] for number in row] for row in articles],
+            [prefix] * len(articles),
+            max_batch_size=inputs["batch_size"],
+            beam_size=decoding["num_beams"],
+            max_input_length=0,
+            max_decoding_length=max_length - 1,
+            min_decoding_length=min(max(min_length - 1, 0), max_length - 1),
+            **{name: decoding[name] for name in ("length_penalty", "no_repeat_ngram_size", "repetition_penalty")},
+        )
+        return [[index[token] for token in result.hypotheses[0]] for result in results]
+
+    return decode
+
+
+PEERS = {"ours": load_ours, "transformers": load_transformers, "ctranslate2": load_ctranslate2}
+
+
+def measure(mode: str, folder: Path, is_text: bool) -> dict[str, Any]:
+    """Articles per second of a run over all articles after a warm-up, their ids, and this process's peak memory."""
+    inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
+    peer, precision = mode.split("_")
+    decode = PEERS[peer](folder, precision, inputs)
+    articles = inputs["articles"]
+    forget_loading(inputs["device"])
+    # Texts make batches of many shapes, for each of which libraries make kernels on first use; on GPUs later steps are
+    # of other shapes too.
+    is_short = not is_text and inputs["device"] == "cpu"
+    decode(articles, **({"max_length": 4, "min_length": 0} if is_short else {}))
+    start = time.perf_counter()
+    ids = decode(articles)
+    rate = len(articles) / (time.perf_counter() - start)
+    return {"rate": rate, "ids": ids, "peak_memory_gb": device_memory_gb(inputs["device"])}
+
+
+def summarise(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """One row of figures per mode."""
+    first, *_ = runs
+    rows = compared(runs, first)
+    for row in rows:
+        pairs = zip(runs[row["mode"]][0]["ids"], runs[first][0]["ids"], strict=True)
+        same = [one == other for one, other in pairs]
+        row |= {"seconds": len(same) / row["rate"], "identical_share": sum(same) / len(same)}
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse_dataclass(BenchmarkArguments, argv, str(__doc__))
+    # For the processes of the peers, which read the number of threads when they load torch.
+    os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    with TemporaryDirectory(prefix="benchmark_decoding_") as temporary:
+        folder = Path(temporary)
+        decoding = in_new_process(prepare, args, folder)
+        results = summarise(in_turns(args.modes, args.repeats, measure, folder, args.shape == TEXT))
+    print(table(results, COLUMNS))
+    if args.output is not None:
+        packages = ["ctranslate2"] if find_spec("ctranslate2") else []
+        report = {
+            "machine": environment(int(args.device == "cuda"), *packages),
+            "arguments": asdict(args),
+            "decoding": decoding,
+        }
+        write_json(Path(args.output), {**report, "results": results})
+
+
+if __name__ == "__main__":
+    run_main(main)

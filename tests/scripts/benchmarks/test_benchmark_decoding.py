@@ -1,0 +1,128 @@
+"""scripts/benchmarks/benchmark_decoding.py: whole runs on tiny models, and bad options."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tokenization.tokenization_bart import BartTokenizer
+from scripts.benchmarks import measuring
+from tests.tiny_run import write_tiny_run
+
+TRANSFORMERS, CTRANSLATE2, OURS = "transformers_fp32", "ctranslate2_fp32", "ours_fp32"
+# Of the articles. In fp32 two beams may be closer to each other than rounding; with other options nearly all differ.
+SAME_IDS = 0.9
+
+
+@pytest.fixture
+def script(load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, one_thread: None) -> ModuleType:
+    """The script, which runs everything in this process: loading torch anew would take longer than all the rest."""
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    script = load_script("benchmark_decoding")
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    for module in (script, measuring):
+        monkeypatch.setattr(module, "in_new_process", lambda work, *arguments: work(*arguments))
+    return script
+
+
+@pytest.fixture
+def decode(script: ModuleType, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Decodes 12 articles in batches of 8 with a model of some config, in these modes; gives the report."""
+
+    def run(modes: list[str], **config: Any) -> dict[str, Any]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        write_tiny_run(folder, n_test=36)
+        given = json.loads((folder / "config.json").read_text()) | {"no_repeat_ngram_size": 3}
+        torch.manual_seed(0)
+        # With large weights, and an EOS that is likely, summaries differ in their ids and lengths.
+        model = BartForConditionalGeneration(BartConfig(**{**given, "init_std": 0.6, **config}))
+        model.final_logits_bias[0, 2] = 4.0
+        model.save_pretrained(folder / "model", BartTokenizer.from_pretrained(folder / "tokenizer"))
+        options = ["--shape", "text", "--model", folder / "model", "--data_dir", folder / "data", "--modes", *modes]
+        options += ["--limit", 12, "--batch_size", 8, "--threads", 1, "--repeats", 1, "--output", folder / "out.json"]
+        script.main([str(word) for word in options])
+        return json.loads((folder / "out.json").read_text())
+
+    return run
+
+
+def test_peers_agree_on_random_weights(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    modes, output = [TRANSFORMERS, CTRANSLATE2, OURS], tmp_path / "out.json"
+    options = ["--shape", "tiny", "--threads", "1", "--repeats", "2", "--modes", *modes]
+    script.main([*options, "--output", str(output)])
+    head, _, *rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines()]
+    assert head == ["mode", "articles/s", "seconds", "speed-up", "peak GB", "same ids"]
+    assert [row[0] for row in rows] == modes
+    report = json.loads(output.read_text())
+    assert {"torch", "transformers", "ctranslate2"} < report["machine"]["versions"].keys()
+    assert (report["decoding"]["num_beams"], report["decoding"]["max_length"]) == (3, 13)
+    for mode, result in zip(modes, report["results"], strict=True):
+        assert (result["mode"], len(result["rates"])) == (mode, 2)
+        assert result["rate"] * result["seconds"] == pytest.approx(3)
+        assert result["identical_share"] > 0.6  # at most one of three differs, see SAME_IDS
+
+
+def test_articles_that_stop_by_themselves(decode: Callable[..., dict[str, Any]]) -> None:
+    report = decode([TRANSFORMERS, OURS])
+    decoding = report["decoding"]
+    assert (decoding["num_beams"], decoding["no_repeat_ngram_size"], decoding["max_length"]) == (2, 3, 12)
+    assert report["results"][1]["identical_share"] >= SAME_IDS
+
+
+def test_ctranslate2_decodes_text(decode: Callable[..., dict[str, Any]]) -> None:
+    # It stops as early_stopping=True does, and its n-gram ban is another one.
+    report = decode([TRANSFORMERS, CTRANSLATE2], early_stopping=True, no_repeat_ngram_size=0)
+    assert report["results"][1]["identical_share"] >= SAME_IDS
+
+
+def test_options_that_a_peer_lacks_are_left_out(decode: Callable[..., dict[str, Any]]) -> None:
+    report = decode([TRANSFORMERS, OURS], num_beam_groups=2, diversity_penalty=0.5, bad_words_ids=[[5]])
+    assert report["decoding"]["num_beam_groups"] == 1
+    assert report["results"][1]["identical_share"] >= SAME_IDS
+
+
+def test_other_ids_are_counted(script: ModuleType) -> None:
+    ids = {TRANSFORMERS: [[4], [5]], OURS: [[4], [6]]}
+    runs = {mode: [{"rate": 0.5, "ids": found, "peak_memory_gb": 1.0}] for mode, found in ids.items()}
+    theirs, ours = script.summarise(runs)
+    assert (theirs["identical_share"], ours["identical_share"], ours["seconds"]) == (1, 0.5, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--shape", "text"], "--shape text needs --model and --data_dir"),
+        (["--data_dir", "x"], "--shape text needs --model and --data_dir, which no other shape takes"),
+        (["--output", "no/such/folder/x.json"], "--output is 'no/such/folder/x.json'"),
+        (["--shape", "text", "--data_dir", "x", "--model", "./nowhere"], "./nowhere: no such file or folder"),
+    ],
+)
+def test_bad_options(script: ModuleType, options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        script.main(options)
+
+
+def test_the_peers_have_no_pre_ln(decode: Callable[..., dict[str, Any]]) -> None:
+    with pytest.raises(InputError, match="is Pre-LN, which the peers lack; allowed: --modes of ours alone"):
+        decode([OURS, CTRANSLATE2], pre_ln=True)
+    decode([OURS], pre_ln=True)
+
+
+def test_a_process_of_ctranslate2_holds_no_torch(load_script: Callable[[str], ModuleType]) -> None:
+    """Its peak memory would be larger by that; the script is loaded anew in every process."""
+    program = "import runpy, sys; runpy.run_path(sys.argv[1]); print({'torch', 'transformers'} & set(sys.modules))"
+    command = [sys.executable, "-c", program, load_script("benchmark_decoding").__file__]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "set()\n"

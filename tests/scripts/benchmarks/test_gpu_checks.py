@@ -1,0 +1,146 @@
+"""scripts/benchmarks/gpu_checks.py: what is run again, what is left for another call, and what the table says."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from bart.errors import InputError
+from utils.app.cli import parse_dataclass
+from utils.recipes.finetuning_arguments import parse_finetune_arguments
+from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+
+
+@pytest.fixture
+def script(load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    script = load_script("gpu_checks")
+    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("MINUTES", "9")
+    return script
+
+
+@pytest.fixture
+def use(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts lines of bash, by their names, in the place of all checks; each counts its runs, and has 3 minutes."""
+
+    def figures(folder: Path) -> dict[str, Any]:
+        return {"rate": float((folder / "rate").read_text()), "unit": "articles/s", "peer_rate": 2.0, "peer": "theirs"}
+
+    def use(*names: str, **commands: str) -> None:
+        lines = {**dict.fromkeys(names, 'echo 5 >"$OUT/rate"'), **commands}
+        checks = [
+            script.Check(name, f'echo "$OUT" >>"$OUT/../runs"; {line}', figures, 3, gpus=int(name.startswith("gpu")))
+            for name, line in lines.items()
+        ]
+        monkeypatch.setattr(script, "all_checks", lambda on_gpu: checks)
+
+    return use
+
+
+def rows(out: Path) -> dict[str, Any]:
+    return json.loads((out / "checks.json").read_text())["rows"]
+
+
+def runs(out: Path) -> list[str]:
+    return [Path(line).name for line in (out / "runs").read_text().splitlines()]
+
+
+def test_a_row_for_each_check(script: ModuleType, use: Callable[..., None], tmp_path: Path) -> None:
+    use("fast", "gpu only", bad='echo "x.py: error: no such thing" >&2; exit 2', silent="true")
+    assert script.main([str(tmp_path)]) == 1
+    found = rows(tmp_path)
+    assert {name: row["result"] for name, row in found.items()} == {
+        "fast": "passed", "gpu only": "skipped", "bad": "failed", "silent": "failed"
+    }  # fmt: skip
+    assert (found["fast"]["rate"], found["fast"]["ratio"]) == (5, 2.5)
+    assert found["gpu only"]["why"] == "it needs 1 CUDA devices, and has 0"
+    assert found["bad"]["why"] == "x.py: error: no such thing"
+    assert "it left no figures (FileNotFoundError" in found["silent"]["why"]
+    text = (tmp_path / "checks.md").read_text()
+    assert [line.split("|")[1].strip() for line in text.splitlines()[4:]] == [*found]
+    # Failed ones only where they are named.
+    use("fast", "gpu only", "silent", bad="exit 3")
+    assert script.main([str(tmp_path)]) == 1
+    assert script.main([str(tmp_path), "silent", "fast"]) == 0
+    assert rows(tmp_path)["silent"]["result"] == "passed"
+    assert runs(tmp_path) == ["fast", "bad", "silent", "silent"]
+
+
+def test_what_might_not_end_in_time_is_left_to_another_call(
+    script: ModuleType, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("one", "two", "three")
+    monkeypatch.setenv("MINUTES", "2.9")  # at least one is run
+    for done in (1, 2):
+        assert script.main([str(tmp_path)]) == script.UNFINISHED
+        assert len(rows(tmp_path)) == done
+    assert script.main([str(tmp_path)]) == 0
+    assert runs(tmp_path) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_programs_take_the_options(
+    on_gpu: bool, script: ModuleType, load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = script.all_checks(on_gpu)
+    assert len({check.name for check in checks}) == len(checks) and all(check.minutes < 9 for check in checks)
+    monkeypatch.setattr(script.torch.cuda, "is_available", lambda: True)
+    parsers: dict[str, Callable[[list[str]], object]] = {
+        "finetune.py": parse_finetune_arguments, "run_pretraining.py": parse_pretraining_arguments
+    }  # fmt: skip
+    for name, arguments in (("decoding", "BenchmarkArguments"), ("training", "Arguments")):
+        kind = getattr(load_script(f"benchmark_{name}"), arguments)
+        parsers[f"benchmark_{name}.py"] = partial(parse_dataclass, kind, description="")
+    kind = load_script("benchmark_bert_inference").BenchmarkArguments
+    parsers["benchmark_bert_inference.py"] = partial(parse_dataclass, kind, description="")
+    seen = set()
+    for check in checks:
+        for line in check.command.replace("\\\n", "").split("&&"):
+            # The folder of the benchmarks' file of figures must be there.
+            words = shlex.split(line.replace("$ROOT", str(script.ROOT)).replace("$OUT/figures", "figures"))
+            for place, word in enumerate(words):
+                if parse := parsers.get(Path(word).name):
+                    parse(words[place + 1 :])
+                    seen.add(Path(word).name)
+    assert seen == {*parsers}
+
+
+def test_those_that_failed_do_not_keep_off_others(
+    script: ModuleType, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(bad="exit 1", one="sleep 0; echo 5 >$OUT/rate")
+    monkeypatch.setenv("MINUTES", "2.9")
+    assert script.main([str(tmp_path), "bad", "one"]) == script.UNFINISHED
+    assert script.main([str(tmp_path), "bad", "one"]) == script.UNFINISHED  # bad is left
+    assert runs(tmp_path) == ["bad", "one"]
+
+
+def test_results_of_another_machine_are_left_alone(
+    script: ModuleType, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("one")
+    assert script.main([str(tmp_path)]) == 0
+    there = script.environment(0)
+    monkeypatch.setattr(script, "environment", lambda gpus: there | {"devices": ["NVIDIA H200"]})
+    with pytest.raises(InputError, match="has results of .*, and this machine has NVIDIA H200; name another folder"):
+        script.main([str(tmp_path)])
+
+
+def test_bad_values(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no check begins with 'speed'; there are: tests, fine-tuning fp32, "):
+        script.main([str(tmp_path), "speed"])
+    monkeypatch.setenv("MINUTES", "many")
+    with pytest.raises(InputError, match="MINUTES is 'many'; allowed: a number of minutes"):
+        script.main([str(tmp_path)])
+    monkeypatch.setenv("MINUTES", "9")
+    monkeypatch.setenv("TOKENIZER", str(tmp_path / "none"))
+    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match="TOKENIZER is '.*none': "):
+        script.main([str(tmp_path)])

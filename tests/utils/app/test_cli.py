@@ -1,0 +1,238 @@
+"""Command lines made from dataclasses, and how commands end."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bart.errors import InputError
+from utils.app.cli import early_option, fixed, option, parse_dataclass, run_main
+from utils.app.errors import RunError, unwritable
+
+
+@dataclass(frozen=True)
+class Part:
+    """Options of a group."""
+
+    seed: int = option(42, least=0, help="a number")
+    rate: float = option(1e-3, section="training", above=0, most=2, help="a number that is 100% no whole one")
+    kind: str = option("linear", choices=("linear", "cosine"), help="a choice")
+
+
+@dataclass(frozen=True)
+class Command:
+    """Options of all kinds."""
+
+    source: Path = option(positional=True, help="what to read")
+    name: str = option(help="must be given")
+    part: Part
+    others: tuple[str, ...] = option((), positional=True, help="what else to read")
+    config: str | None = option(None, help="YAML file")
+    shuffle: bool = option(False, help="a flag")
+    keep_order: bool | None = option(None, help="a flag that may be neither")
+    sizes: tuple[int, ...] = option((1, 2), least=0, help="numbers")
+    output: Path | None = option(None, help="where to write", metavar="FILE")
+
+
+def parse(*words: str) -> Command:
+    return parse_dataclass(Command, list(words), "Does something.", prog="command", parts={"part": Part})
+
+
+REQUIRED = ("text", "--name", "a")
+
+
+def test_defaults_and_types() -> None:
+    assert parse(*REQUIRED) == Command(Path("text"), "a", Part())
+    given = parse(
+        *("text", "one", "two", "--name=a", "--seed", "0", "--rate=2", "--kind", "cosine", "--shuffle"),
+        *("--sizes", "3", "4", "--output", "there", "--no_keep_order"),
+    )
+    part = Part(seed=0, rate=2.0, kind="cosine")
+    values = {"shuffle": True, "keep_order": False, "sizes": (3, 4), "output": Path("there")}
+    assert given == Command(Path("text"), "a", part, ("one", "two"), **values)
+    assert type(given.part.rate) is float
+
+
+@dataclass(frozen=True)
+class Derived(Part):
+    """Another command's options of that group, one of which is not offered and one of which has other spellings."""
+
+    seed: int = fixed(7)
+    kind: str = option(
+        "linear", alias="sort", flags={"cosine": "cosine"}, choices=("linear", "cosine"), help="a choice"
+    )
+
+
+def test_other_names_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def kind_of(*words: str) -> Derived:
+        return parse_dataclass(Command, [*REQUIRED, *words], "", prog="command", parts={"part": Derived}).part
+
+    assert kind_of() == Derived() and kind_of().seed == 7
+    assert kind_of("--sort", "cosine") == kind_of("--cosine") == kind_of("--kind=cosine") == Derived(kind="cosine")
+    (tmp_path / "options.yaml").write_text("sort: cosine")
+    assert kind_of("--config", str(tmp_path / "options.yaml")).kind == "cosine"
+    for words, message in ((["--seed", "1"], "unknown argument --seed"), (["--sort", "x"], "--sort: 'x' is not")):
+        with pytest.raises(SystemExit):
+            kind_of(*words)
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "text one two --name a --seed 7 --no_keep_order",
+        "--seed 7 text --name a --no_keep_order one two",
+        "--name a --seed=7 --no_keep_order text one two",
+        "--name a text one --seed 7 two --no-keep-order",
+    ],
+)
+def test_options_and_positional_values_stand_in_any_order(words: str) -> None:
+    expected = Command(Path("text"), "a", Part(seed=7), ("one", "two"), keep_order=False)
+    assert parse(*words.split()) == expected
+
+
+def test_hyphens_stand_for_underscores_in_names_alone() -> None:
+    found = parse("a-b", "--name=c-d", "--no-keep-order", "--output", "e-f")
+    assert (found.source, found.name, found.keep_order, found.output) == (Path("a-b"), "c-d", False, Path("e-f"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["text"], "the following arguments are required: --name"),
+        (["--name", "a"], "the following arguments are required: source"),
+        ([*REQUIRED, "--sed", "1"], "unknown argument --sed; did you mean --seed?"),
+        ([*REQUIRED, "--no-shufle"], "unknown argument --no_shufle; did you mean --no_shuffle?"),
+        ([*REQUIRED, "--zzz=1"], "unknown argument --zzz; command --help lists what there is"),
+        ([*REQUIRED, "-x"], "unrecognized arguments: -x"),
+        ([*REQUIRED, "--nam", "b"], "unknown argument --nam; did you mean --name?"),  # no abbreviations
+        ([*REQUIRED, "--seed", "-1"], "--seed: '-1' is not allowed: it takes an integer at least 0"),
+        ([*REQUIRED, "--seed", "2.5"], "--seed: '2.5' is not allowed: it takes an integer at least 0"),
+        ([*REQUIRED, "--rate", "0"], "--rate: '0' is not allowed: it takes a number above 0, at most 2"),
+        ([*REQUIRED, "--rate", "nan"], "--rate: 'nan' is not allowed"),
+        ([*REQUIRED, "--rate", "inf"], "--rate: 'inf' is not allowed"),
+        ([*REQUIRED, "--rate", "-1e-3"], "--rate: '-1e-3' is not allowed: it takes a number above 0"),
+        ([*REQUIRED, "--kind", "step"], "--kind: 'step' is not allowed: it takes one of linear, cosine"),
+        ([*REQUIRED, "--sizes", "1", "-2"], "--sizes: '-2' is not allowed: it takes an integer at least 0"),
+        ([*REQUIRED, "--sizes"], "--sizes: expected at least one argument"),
+        ([*REQUIRED, "--seed"], "--seed: expected one argument"),
+        ([*REQUIRED, "--config"], "--config: expected one argument"),
+    ],
+)
+def test_bad_command_lines_end_with_one_line_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse(*words)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit) as stop:
+        parse("--help")
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: command source [others] --name NAME [--option value ...]\n")
+    for line in (
+        "a number that is 100% no whole one (default: 0.001)",
+        "a flag (default: off)",
+        "numbers (default: 1 2)",
+        "--output FILE  ",
+        "--kind {linear,cosine}",
+        "training:",
+    ):
+        assert line in shown
+    assert "--no_shuffle" not in shown
+
+
+def test_a_yaml_file_gives_values_and_the_command_line_wins(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("seed: 5\nrate: 1\nshuffle: true\nkeep_order: null\nsizes: [7, 8]\nname: b\noutput: place\n")
+    found = parse("text", "--config", str(path), "--seed", "6", "--no-shuffle")
+    assert (found.part, found.shuffle, found.sizes) == (Part(seed=6, rate=1.0), False, (7, 8))
+    assert (found.name, found.output, found.keep_order) == ("b", Path("place"), None)
+    assert early_option(["--config", str(path)], "name") == "b"
+    assert early_option(["--config", str(path), "--name", "c", "--other", "d"], "name") == "c"
+    assert early_option([], "name", "default") == "default"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sede: 1", "unknown option 'sede'; did you mean 'seed'?"),
+        ("~: 5", "unknown option None"),
+        ("config: other.yaml", "unknown option 'config'"),
+        ("seed: true", "seed: True is not allowed: it takes an integer at least 0"),
+        ("seed: 2.5", "seed: 2.5 is not allowed"),
+        ("seed: null", "seed: None is not allowed: it takes an integer"),
+        ("rate: true", "rate: True is not allowed: it takes a number"),
+        ("rate: fast", "rate: 'fast' is not allowed"),
+        ("shuffle: 1", "shuffle: 1 is not allowed: it takes true or false"),
+        ("shuffle: 'yes'", "shuffle: 'yes' is not allowed: it takes true or false"),
+        ("name: [a]", r"name: \['a'\] is not allowed: it takes a string"),
+        ("name: true", "name: True is not allowed: it takes a string"),
+        ("sizes: 3", "sizes: 3 is not allowed: it takes a list"),
+        ("sizes: [3, true]", "sizes: True is not allowed: it takes an integer"),
+        ("[1, 2]", "a mapping of option names to values is expected"),
+        ("a: [", "cannot be read as YAML"),
+    ],
+)
+def test_bad_yaml(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(content)
+    with pytest.raises(InputError, match=f"^--config {tmp_path}/run.yaml: {message}"):
+        parse(*REQUIRED, "--config", str(tmp_path / "run.yaml"))
+
+
+def test_a_yaml_file_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="--config absent.yaml: cannot be read as YAML"):
+        parse(*REQUIRED, "--config", "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "line"),
+    [
+        (InputError("--x is 1; allowed: 2"), 2, "command.py: error: --x is 1; allowed: 2\n"),
+        (RunError("the run diverged"), 1, "command.py: error: the run diverged\n"),
+        (OSError(errno.ENOSPC, "full", "out.txt"), 1, "command.py: error: out.txt: cannot be written (No space left"),
+        (None, 0, ""),
+    ],
+)
+def test_how_commands_end(
+    raised: BaseException | None,
+    status: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def main(argv: object) -> int:
+        if raised is not None:
+            raise raised
+        return 0
+
+    monkeypatch.setattr(sys, "argv", ["folder/command.py"])
+    with pytest.raises(SystemExit) as stop:
+        run_main(main)
+    assert stop.value.code == status
+    assert capsys.readouterr().err.startswith(line)
+
+
+def test_other_errors_of_the_system_keep_their_traceback() -> None:
+    def main(argv: object) -> int:
+        raise PermissionError(errno.EACCES, "no", "file")
+
+    with pytest.raises(PermissionError):
+        run_main(main)
+
+
+def test_a_bad_place_is_the_users_and_a_full_disk_is_not() -> None:
+    assert isinstance(unwritable("out", OSError(errno.ENOSPC, "x")), RunError)
+    error = unwritable("out", OSError(errno.EACCES, "some library's words"))
+    assert isinstance(error, InputError) and str(error) == "out: cannot be written (Permission denied)"

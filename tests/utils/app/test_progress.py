@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from utils.app import progress as module
+from utils.app.progress import IN_ONE_LINE, IN_THE_LINE, fitted, progress, start_log
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which the test moves."""
+    time = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: time[0])
+    return time
+
+
+def log(monkeypatch: pytest.MonkeyPatch, file: Path | None = None) -> logging.Logger:
+    """Starts the log, as if pytest had no handlers there."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    start_log(file=file)
+    return logging.getLogger("test")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What a terminal of 60 columns gets."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    shown = io.StringIO()
+    monkeypatch.setattr(module, "console", Console(file=shown, force_terminal=True, width=60))
+    return shown
+
+
+def test_without_a_terminal_the_first_process_logs_how_far_it_is(
+    now: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def said() -> list[str]:
+        caplog.clear()
+        for _ in progress("decoding", 40, "articles", range(40)):
+            now[0] += 10
+        return caplog.messages
+
+    assert said()[:2] == [
+        "decoding 6/40 articles  5:40 left  0.1 articles/s",
+        "decoding 12/40 articles  4:40 left  0.1 articles/s",
+    ]
+    assert len(said()) == 400 // 60
+    monkeypatch.setenv("RANK", "1")
+    assert said() == []
+
+
+@pytest.mark.parametrize("width", range(20, 100))
+def test_a_line_shows_what_fits(width: int, now: list[float]) -> None:
+    line = progress("step", 20_000, "")
+    line.begin(2_120)
+    now[0] = 4530
+    line.done = 12_120
+    line.notes = ["loss 3.2145", "127,570 tokens/s", "val in 1,430"]
+    parts = ["step 12,120/20,000", "59:30 left", *line.notes]
+    assert cell_len(line.text(width)) <= width
+    assert line.text(width).startswith(parts[0])
+    assert set(line.text(width).split("  ")) <= set(parts)
+    assert line.text(80) == "  ".join(parts)
+    assert line.text(60) == "step 12,120/20,000  59:30 left  loss 3.2145  val in 1,430"
+    assert fitted(["日本語", "ab", "c"], 9) == "日本語  c"
+
+
+def test_a_line_appears_after_a_second_and_goes(now: list[float], terminal: io.StringIO) -> None:
+    for number in progress("reading", None, "rows", range(4)):
+        now[0] += 0.4
+        if progress.shown is not None:
+            list(progress("inner work", 2, "parts", range(2), wait=0))  # which stays silent
+        assert bool(terminal.getvalue()) == (number == 3)
+    shown = terminal.getvalue()
+    assert "reading 3 rows  2.5 rows/s" in shown and "inner" not in shown
+    assert shown.endswith("\x1b[1A\x1b[2K") and shown.startswith("\x1b[?25l\x1b[?25h")
+    assert progress.shown is None
+    with pytest.raises(KeyboardInterrupt), progress("decoding", 2, "articles", wait=0):
+        raise KeyboardInterrupt
+    assert terminal.getvalue().endswith("\x1b[1A\x1b[2K") and progress.shown is None
+
+
+def test_a_terminal_that_is_gone_does_not_end_the_work(
+    now: list[float], terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+    with progress("decoding", 2, "articles", wait=0) as line:
+        monkeypatch.setattr(terminal, "write", fail)
+        now[0] += 1
+        line.update()
+        log(monkeypatch).warning("unseen")
+    assert progress.shown is None
+
+
+def test_output_that_goes_to_a_file_stays_out_of_the_line(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with progress("decoding", 2, "articles", wait=0):
+        print("a summary")
+        print("a warning", file=sys.stderr)
+        assert sys.stdout.getvalue() == "a summary\n"
+    assert "a warning" in terminal.getvalue() and "a summary" not in terminal.getvalue()
+
+
+def test_the_log_stands_above_the_line_and_in_the_file(
+    terminal: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = log(monkeypatch, tmp_path / "log.txt")
+    assert not (tmp_path / "log.txt").exists()
+    with progress("decoding", 2, "articles", wait=0):
+        logger.info("a [bold]long[/bold] message, %s, that a terminal of 60 columns breaks between words", "so")
+        logger.info("step 1  loss 2.5", extra=IN_THE_LINE)
+        logger.info("val 12  loss 3.2145  rouge1 43.43  rouge2 16.67  acc 1", extra=IN_ONE_LINE)
+    logger.info("step 2  loss 2.5", extra=IN_THE_LINE)
+    shown = terminal.getvalue()
+    assert "a [bold]long[/bold] message, so, that a terminal \nof 60 columns" in shown
+    assert "step 1" not in shown and "step 2  loss 2.5\n" in shown
+    assert "  val 12  loss 3.2145  rouge1 43.43  rouge2 16.67\n" in shown
+    lines = [line.partition("  ")[2] for line in (tmp_path / "log.txt").read_text().splitlines()]
+    assert lines[1:3] == ["step 1  loss 2.5", "val 12  loss 3.2145  rouge1 43.43  rouge2 16.67  acc 1"]
+
+
+def test_what_the_hub_says_is_said_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    library = logging.getLogger(huggingface_hub.__name__)
+    monkeypatch.setattr(library, "handlers", [logging.StreamHandler()])  # as its import makes it
+    log(monkeypatch)
+    library.warning("Retrying in 1s [Retry 1/5].")
+    assert capsys.readouterr().err.count("Retrying") == 1

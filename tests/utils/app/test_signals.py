@@ -1,0 +1,125 @@
+"""Programs that SIGINT or SIGTERM ends, wherever they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from torch.distributed import TCPStore
+
+from tests.forked import CONTEXT, SECONDS, free_port
+from utils.app import signals as signals_module
+from utils.app.cli import run_main
+from utils.app.signals import Signals
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills are those of Linux")
+
+
+def sleep() -> None:
+    time.sleep(SECONDS)
+
+
+def sleep_with_a_loader() -> None:
+    """A process forked from the program gets the signal, and is none of its business."""
+    child = os.fork()
+    time.sleep(0.1 if child == 0 else 0)
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGINT)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    time.sleep(2 * signals_module.STUCK_SECONDS)
+    sleep()
+
+
+def clean_up_in_vain() -> None:
+    try:
+        sleep()
+    finally:
+        raise RuntimeError("not set up yet")
+
+
+def wait_in_a_library() -> None:
+    """In native code that goes on when a signal comes."""
+    TCPStore("127.0.0.1", free_port(), world_size=2, is_master=True)
+
+
+class SlowToGo:
+    def __del__(self) -> None:
+        time.sleep(1)
+
+
+def drop_what_is_slow_to_go() -> None:
+    """Python ignores what is raised while it is in a destructor."""
+    SlowToGo()
+    sleep()
+
+
+def program(work: Callable[[], None], output: Path) -> None:
+    file = output.open("w")
+    for stream in (1, 2):
+        os.dup2(file.fileno(), stream)
+    signals_module.STUCK_SECONDS = 0.5
+
+    def main(argv: object) -> None:
+        print("begun", flush=True)
+        work()
+
+    sys.argv = ["folder/command.py"]
+    run_main(main)
+
+
+def start(work: Callable[[], None], output: Path) -> BaseProcess:
+    process = CONTEXT.Process(target=program, args=(work, output))
+    process.start()
+    until(output, "begun\n")
+    return process
+
+
+def until(output: Path, text: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not output.exists() or text not in output.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "work", [sleep, drop_what_is_slow_to_go, clean_up_in_vain, sleep_with_a_loader, wait_in_a_library]
+)
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_one_line_and_the_status_of_the_signal(
+    work: Callable[[], None], number: int, name: str, tmp_path: Path
+) -> None:
+    process = start(work, tmp_path / "output")
+    time.sleep(0.3)  # so that it is at work, or would have ended
+    os.kill(process.pid, number)
+    process.join(SECONDS)
+    assert (tmp_path / "output").read_text() == f"begun\ncommand.py: ended by {name}\n"
+    assert process.exitcode == 128 + number
+
+
+def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked, raised = Mock(), [], []
+    monkeypatch.setattr(signals_module, "time", clock)
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    signals = Signals(asked.append)
+    for now, number in ((10, signal.SIGINT), (10.4, signal.SIGINT), (10.5, signal.SIGTERM), (20, signal.SIGTERM)):
+        clock.monotonic.return_value = now
+        signals(number, None)
+    assert (asked, raised) == ([signal.SIGINT], [])
+    signals(signal.SIGINT, None)
+    assert raised == [signal.SIGINT] and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_a_program_in_the_background_of_a_script_ignores_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signals = Signals()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and signal.getsignal(signal.SIGTERM) is signals
+    signals.restore()
+    assert signal.getsignal(signal.SIGTERM) is not signals

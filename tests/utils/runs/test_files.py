@@ -1,0 +1,86 @@
+"""Files and folders that a command writes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bart.errors import InputError
+from utils.app.errors import RunError
+from utils.runs.files import check_output, writable_folder, write_json, write_whole
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_an_output_must_be_a_file_in_a_directory_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for good in (None, "new.json", tmp_path / "new.json"):
+        check_output("out", good)
+    for bad in (tmp_path, tmp_path / "absent" / "new.json"):
+        with pytest.raises(InputError, match=f"^--out is '{bad}'; allowed: a file in a directory that exists$"):
+            check_output("out", bad)
+    assert not list(tmp_path.iterdir())
+    for bad, reason in (("a" * 250, "File name too long"), ("/proc/x", "No such file or directory")):
+        with pytest.raises(InputError, match=rf"^--out {bad}: cannot be written \({reason}\)$"):
+            check_output("out", bad)
+
+
+def test_a_device_or_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # which waits for no other end
+    check_output("out", pipe)
+    write_whole(pipe, "summary\n")
+    assert os.read(reader, 100) == b"summary\n"
+    assert pipe.is_fifo()
+    os.close(reader)
+
+
+def test_what_was_made_and_not_used_goes_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    code = (
+        "from utils.runs.files import writable_folder as make\n"
+        "for name in ('own', 'new/a/b', 'used/a', 'new/a'): make('folder', name)\n"
+        "open('used/file', 'w')\n"
+        "open(make('folder', 'logged', log='log.txt') / 'log.txt', 'w')\n"
+        "raise SystemExit(2)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "own", "used"]
+
+
+def test_a_folder_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = writable_folder("--output_dir", tmp_path / "a" / "b")
+    assert folder.is_dir() and not list(folder.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=f"^--output_dir {tmp_path}/file: cannot be written "):
+        writable_folder("--output_dir", tmp_path / "file")
+
+    def full(**options: object) -> None:
+        raise OSError(errno.ENOSPC, "a library's words")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(RunError, match="No space left"):
+        writable_folder("--output_dir", folder)
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    write_json(path, {"a": "ü\n"})
+    assert path.read_bytes() == '{\n  "a": "ü\\n"\n}\n'.encode()
+    assert json.loads(path.read_text()) == {"a": "ü\n"}
+    (tmp_path / f".out.json.{socket.gethostname()}.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left.*out.json'$"):
+        write_whole(path, "other\r\n")
+    assert json.loads(path.read_text()) == {"a": "ü\n"}
+    assert [place.name for place in tmp_path.iterdir()] == ["out.json"]
+    write_whole(path, "other\r\n")
+    assert path.read_bytes() == b"other\r\n"

@@ -1,0 +1,1 @@
+"""The command-line app: options, errors, signals, progress, formatting, charts."""

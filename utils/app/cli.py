@@ -1,0 +1,333 @@
+"""Command lines made from dataclasses: one field is one option, with its type, range, default and help text."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import operator
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from math import isfinite
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+
+from bart.errors import InputError
+from utils.app.errors import FULL_DISK, RunError, brief, unwritable
+from utils.app.signals import Interruption, Signals, report, status
+
+Arguments = TypeVar("Arguments")
+_KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
+PYTHON_M = "python -m "
+_NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which argparse takes for an option by itself
+_BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le)}
+
+
+def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
+    """Run an entry point. An `InputError`, a `RunError`, a full disk, SIGINT or SIGTERM ends it as one line on stderr.
+
+    The exit status is 2 for InputError, 128 + signal for a signal, and 1 for the others.
+    """
+    name = program().removeprefix(PYTHON_M)
+    signals = Signals()
+    signals.watch(name)
+    try:
+        sys.exit(main(None) or 0)
+    except (Exception, Interruption) as error:
+        if signals.number:  # of which an error may be a consequence: libraries clean up what they have not set up
+            report(name, error if isinstance(error, Interruption) else Interruption(signals.number))
+            sys.exit(status(signals.number))
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
+            error = unwritable(error.filename or "a file", error)
+        if not isinstance(error, (InputError, RunError)):
+            raise
+        print(f"{name}: error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, InputError) else 1)
+    finally:
+        signals.restore()
+
+
+def program() -> str:
+    """The command that a user typed: finetune.py, bart-finetune or python -m utils.summarize."""
+    path, spec = Path(sys.argv[0]), sys.modules["__main__"].__spec__
+    if spec is not None and path.stem in (spec.name.rpartition(".")[2], "__main__"):
+        return PYTHON_M + spec.name.removesuffix(".__main__")
+    return path.name
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str,
+    section: str | None = None,
+    positional: bool = False,
+    alias: str | None = None,
+    flags: Mapping[str, str] | None = None,
+    choices: Sequence[str] | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    metavar: str | None = None,
+) -> Any:
+    """A dataclass field that is an option. Without a default it must be given.
+
+    The field's type is int, float, str, bool or Path, one of these `| None`, or a tuple of one kind, such as
+    `tuple[str, ...]`, which takes several values.
+
+    Args:
+        help: what the option does; --help shows it with the default.
+        section: the heading of --help under which the option stands; by default that of the option before it.
+        positional: the option is given by its place and not by its name.
+        alias: another name, by which users of NVIDIA's example know the option.
+        flags: names of flags that stand for a value of the option.
+        choices: the strings that are allowed.
+        least, most, above: the range that is allowed; `above` excludes its own value.
+        metavar: what --help calls the value; by default the name of its type.
+    """
+    metadata = {
+        "help": help,
+        "section": section,
+        "positional": positional,
+        "alias": alias,
+        "flags": flags or {},
+        "choices": choices,
+        "least": least,
+        "most": most,
+        "above": above,
+        "metavar": metavar,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def fixed(value: Any) -> Any:
+    """A dataclass field in place of an option that a base class has: it always has this value and is not offered."""
+    return dataclasses.field(default=value, init=False)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog.removeprefix(PYTHON_M)}: error: {message}\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Option:
+    """A field as the parser sees it."""
+
+    name: str
+    kind: type  # of one value
+    several: bool  # whether it takes more than one
+    default: Any
+    limits: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, field: dataclasses.Field[Any], annotation: Any) -> _Option:
+        if isinstance(annotation, types.UnionType):
+            annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
+        several = typing.get_origin(annotation) is tuple
+        kind = typing.get_args(annotation)[0] if several else annotation
+        return cls(field.name, kind, several, field.default, field.metadata)
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    @property
+    def names(self) -> list[str]:
+        """All names on the command line, without hyphens."""
+        others = [self.limits["alias"]] if self.limits["alias"] else []
+        return [self.name, *others, *self.limits["flags"], *([f"no_{self.name}"] if self.kind is bool else [])]
+
+    def convert(self, value: Any) -> Any:
+        """Turn a string of the command line, or a value of a YAML file, into the option's type.
+
+        Raises:
+            argparse.ArgumentTypeError: it does not fit; the message says what is allowed.
+        """
+        if self.several and not isinstance(value, str):  # of a YAML file
+            if not isinstance(value, list):
+                raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes a list")
+            return tuple(self._convert_one(part) for part in value)
+        return self._convert_one(value)
+
+    def _convert_one(self, value: Any) -> Any:
+        choices = self.limits["choices"]
+        bounds = {key: self.limits[key] for key in _BOUNDS if self.limits[key] is not None}
+        try:
+            if isinstance(value, bool) != (self.kind is bool) or not isinstance(value, (bool, str, int, float)):
+                raise ValueError
+            converted = self.kind(value)
+            if self.kind is int and isinstance(value, float) and value != converted:
+                raise ValueError
+            if self.kind is float and not isfinite(converted):
+                raise ValueError
+            if choices and converted not in choices:
+                raise ValueError
+            if not all(_BOUNDS[key][1](converted, bound) for key, bound in bounds.items()):
+                raise ValueError
+        except (TypeError, ValueError):
+            limits = ", ".join(f"{_BOUNDS[key][0]} {bound:g}" for key, bound in bounds.items())
+            allowed = "one of " + ", ".join(choices) if choices else f"{_KINDS[self.kind]} {limits}".strip()
+            raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes {allowed}") from None
+        return converted
+
+    def add_to(self, group: Any, default: Any) -> None:
+        """Tell argparse of the option.
+
+        Args:
+            default: what the option is where the command line does not give it; MISSING where it must.
+        """
+        text = self.limits["help"].replace("%", "%%")
+        if self.default not in (None, dataclasses.MISSING, (), ""):
+            shown = {True: "on", False: "off"}[self.default] if self.kind is bool else self.default
+            text += f" (default: {' '.join(map(str, shown)) if self.several else shown})"
+        choices = self.limits["choices"]
+        metavar = self.limits["metavar"] or ("{" + ",".join(choices) + "}" if choices else self.kind.__name__.upper())
+        required = default is dataclasses.MISSING
+        named: dict[str, Any] = {"help": text} if required else {"help": text, "default": default}
+        if self.limits["positional"]:
+            count = "*" if self.several else None if required else "?"
+            group.add_argument(self.name, type=self.convert, nargs=count, **named)
+        elif self.kind is bool:
+            group.add_argument(f"--{self.name}", action="store_true", **named)
+            # The negation only has to exist; listing it would double the help.
+            named["help"] = argparse.SUPPRESS
+            group.add_argument(f"--no_{self.name}", dest=self.name, action="store_false", **named)
+        else:
+            count = "+" if self.several else None
+            spellings = [f"--{name}" for name in (self.name, self.limits["alias"]) if name]
+            group.add_argument(
+                *spellings, type=self.convert, nargs=count, required=required, metavar=metavar, dest=self.name, **named
+            )
+            for flag, value in self.limits["flags"].items():
+                text = f"--{self.name} {value}"
+                group.add_argument(f"--{flag}", dest=self.name, action="store_const", const=value, help=text)
+
+
+def parse_dataclass(
+    cls: type[Arguments],
+    argv: Sequence[str] | None,
+    description: str,
+    prog: str | None = None,
+    parts: Mapping[str, type] | None = None,
+) -> Arguments:
+    """Read a dataclass of `option` fields from a command line, and from a YAML file where it has an option `config`.
+
+    The command line wins over the file, and the file over the defaults. Booleans are `--name` and `--no_name`. Hyphens
+    in names stand for underscores. Options and positional values may stand in any order. What does not fit ends the
+    program with status 2 and one line on stderr.
+
+    Args:
+        argv: the words of the command line; None takes sys.argv.
+        prog: what to call the program, where the command that the user typed is not enough.
+        parts: field -> dataclass, for fields that hold a group of options each. Their options stand in one command
+            line with all others.
+
+    Raises:
+        InputError: the YAML file, or what the dataclasses themselves check.
+    """
+    argv, parts = with_underscores(sys.argv[1:] if argv is None else argv), parts or {}
+    options: dict[str, _Option] = {}
+    owned: dict[str, list[str]] = {}  # names of the options of each part, and of the class itself under ""
+    sections: dict[str, list[_Option]] = {}
+    for owner, part in {**parts, "": cls}.items():
+        hints, section = typing.get_type_hints(part), "options"
+        fields = [field for field in dataclasses.fields(part) if field.init and (owner or field.name not in parts)]
+        owned[owner] = [field.name for field in fields]
+        assert not options.keys() & set(owned[owner]), f"two options have a name of {owned[owner]}"
+        for field in fields:
+            options[field.name] = _Option.of(field, hints[field.name])
+            section = field.metadata["section"] or section
+            sections.setdefault(section, []).append(options[field.name])
+    path = early_option(argv, "config") if "config" in options else None
+    stored = {} if path is None else _read_yaml(Path(path), options)
+    positional = [each for each in options.values() if each.limits["positional"]]
+    places = [each.name if each.is_required else f"[{each.name}]" for each in positional]
+    required = [each for each in options.values() if each.is_required and each not in positional]
+    needed = [f"--{each.name} {each.limits['metavar'] or each.name.upper()}" for each in required]
+    parser = _Parser(
+        prog=prog or program(),
+        # The sections list the options; a usage that repeats them all would fill the first screen.
+        usage=" ".join(["%(prog)s", *places, *needed, "[--option value ...]"]),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for section, members in sections.items():
+        group = parser if section == "options" else parser.add_argument_group(section)
+        for each in members:
+            each.add_to(group, stored.get(each.name, each.default))
+    values = _parse(parser, argv, [f"--{name}" for each in options.values() for name in each.names])
+    made = {owner: {name: values[name] for name in names} for owner, names in owned.items()}
+    return cls(**made.pop(""), **{name: parts[name](**given) for name, given in made.items()})
+
+
+def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[str, Any]:
+    """The values of a command line whose options and positional values stand in any order."""
+    words: list[str] = []
+    for word in argv:
+        name = word.partition("=")[0]
+        # argparse would take an unknown option's value for a positional one, and name that.
+        if word.startswith("--") and name not in (*known, "--help", "--"):
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
+            parser.error(f"unknown argument {name}; {hint}")
+        if words and words[-1] in known and _NEGATIVE_POWER.fullmatch(word):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    parsed = vars(parser.parse_intermixed_args(words))
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in parsed.items()}
+
+
+def early_option(argv: Sequence[str], name: str, default: str | None = None) -> str | None:
+    """One option's value, from the command line or the YAML file, before all options are known."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for known in {name, "config"}:
+        parser.add_argument(f"--{known}")
+    early = vars(parser.parse_known_args(with_underscores(argv))[0])
+    if early[name] is None and early.get("config") is not None:
+        early[name] = _load_yaml(Path(early["config"])).get(name)
+    return default if early[name] is None else str(early[name])
+
+
+def with_underscores(argv: Sequence[str]) -> list[str]:
+    """The words of a command line, with hyphens in the names of options replaced by underscores."""
+    return [
+        "--" + "=".join([name.replace("-", "_"), *value]) if word.startswith("--") and word != "--" else word
+        for word in argv
+        for name, *value in [word[2:].split("=", 1)]
+    ]
+
+
+def _load_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"--config {path}: cannot be read as YAML ({brief(error)})") from None
+    if not isinstance(values, dict):
+        raise InputError(f"--config {path}: a mapping of option names to values is expected")
+    return values
+
+
+def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
+    aliases = {each.limits["alias"]: name for name, each in options.items() if each.limits["alias"]}
+    values = {aliases.get(name, name): value for name, value in _load_yaml(path).items()}
+    for name, value in values.items():
+        if name not in options or name == "config":
+            near = get_close_matches(str(name), options, n=1)
+            raise InputError(
+                f"--config {path}: unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+        if value is not None or options[name].default is not None:
+            try:
+                values[name] = options[name].convert(value)
+            except argparse.ArgumentTypeError as error:
+                raise InputError(f"--config {path}: {name}: {error}") from None
+    return values

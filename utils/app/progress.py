@@ -1,0 +1,180 @@
+"""The log, how far something is that takes long, and how long its parts take."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from utils.app.formatting import duration, rate
+
+logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+REDRAW = 0.2  # seconds
+# `extra` of log records of figures with two spaces between: what a line of progress says too, and what a terminal
+# prints in one line, without the last figures if they have no room.
+IN_THE_LINE, IN_ONE_LINE = {"terminal": "line"}, {"terminal": "fit"}
+console = Console(stderr=True)
+
+
+def is_first() -> bool:
+    """Whether this is the first of the processes that were started together, by what their launchers tell them."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+class _AboveLine(logging.Handler):
+    """Prints the log above the line of progress."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text, place = self.format(record), getattr(record, "terminal", None)
+        if place == "line" and progress.shown is not None:
+            return
+        with suppress(OSError):  # the terminal is gone
+            console.print(Text(fitted(text.split("  "), console.width) if place == "fit" else text))
+
+
+def start_log(debug: bool = False, file: Path | None = None) -> None:
+    """Send the first process's log to the terminal, and to a file if one is named; the others only warn."""
+    # Imported here: processes that only compute ROUGE need not wait for it.
+    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import logging as hub_log
+
+    handlers: list[logging.Handler] = [_AboveLine() if console.is_terminal else logging.StreamHandler()]
+    if file is not None and is_first():
+        handlers.append(logging.FileHandler(file, encoding="utf-8", delay=True))
+    level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=handlers)
+    for chatty in ("httpx", "httpx2", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    hub_log.get_logger().handlers.clear()  # which print all of it a second time
+    if not console.is_terminal:
+        disable_progress_bars()
+
+
+def fitted(parts: Sequence[str], width: float) -> str:
+    """The first part, and those of the others for which a line of this width has room."""
+    line, *others = parts
+    for part in others:
+        if cell_len(line) + 2 + cell_len(part) <= width:
+            line += f"  {part}"
+    return line
+
+
+class progress(Generic[Item]):
+    """How far some work is: one line at the bottom of the terminal, which never wraps and goes when the work ends.
+
+    Without a terminal the log says it from time to time. Only the first of several processes does either, and where one
+    line is shown, work within that work has none. The line is drawn in calls of `update` alone, so that no thread meets
+    signals, forks or a debugger.
+
+    Args:
+        total: of the units; None where nobody knows.
+        items: to iterate over, each of which is a unit.
+        wait: seconds until the line is shown, so that it is not for short work.
+        every: seconds between two lines of the log.
+
+    Attributes:
+        notes: what to show besides; by default the rate.
+    """
+
+    shown: progress[Any] | None = None
+
+    def __init__(
+        self, what: str, total: int | None, unit: str, items: Iterable[Item] = (), *, wait: float = 1, every: float = 60
+    ) -> None:
+        self.what, self.total, self.unit, self.items = what, total, unit, items
+        self.notes: Sequence[str] | None = None
+        self.live: Live | None = None
+        self.has_terminal = is_first() and console.is_terminal and not console.is_dumb_terminal
+        every = every if is_first() else math.inf
+        self.wait, self.interval = (wait, REDRAW) if self.has_terminal else (every, every)
+        self.begin()
+
+    def begin(self, done: int = 0) -> None:
+        """Let the work begin now, with so many units done before."""
+        self.done = self.done_before = done
+        self.began = time.monotonic()
+        self.due = self.began + self.wait
+
+    def __enter__(self) -> progress[Item]:
+        self.begin()
+        self.update(0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            atexit.unregister(self.__exit__)
+            with suppress(OSError):
+                self.live.stop()
+            self.live = progress.shown = None
+
+    def __iter__(self) -> Iterator[Item]:
+        with self:
+            for item in self.items:
+                yield item
+                self.update()
+
+    def update(self, count: int = 1, at_once: bool = False) -> None:
+        """Tell that so many more units are done; the line is drawn some times a second, or at once."""
+        self.done += count
+        now = time.monotonic()
+        if now < self.due and not (at_once and self.has_terminal):
+            return
+        self.due = now + self.interval
+        if not self.has_terminal:
+            logger.info(self.text())
+        elif progress.shown in (None, self):
+            with suppress(OSError):
+                if self.live is None:
+                    progress.shown = self
+                    atexit.register(self.__exit__)  # an error keeps the frames of loops that it leaves
+                    # Standard output may go to a file, and then must not come to the terminal.
+                    options = {"auto_refresh": False, "transient": True, "redirect_stdout": sys.stdout.isatty()}
+                    self.live = Live(console=console, **options)
+                    self.live.start()
+                    console.show_cursor()  # a process that is killed could not do so
+                self.live.update(Text(self.text(console.width - 1), no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def text(self, width: float = math.inf) -> str:
+        """The line, with as much of it as fits."""
+        of_all = "" if self.total is None else f"/{self.total:,}"
+        parts = [f"{self.what} {self.done:,}{of_all} {self.unit}".rstrip()]
+        speed = (self.done - self.done_before) / max(time.monotonic() - self.began, 1e-9)
+        if speed and self.total is not None:
+            parts.append(f"{duration((self.total - self.done) / speed)} left")
+        if speed and self.notes is None:
+            parts.append(rate(speed, self.unit))
+        return fitted([*parts, *(self.notes or ())], width)
+
+
+class Clock:
+    """Adds up the seconds of named parts of some work.
+
+    Attributes:
+        seconds: of each part. "paused" holds what belongs to no part of the work.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time what is done inside as a part of the work. Work on a GPU must have been waited for."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - start

@@ -1,0 +1,109 @@
+"""How SIGTERM and SIGINT (Ctrl-C) end a program: with one line, and the status 128 + signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+
+from utils.app.progress import is_first
+
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+AGAIN_SECONDS = 1.0  # scripts and launchers pass on what the terminal has sent already; a later Ctrl-C is a second one
+STUCK_SECONDS = 2.0
+started: list[Callable[[int], None]] = []  # send a signal to processes that this one has started and that wait for it
+# Otherwise a signal to a loader's process would also wake the watch of the process that it was forked from.
+os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
+
+
+class Interruption(BaseException):
+    """A signal ends the program. It is no Exception, so that nothing takes it for a failure that can be handled."""
+
+    def __init__(self, number: int, remedy: str = "") -> None:
+        super().__init__("; ".join([f"ended by {NAMES[number]}", *[remedy] * bool(remedy)]))
+        self.number = number
+
+
+def interrupt(number: int) -> None:
+    raise Interruption(number)
+
+
+class Signals:
+    """Calls `act` with the first SIGINT or SIGTERM. A second Ctrl-C ends the program at once."""
+
+    def __init__(self, act: Callable[[int], None] = interrupt) -> None:
+        self.act, self.process = act, os.getpid()
+        self.number, self.time = 0, 0.0  # of the first signal
+        # A shell lets programs in the background ignore SIGINT.
+        heeded = [number for number in NAMES if signal.getsignal(number) is not signal.SIG_IGN]
+        self.before = {number: signal.signal(number, self) for number in heeded}
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.process:  # a loader's process that has not started yet
+            if number == signal.SIGTERM and self.act is interrupt:  # by which the ending program ends it
+                os._exit(128 + number)
+            return
+        now = time.monotonic()
+        if not self.number:
+            self.number, self.time = number, now
+            self.act(number)
+        elif number == signal.SIGINT and now - self.time > AGAIN_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def restore(self) -> None:
+        """Let the former handlers serve again, unless a signal has come: the program is ending then."""
+        if not self.number:
+            for number, handler in self.before.items():
+                signal.signal(number, handler)
+
+    def watch(self, program: str) -> None:
+        """End the program also where it is stuck in a library, such as waiting for other processes.
+
+        Python calls handlers between two of its own instructions alone.
+        """
+        sys.unraisablehook = self._raise_again
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+        def end() -> None:
+            while True:
+                number = os.read(read, 1)[0]
+                if self._waits_for(number):
+                    time.sleep(STUCK_SECONDS)
+                    if self._waits_for(number):
+                        report(program, Interruption(number))
+                        for kill in started:
+                            kill(signal.SIGKILL)
+                        os._exit(status(number))
+
+        threading.Thread(target=end, daemon=True).start()
+
+    def _raise_again(self, lost: sys.UnraisableHookArgs) -> None:
+        """Python drops what is raised in a destructor, and goes on."""
+        if isinstance(lost.exc_value, Interruption):
+            self.number = 0
+            threading.Timer(0.05, os.kill, (self.process, lost.exc_value.number)).start()
+        else:
+            sys.__unraisablehook__(lost)
+
+    def _waits_for(self, number: int) -> bool:
+        return number in NAMES and signal.getsignal(number) is self and not self.number
+
+
+def status(number: int) -> int:
+    """With which a signal ends this process; Lightning would kill its parent, which ends too, for a failure."""
+    started_by_lightning = os.environ.get("LOCAL_RANK", "0") != "0" and "LOCAL_WORLD_SIZE" not in os.environ
+    return 0 if started_by_lightning else 128 + number
+
+
+def report(program: str, interruption: Interruption) -> None:
+    """Tell the user, once for all processes that were started together."""
+    if is_first():
+        print(f"{program}: {interruption}", file=sys.stderr, flush=True)

@@ -1,0 +1,150 @@
+"""Rows of tables with any columns: what tasks read whose examples are no pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bart.errors import InputError
+from utils.data.line_files import SPLITS, one_line
+from utils.data.places import HUB, SPLIT_NAMES, TABLES, is_streamed, suffix_of
+from utils.data.records import ABSENT, READERS
+from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, ratios_of, split_of
+from utils.data.tables import find_files_of, load_from_hub, opening, parquet_rows
+
+if TYPE_CHECKING:
+    import datasets
+
+
+class Record(NamedTuple):
+    """A row of a table of any columns.
+
+    Attributes:
+        name: tells a person which row it is.
+        values: its columns; classes by their names, or None where the Hub has -1 for an unknown one.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+
+
+def read_records(
+    data_dir: str, split: str, text_column: Callable[[Collection[str]], str], limit: int = -1
+) -> list[Record]:
+    """Read the rows of a split, the first `limit` unless it is negative.
+
+    Args:
+        data_dir: a directory with a table for each split, such as train.jsonl; one table, whose rows are split by
+            their texts as `prepare` splits sources; or a set on the Hub, or Parquet files, where a split may have any
+            name.
+        split: train, val or test, or a name of the set's own.
+        text_column: chooses the column of the texts from all columns.
+
+    Raises:
+        InputError: there is no such place or split, or a table is malformed or empty.
+    """
+    end = None if limit < 0 else limit
+    if is_streamed(data_dir):
+        with opening(f"the {split} split of {data_dir}"):
+            rows = _streamed_records(data_dir, split)
+            records = [
+                Record(f"{data_dir}, {split} row {number}", row) for number, row in enumerate(islice(rows, end), 1)
+            ]
+    else:
+        path = Path(data_dir).expanduser()
+        rows = _records_of(_table_of(path, split))
+        if path.is_file():
+            rows = _of_split(split, rows, text_column)
+        records = list(islice(rows, end))
+    if not records:
+        raise InputError(f"{data_dir}: the {split} split has no rows")
+    return records
+
+
+def _table_of(path: Path, split: str) -> Path:
+    """The file of a split."""
+    if path.is_file():
+        return path
+    names = [f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in TABLES]
+    for name in (*names, *(f"{name}.gz" for name in names)):
+        if (path / name).is_file():
+            return path / name
+    found = "no such file or directory" if not path.exists() else f"no {split} split in it"
+    raise InputError(f"{path}: {found}; a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}")
+
+
+def _records_of(path: Path) -> Iterator[Record]:
+    if suffix_of(path) in READERS:
+        for number, values in READERS[suffix_of(path)](path):
+            absent = [name for name, value in values.items() if value is ABSENT]
+            if absent:
+                raise InputError(f"{path}:{number}: no value of {', '.join(absent)}")
+            yield Record(f"{path}:{number}", values)
+        return
+    from pyarrow.parquet import read_metadata
+
+    with opening(str(path)):
+        if read_metadata(path).num_rows:  # `datasets` reads no file without rows
+            for number, values in enumerate(_with_class_names(parquet_rows([str(path.absolute())])), 1):
+                yield Record(f"{path}:{number}", values)
+
+
+def _of_split(split: str, records: Iterable[Record], text_column: Callable[[Collection[str]], str]) -> Iterator[Record]:
+    """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
+    column, shares = None, ratios_of(DEFAULT_RATIO)
+    for record in records:
+        column = column or text_column(record.values)
+        if split_of(one_line(str(record.values.get(column))), shares, DEFAULT_SEED) == split:
+            yield record
+
+
+def _streamed_records(data_dir: str, split: str) -> Iterator[Mapping[str, Any]]:
+    if data_dir.startswith(HUB):
+        splits, _ = load_from_hub(data_dir.removeprefix(HUB), streaming=True)
+        if split not in splits:
+            raise InputError(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
+        return _with_class_names(splits[split])
+    return _with_class_names(parquet_rows(find_files_of(data_dir, split)))
+
+
+def _with_class_names(dataset: datasets.IterableDataset) -> Iterator[Mapping[str, Any]]:
+    features = dataset.features or {}
+    for row in dataset:
+        yield {name: _named(value, features.get(name)) for name, value in row.items()}
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """A value with the numbers of classes replaced by their names."""
+    from datasets import ClassLabel
+
+    inner = getattr(feature, "feature", feature[0] if isinstance(feature, list) else None)
+    if inner is not None and isinstance(value, list):
+        return [_named(one, inner) for one in value]
+    if isinstance(feature, ClassLabel) and isinstance(value, int):
+        return feature.int2str(value) if value >= 0 else None
+    return value
+
+
+def column_of(option: str, given: str | None, known: Collection[str], columns: Collection[str], where: str) -> str:
+    """The name of a column.
+
+    Args:
+        option: names the column where it is none of `known`.
+        given: what the option says.
+        known: usual names, the likeliest first.
+        columns: all there are.
+        where: what has the columns, for the error.
+
+    Raises:
+        InputError: there is no such column.
+    """
+    for name in [given] if given is not None else known:
+        if name in columns:
+            return name
+    near = get_close_matches(given or "", columns, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    asked = f"--{option} is {given!r}" if given is not None else f"no column {' or '.join(known)}, and no --{option}"
+    raise InputError(f"{where}: {asked}; allowed: {', '.join(sorted(columns))}{hint}")

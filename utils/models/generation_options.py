@@ -1,0 +1,129 @@
+"""The options of `generate` on a command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from bart.configuration.configuration_generation import GenerationConfig
+from bart.errors import InputError
+from utils.app.cli import option
+
+GENERATE = "options of generate"  # a section of --help
+# Options that NVIDIA's scripts know by other names than generate does.
+SPELLINGS = {"num_beams": "eval_beams", "max_length": "eval_max_gen_length"}
+JSON_OPTIONS = ("bad_words_ids", "eos_token_id", "forced_eos_token_id")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions:
+    """What bears on a text that is generated, by the same names on every command line; None leaves it to the model."""
+
+    min_length: int | None = option(None, section=GENERATE, help="no end before the sequence is so long")
+    length_penalty: float | None = option(None, help="power of the length that a sequence's score is divided by")
+    early_stopping: str | None = option(
+        None,
+        choices=("true", "false", "never"),
+        help="with num_beams finished sequences, true stops at once, false when a better one is unlikely, never when "
+        "none is possible",
+    )
+    no_repeat_ngram_size: int | None = option(None, help="no n-gram of this size occurs twice; 0 for off")
+    max_ratio: float | None = option(None, help="tokens to generate at most, for each token of the source that is read")
+    min_ratio: float | None = option(None, help="no end before so many tokens for each token of the source")
+    drop_repeated_sentences: bool = option(
+        False, help="leave out sentences that a text has said before, whatever their case and white space"
+    )
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """The options of generate that the command line gave, by generate's names.
+
+        Raises:
+            InputError: a list of ids is malformed.
+        """
+        names = {field.name for field in dataclasses.fields(GenerationConfig)}
+        given = {name: getattr(self, SPELLINGS.get(name, name), getattr(self, name, None)) for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        for name in JSON_OPTIONS:
+            if name in given:
+                try:
+                    given[name] = json.loads(given[name])
+                except json.JSONDecodeError:
+                    allowed = "[[5], [6, 7]]" if name == "bad_words_ids" else "2, or [2, 3]"
+                    raise InputError(f"--{name} is {given[name]!r}; allowed: ids such as {allowed}") from None
+        if "early_stopping" in given:
+            given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
+        return with_lengths(given)
+
+
+@dataclass(frozen=True)
+class GenerationOptions(DecodingOptions):
+    """Every field of GenerationConfig that bears on which ids come out; None leaves it to the model's config."""
+
+    eval_beams: int | None = option(None, section=GENERATE, least=1, help="num_beams of generate; 1 is greedy search")
+    eval_max_gen_length: int | None = option(
+        None, least=2, help="max_length of generate: longest sequence, the start token included"
+    )
+    max_new_tokens: int | None = option(None, help="most ids after the start token, in place of --eval_max_gen_length")
+    min_new_tokens: int | None = option(None, help="fewest ids after the start token, in place of --min_length")
+    num_beam_groups: int | None = option(None, help="groups of diverse beam search")
+    diversity_penalty: float | None = option(
+        None, help="taken off a token's score for each beam of an earlier group that chose it"
+    )
+    num_return_sequences: int | None = option(
+        None,
+        help="sequences of each article; the best one is scored, the others are written beside it",
+    )
+    do_sample: bool | None = option(None, help="draw tokens at random; see --seed")
+    temperature: float | None = option(None, help="scores are divided by it when sampling")
+    top_k: int | None = option(None, help="sample among so many best tokens; 0 for all")
+    top_p: float | None = option(None, help="sample among the best tokens that have this probability together")
+    encoder_no_repeat_ngram_size: int | None = option(
+        None, help="no n-gram of this size is taken from the source; 0 for off"
+    )
+    repetition_penalty: float | None = option(None, help="above 1, tokens that the sequence holds become less likely")
+    bad_words_ids: str | None = option(None, help="ids that are never generated, such as [[5], [6, 7]]")
+    forced_bos_token_id: int | None = option(None, help="the id after the start token")
+    forced_eos_token_id: str | None = option(
+        None, help="the id, or ids such as [2, 3], in the last place of a longest sequence"
+    )
+    pad_token_id: int | None = option(None, help="fills sequences after their end")
+    bos_token_id: int | None = option(None, help="start token without decoder_start_token_id")
+    eos_token_id: str | None = option(None, help="the id, or ids such as [2, 3], that end one")
+    decoder_start_token_id: int | None = option(None, help="the first id of every sequence")
+
+    def __post_init__(self) -> None:
+        for new, old in (("max_new_tokens", "eval_max_gen_length"), ("min_new_tokens", "min_length")):
+            tokens, length = getattr(self, new), getattr(self, old)
+            if tokens is not None and length not in (None, tokens + 1):
+                raise InputError(
+                    f"--{new} is {tokens} and --{old} is {length}; allowed beside it: {tokens + 1}, for it counts the "
+                    "start token, or none"
+                )
+
+
+def with_lengths(given: dict[str, Any]) -> dict[str, Any]:
+    """Options of generate, in which a length that is given takes the place of a model's number of new tokens."""
+    new = {name: name.replace("length", "new_tokens") for name in ("max_length", "min_length")}
+    return {**{other: None for name, other in new.items() if given.get(name) is not None}, **given}
+
+
+def check_generation(config: GenerationConfig, options: dict[str, Any], vocab_size: int, positions: int) -> None:
+    """Raise InputError, which names the command line's option, for options that a model cannot obey.
+
+    Args:
+        config: the model's defaults.
+        options: of generate, by its names.
+        positions: of the model's decoder.
+    """
+    try:
+        merged = config.merged(**options)
+        merged.check_vocabulary(vocab_size)
+        merged.longest(positions)
+    except InputError as error:
+        name, _, rest = str(error).partition(" ")
+        if name in options:
+            raise InputError(f"--{SPELLINGS.get(name, name)} {rest}") from None
+        raise

@@ -1,0 +1,183 @@
+"""A model and the vocabulary that belongs to it, from what a command line names."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from bart.configuration.configuration import ModelConfig, kind_of
+from bart.configuration.configuration_bart import BartConfig
+from bart.configuration.configuration_generation import GenerationConfig
+from bart.errors import InputError, naming
+from bart.files import read_json
+from bart.hub import resolve
+from bart.modeling.checkpoint import stored_configs
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.modeling.pretrained import PretrainedModel
+from bart.tensor_files import read_file
+from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.tokenization.tokenizer import PretrainedTokenizer
+
+logger = logging.getLogger(__name__)
+Model = TypeVar("Model", bound=PretrainedModel)
+Tokenizer = TypeVar("Tokenizer", bound=PretrainedTokenizer)
+SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_json"  # in exports, and in checkpoints
+
+
+def read_config(path: str | os.PathLike[str], kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+    """A config.json of one of some architectures.
+
+    Raises:
+        InputError: it is missing, no such config, or of another architecture.
+    """
+    fields = read_json(Path(path))
+    with naming(path):
+        return kind_of(fields, kinds)(**fields)
+
+
+def class_for(config: ModelConfig, model_classes: Sequence[type[Model]]) -> type[Model]:
+    """The class of a model with such a config."""
+    return next(one for one in model_classes if isinstance(config, one.config_class))
+
+
+def checkpoint_parts(model: PretrainedModel, tokenizer: PretrainedTokenizer) -> dict[str, Any]:
+    """What a checkpoint holds besides weights, so that a model and its vocabulary can be made of it alone."""
+    return {
+        "config": model.config.to_dict(),
+        "generation_config": None if model.generation_config is None else model.generation_config.to_dict(),
+        "tokenizer_json": tokenizer.to_json(),
+    }
+
+
+def load_for_evaluation(
+    model_name_or_path: str | os.PathLike[str],
+    config_path: str | os.PathLike[str] | None,
+    tokenizer_path: str | None = None,
+    model_classes: Sequence[type[Model]] = (BartForConditionalGeneration,),
+) -> tuple[Model, PretrainedTokenizer]:
+    """A trained model and its vocabulary.
+
+    A checkpoint that carries its architecture keeps it, and one that carries decoding options keeps all of them. The
+    config gives what the checkpoint lacks.
+
+    Raises:
+        InputError: there is no such model or vocabulary, or they do not fit together.
+    """
+    kinds = [one.config_class for one in model_classes]
+    config = None if config_path is None else read_config(config_path, kinds)
+    stored = stored_configs(model_name_or_path, kinds)[0]
+    known = config if stored is None else stored
+    model_class = model_classes[0] if known is None else class_for(known, model_classes)
+    tokenizer = own_vocabulary(model_name_or_path, tokenizer_path, model_class.tokenizer_class)
+    model = model_class.from_pretrained(model_name_or_path, config if stored is None else None, new_head=False)
+    if config is not None and model.generation_config is not None:
+        others = GenerationConfig.from_model_config(config.to_dict())
+        if not model.generation_config.choices():
+            model.generation_config = others
+        elif others.choices() != model.generation_config.choices():
+            logger.info("decoding options of %s are not used: the model has its own", config_path)
+    fit_vocabulary(model, tokenizer)
+    return model, tokenizer
+
+
+def own_vocabulary(
+    model_name_or_path: str | os.PathLike[str],
+    tokenizer_path: str | None,
+    tokenizer_class: type[Tokenizer],
+    remedy: str = "",
+) -> Tokenizer:
+    """The vocabulary that lies with the weights, or the one at another place.
+
+    Raises:
+        InputError: there is none, or it is another one than that of the weights; the error ends with the remedy.
+    """
+    if tokenizer_path is None:
+        return tokenizer_class.from_pretrained(model_name_or_path)
+    tokenizer = tokenizer_class.from_pretrained(tokenizer_path)
+    try:
+        own = tokenizer_class.from_pretrained(model_name_or_path)
+    except InputError:  # none lies with the weights
+        return tokenizer
+    if not tokenizer.same_vocabulary(own):
+        raise InputError(
+            f"--tokenizer {tokenizer_path} is another vocabulary ({len(tokenizer)} ids) than that of "
+            f"{model_name_or_path} ({len(own)} ids); leave off --tokenizer{remedy}"
+        )
+    return tokenizer
+
+
+def source_vocabulary(path_or_name: str | os.PathLike[str]) -> BartTokenizer:
+    """The vocabulary of sources: one for itself, or that which lies with a model that has one for them.
+
+    Raises:
+        InputError: there is none.
+    """
+    path = Path(path_or_name)
+    if path.is_file() and path.suffix == ".ckpt":
+        text = read_file(path).get(SOURCE_TOKENIZER_JSON)
+        if not isinstance(text, str):
+            raise InputError(f"{path}: no vocabulary of the sources in it")
+        return BartTokenizer.from_json(text, source=str(path))
+    files = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
+    folder = resolve(path_or_name, [*(f"{SOURCE_TOKENIZER}/{name}" for name in files), *files])
+    own = folder / SOURCE_TOKENIZER
+    return BartTokenizer.from_pretrained(own if own.is_dir() else folder)
+
+
+def check_source_vocabulary(config: BartConfig, tokenizer: BartTokenizer) -> None:
+    """Raise InputError where a vocabulary of sources does not fit the model that is to read them."""
+    if (len(tokenizer), tokenizer.pad_token_id) != (config.source_vocab_size, config.pad_token_id):
+        raise InputError(
+            f"the vocabulary of the sources does not fit the model: it has {len(tokenizer)} ids and pads with "
+            f"{tokenizer.pad_token_id}; the model's source_vocab_size is {config.source_vocab_size}, its pad_token_id "
+            f"{config.pad_token_id}"
+        )
+
+
+def for_inference(model: Model, precision: str) -> Model:
+    """The model laid out for prediction in a precision of `utils.runs.machine`; tf32 is fp32 with faster products."""
+    if precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    return model.for_inference("fp32" if precision == "tf32" else precision)
+
+
+def fit_vocabulary(model: PretrainedModel, tokenizer: PretrainedTokenizer) -> None:
+    """Check that every id of the tokenizer has its row in the model, and that special ids and lengths agree.
+
+    facebook/bart-large-cnn and -xsum were published without a row for `<mask>`, their vocabulary's last id; that row
+    is added.
+
+    Raises:
+        InputError: the vocabulary does not fit the model.
+    """
+    config = model.config
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        if name in config.types and getattr(config, name) != getattr(tokenizer, name):
+            raise InputError(
+                f"the vocabulary does not fit the model: {name} is {getattr(tokenizer, name)} in the tokenizer and "
+                f"{getattr(config, name)} in the model"
+            )
+    adds_mask = isinstance(config, BartConfig) and tokenizer.mask_token_id == config.vocab_size
+    if adds_mask and len(tokenizer) == config.vocab_size + 1:
+        model.resize_token_embeddings(len(tokenizer))
+    if len(tokenizer) > config.vocab_size:
+        raise InputError(
+            f"the vocabulary does not fit the model: the tokenizer has {len(tokenizer)} ids, the model's vocab_size is "
+            f"{config.vocab_size}"
+        )
+    tokenizer.model_max_length = config.max_position_embeddings
+
+
+def check_lengths(config: ModelConfig, **options: int | None) -> None:
+    """Raise InputError for an option that asks for more positions than the model has."""
+    for name, value in options.items():
+        if value is not None and value > config.max_position_embeddings:
+            raise InputError(
+                f"--{name} is {value}; the model has {config.max_position_embeddings} positions "
+                "(max_position_embeddings of the config)"
+            )

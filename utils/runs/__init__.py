@@ -1,0 +1,1 @@
+"""What a run leaves and needs: its files, the machine, memory, processes."""

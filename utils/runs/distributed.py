@@ -1,0 +1,84 @@
+"""What processes that work together tell each other, by torch.distributed. A process alone talks to itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from utils.app.errors import RunError
+from utils.app.signals import Interruption
+
+# How long a process waits for another one that is slower. Where one dies, torchrun ends the others at once; only a
+# machine that vanishes from the network is noticed so late.
+PATIENCE = timedelta(hours=1)
+# How gloo, which raises plain RuntimeErrors, says that it lost another process.
+_LOST_PEER = re.compile("gloo|[Cc]onnection (closed|reset|refused)|Broken pipe")
+
+
+@contextmanager
+def connected(remedy: str) -> Iterator[None]:
+    """Inside, processes that torchrun started can talk to each other, if they could not before.
+
+    Args:
+        remedy: what a message says where a process is lost.
+    """
+    with lost_peers_named(remedy):
+        if "LOCAL_RANK" not in os.environ or dist.is_initialized():
+            yield
+            return
+        # They exchange results alone, which lie on the CPU, and gloo waits for them without computing.
+        dist.init_process_group("gloo", timeout=PATIENCE)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def lost_peers_named(remedy: str) -> Iterator[None]:
+    """Raise RunError where an exchange fails because another process is gone, or cannot be reached.
+
+    Where a signal ends the program, the remedy is added to what it says.
+    """
+    try:
+        yield
+    except Interruption as interruption:
+        raise Interruption(interruption.number, remedy) from None
+    except RuntimeError as error:
+        lost = isinstance(error, dist.DistError) or _LOST_PEER.search(str(error))
+        if "LOCAL_RANK" not in os.environ or isinstance(error, RunError) or not lost:
+            raise
+        reason = str(error).splitlines()[0]
+        raise RunError(f"another process of this run is gone, or cannot be reached ({reason}); {remedy}") from error
+
+
+def rank_and_world() -> tuple[int, int]:
+    """This process's number, from 0, and how many there are that can talk to each other."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def from_first(value: Any) -> Any:
+    """What the first process gave, in all of them."""
+    if rank_and_world()[1] == 1:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+def at_first(value: Any) -> list[Any] | None:
+    """What every process gave, in order of rank, in the first process; None in the others."""
+    rank, world = rank_and_world()
+    if world == 1:
+        return [value]
+    values: list[Any] | None = [None] * world if rank == 0 else None
+    dist.gather_object(value, values)
+    return values

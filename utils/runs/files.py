@@ -1,0 +1,105 @@
+"""Files and folders that a command writes: refused before the work starts, written whole or not at all, told apart."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from bart.errors import InputError
+from bart.files import is_device, replacing, temporary_beside
+from utils.app.errors import unwritable
+
+
+def check_output(option: str, path: str | os.PathLike[str] | None) -> None:
+    """Raise InputError when an option's path, if it is given, is no file that could be written later.
+
+    Raises:
+        RunError: the disk is full.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    try:
+        if target.is_dir() or not target.absolute().parent.is_dir():
+            raise InputError(f"--{option} is {os.fspath(path)!r}; allowed: a file in a directory that exists")
+        if not is_device(target):
+            temporary = temporary_beside(target)
+            temporary.touch()
+            temporary.unlink()
+    except OSError as error:
+        raise unwritable(f"--{option} {path}", error) from None
+
+
+def writable_folder(name: str, path: str | os.PathLike[str], log: str = "") -> Path:
+    """The folder, made if need be, and removed at the end of the program if nothing was written to it.
+
+    Args:
+        name: what the error calls it, such as "--output_dir".
+        log: a file in it that does not count.
+
+    Raises:
+        InputError: nothing can be written there.
+        RunError: the disk is full.
+    """
+    folder = Path(path)
+    places = (folder.absolute(), *folder.absolute().parents)
+    atexit.register(_remove_unused, [place for place in places if not place.exists()], log)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise unwritable(f"{name} {folder}", error) from None
+    return folder
+
+
+def _remove_unused(folders: Sequence[Path], log: str) -> None:
+    with suppress(OSError):  # it is not empty, or not there
+        for folder in folders:
+            if os.listdir(folder) == [log]:
+                (folder / log).unlink()
+            folder.rmdir()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file that is there whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as indented JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def file_digest(path: Path) -> str:
+    """A digest that is made as fast as memory is read. It need not be cryptographic: nobody gains by a collision."""
+    digest = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
+    return digest.hexdigest()
+
+
+def difference(stored: Mapping[str, Any], own: Mapping[str, Any], within: str = "") -> str | None:
+    """The first value in which a run that left a record of itself differs from this run; None where none does.
+
+    Args:
+        within: names of the objects that hold these.
+    """
+    for name in (*own, *stored):
+        theirs, ours = stored.get(name), own.get(name)
+        if theirs != ours:
+            if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+                return difference(theirs, ours, f"{within}{name} ")
+            return f"its {within}{name} is {theirs!r}, this run's is {ours!r}"
+    return None

@@ -1,0 +1,102 @@
+"""How much memory was held, and work on batches that shrink where it runs out."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import torch
+
+from utils.runs.machine import process_memory_gb
+
+logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+
+
+def peak_memory_gb(device: torch.device) -> float:
+    """The most memory ever held, in 1e9 bytes: tensors on a GPU, else all of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    return process_memory_gb()
+
+
+def keep_freed_memory() -> None:
+    """Let the process keep what large tensors on the CPU free, for the next ones of their size.
+
+    glibc gives such blocks back to the system, which hands them out anew page by page, each filled with zeros: a tenth
+    of a training step. Other C libraries are left alone.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt.argtypes = ctypes.c_int, ctypes.c_int
+    except (AttributeError, OSError):  # macOS, musl
+        return
+    mallopt(-1, -1)  # M_TRIM_THRESHOLD: never
+    mallopt(-4, 0)  # M_MMAP_MAX: nothing apart from the heap
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory of a GPU or of the CPU ran out, also where that broke off something that then failed itself."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(chain):
+            return True
+        chain = chain.__cause__ or chain.__context__
+    return False
+
+
+class FittingSize:
+    """A number of examples at once, which is halved for good where memory runs out.
+
+    Args:
+        size: examples at once to begin with.
+        option: what sets that number, for the warning.
+    """
+
+    def __init__(self, size: int, option: str) -> None:
+        self.size = size
+        self.option = option
+
+    def run(self, items: Iterable[Item], work: Callable[[list[Item], int], Iterable[Item]]) -> None:
+        """Do some work on all items; where memory runs out, go on with the items left and half the size.
+
+        Args:
+            items: distinct.
+            work: takes the items left, and how many of them it may have in memory at once; yields each when it is done,
+                having left no trace of the others.
+
+        Raises:
+            RuntimeError: memory runs out with a single item, too.
+        """
+        left = dict.fromkeys(items)
+        while left:
+            size = min(self.size, len(left))
+            try:
+                for item in work(list(left), size):
+                    del left[item]
+                return
+            except RuntimeError as error:
+                if size == 1 or not is_out_of_memory(error):
+                    raise
+            # Only here are the error, its traceback and the tensors that they hold gone.
+            torch.cuda.empty_cache()
+            self.size = size // 2
+            message = "out of memory with %d examples at once; going on with %d: lower %s to what fits"
+            logger.warning(message, size, self.size, self.option)
+
+    def run_in_parts(self, items: Iterable[Item], work: Callable[[list[Item]], None]) -> None:
+        """Do some work on all items, part by part; where memory runs out, on smaller parts.
+
+        Args:
+            work: takes a part, and leaves no trace unless it succeeds.
+        """
+
+        def parts(left: list[Item], size: int) -> Iterable[Item]:
+            for start in range(0, len(left), size):
+                part = left[start : start + size]
+                work(part)
+                yield from part
+
+        self.run(items, parts)

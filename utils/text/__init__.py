@@ -1,0 +1,1 @@
+"""Text: lines, sentences, windows."""

@@ -1,0 +1,84 @@
+"""Windows: parts of a text that a model can read, made of whole sentences."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import chain, pairwise
+
+from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.text.sentences import sentence_parts
+
+# Room for <s>, </s> and any one character: at most four bytes, and the space that add_prefix_space puts before it.
+SHORTEST_WINDOW = 8
+
+
+def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> list[list[int]]:
+    """Split a text into few windows of similar length; returns their ids, `<s>` and `</s>` included.
+
+    Every character is in exactly one window, except white space between windows and around the text. Windows end at
+    sentence ends. A sentence that is longer than a window is split between words, and such a word between characters.
+    Each window is tokenised as a text of its own, so its first word has no space before it.
+
+    Windows are filled one after the other, which gives their number. The smallest window size that needs no more of
+    them is then found by bisection, so that the last window is not much shorter than the others.
+
+    Args:
+        max_length: tokens that a window may have, `<s>` and `</s>` included; at least SHORTEST_WINDOW.
+    """
+    room = max_length - 2
+    units = sentence_parts(text.strip())
+    while max(map(len, opening := _encode([unit.strip() for unit in units], tokenizer))) > room:
+        units = [
+            part
+            for unit, ids in zip(units, opening, strict=True)
+            for part in ([unit] if len(ids) <= room else _split_long(unit, math.ceil(len(ids) / room)))
+        ]
+    # The ids of a unit depend on what comes before it: nothing at the start of a window, otherwise its white space.
+    following = _encode(units, tokenizer, add_prefix_space=False)
+    lengths = [(len(first), len(later)) for first, later in zip(opening, following, strict=True)]
+    fewest = len(_fill(lengths, room))
+    size = 1 + bisect_left(range(1, room), True, key=lambda size: len(_fill(lengths, size)) <= fewest)
+    return [
+        [
+            tokenizer.bos_token_id,
+            *opening[start],
+            *chain.from_iterable(following[start + 1 : end]),
+            tokenizer.eos_token_id,
+        ]
+        for start, end in pairwise([*_fill(lengths, size), len(units)])
+    ]
+
+
+def _encode(texts: Sequence[str], tokenizer: BartTokenizer, add_prefix_space: bool | None = None) -> list[list[int]]:
+    """Ids of each text, without `<s>` and `</s>`."""
+    return [ids[1:-1] for ids in tokenizer(texts, add_prefix_space=add_prefix_space)["input_ids"]]
+
+
+def _split_long(unit: str, count: int) -> list[str]:
+    """Split a sentence into words, or a word into `count` slices; each part keeps the white space before it."""
+    words = re.findall(r"\s*\S+", unit)
+    if len(words) > 1:
+        return words
+    begin = len(unit) - len(unit.lstrip())
+    size = math.ceil((len(unit) - begin) / count)
+    return [unit[start:end] for start, end in pairwise([0, *range(begin + size, len(unit), size), len(unit)])]
+
+
+def _fill(lengths: Sequence[tuple[int, int]], size: int) -> list[int]:
+    """Fill windows of `size` tokens one after the other; return the index of the first unit of each window.
+
+    Args:
+        lengths: tokens of each unit at the start of a window, and after another unit. A window has more than `size`
+            tokens only if it holds a single unit.
+    """
+    starts: list[int] = []
+    used = 0
+    for index, (opening, following) in enumerate(lengths):
+        used += following
+        if not starts or used > size:
+            starts.append(index)
+            used = opening
+    return starts
