@@ -9,11 +9,11 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import yaml
 
@@ -60,6 +60,13 @@ def program() -> str:
     return path.name
 
 
+# What becomes of an option when a run goes on from a checkpoint. "must_stay": another value is refused. "may_change":
+# nothing in training depends on it. "validation": it may change, and scores before and after are then not compared.
+# "by_content": it may be given in another way, since what it stands for is compared: the content of the data, the
+# config, or the number of processes.
+OnResume = Literal["must_stay", "may_change", "validation", "by_content"]
+
+
 def option(
     default: Any = dataclasses.MISSING,
     *,
@@ -73,6 +80,8 @@ def option(
     most: float | None = None,
     above: float | None = None,
     metavar: str | None = None,
+    on_resume: OnResume = "must_stay",
+    in_card: bool = False,
 ) -> Any:
     """A dataclass field that is an option. Without a default it must be given.
 
@@ -88,6 +97,8 @@ def option(
         choices: the strings that are allowed.
         least, most, above: the range that is allowed; `above` excludes its own value.
         metavar: what --help calls the value; by default the name of its type.
+        on_resume: what becomes of it when a training run goes on from a checkpoint.
+        in_card: true if the model card names it, because the trained model depends on it.
     """
     metadata = {
         "help": help,
@@ -100,13 +111,30 @@ def option(
         "most": most,
         "above": above,
         "metavar": metavar,
+        "on_resume": on_resume,
+        "in_card": in_card,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def fixed(value: Any) -> Any:
-    """A dataclass field in place of an option that a base class has: it always has this value and is not offered."""
-    return dataclasses.field(default=value, init=False)
+def part(kind: type) -> Any:
+    """A dataclass field that holds a group of options, a dataclass with defaults, as a part of a larger group."""
+    return dataclasses.field(default_factory=kind)
+
+
+def all_options(options: Any) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+    """Each option of a dataclass and of its parts, as its field, with its value."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from all_options(value)
+        else:
+            yield field, value
+
+
+def all_settings(options: Any) -> dict[str, Any]:
+    """The values of a dataclass and of its parts by the names of the options."""
+    return {field.name: value for field, value in all_options(options)}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -216,35 +244,38 @@ def parse_dataclass(
     description: str,
     prog: str | None = None,
     parts: Mapping[str, type] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Arguments:
     """Read a dataclass of `option` fields from a command line, and from a YAML file where it has an option `config`.
 
-    The command line wins over the file, and the file over the defaults. Booleans are `--name` and `--no_name`. Hyphens
-    in names stand for underscores. Options and positional values may stand in any order. What does not fit ends the
-    program with status 2 and one line on stderr.
+    A field whose type is a dataclass of such fields is a part: its options stand in one command line with all others.
+    The command line wins over the file, with a line on stderr, and the file over the defaults. Booleans are `--name`
+    and `--no_name`. Hyphens in names stand for underscores. Options and positional values may stand in any order. What
+    does not fit ends the program with status 2 and one line on stderr.
 
     Args:
         argv: the words of the command line; None takes sys.argv.
         prog: what to call the program, where the command that the user typed is not enough.
-        parts: field -> dataclass, for fields that hold a group of options each. Their options stand in one command
-            line with all others.
+        parts: field -> dataclass, for parts that depend on the task.
+        defaults: option -> what this program has in place of the default of the field.
 
     Raises:
         InputError: the YAML file, or what the dataclasses themselves check.
     """
-    argv, parts = with_underscores(sys.argv[1:] if argv is None else argv), parts or {}
+    argv = with_underscores(sys.argv[1:] if argv is None else argv)
     options: dict[str, _Option] = {}
-    owned: dict[str, list[str]] = {}  # names of the options of each part, and of the class itself under ""
     sections: dict[str, list[_Option]] = {}
-    for owner, part in {**parts, "": cls}.items():
-        hints, section = typing.get_type_hints(part), "options"
-        fields = [field for field in dataclasses.fields(part) if field.init and (owner or field.name not in parts)]
-        owned[owner] = [field.name for field in fields]
-        assert not options.keys() & set(owned[owner]), f"two options have a name of {owned[owner]}"
-        for field in fields:
-            options[field.name] = _Option.of(field, hints[field.name])
+    for fields in _groups(cls, parts or {}):
+        section = "options"
+        for field, annotation in fields:
+            if field.name in options:
+                raise ValueError(f"two options of {cls.__name__} are called {field.name}")
+            made = _Option.of(field, annotation)
+            if defaults and field.name in defaults:
+                made = dataclasses.replace(made, default=defaults[field.name])
+            options[field.name] = made
             section = field.metadata["section"] or section
-            sections.setdefault(section, []).append(options[field.name])
+            sections.setdefault(section, []).append(made)
     path = early_option(argv, "config") if "config" in options else None
     stored = {} if path is None else _read_yaml(Path(path), options)
     positional = [each for each in options.values() if each.limits["positional"]]
@@ -264,8 +295,35 @@ def parse_dataclass(
         for each in members:
             each.add_to(group, stored.get(each.name, each.default))
     values = _parse(parser, argv, [f"--{name}" for each in options.values() for name in each.names])
-    made = {owner: {name: values[name] for name in names} for owner, names in owned.items()}
-    return cls(**made.pop(""), **{name: parts[name](**given) for name, given in made.items()})
+    for name in stored.keys() & values.keys():
+        if values[name] != stored[name]:
+            print(
+                f"{parser.prog.removeprefix(PYTHON_M)}: --config {path} sets {name} to {stored[name]}; "
+                f"the command line's {values[name]} is taken",
+                file=sys.stderr,
+            )
+    return _build(cls, parts or {}, values)
+
+
+def _groups(cls: type, parts: Mapping[str, type]) -> Iterator[list[tuple[dataclasses.Field[Any], Any]]]:
+    """The options of each part and, behind its parts, of a class: lists of fields with their annotations."""
+    hints, own = typing.get_type_hints(cls), []
+    for field in dataclasses.fields(cls):
+        kind = parts.get(field.name, hints[field.name])
+        if dataclasses.is_dataclass(kind):
+            yield from _groups(kind, {})
+        else:
+            own.append((field, kind))
+    yield own
+
+
+def _build(cls: type[Arguments], parts: Mapping[str, type], values: Mapping[str, Any]) -> Arguments:
+    """The dataclass, and its parts, with values by the names of the options."""
+    hints, arguments = typing.get_type_hints(cls), {}
+    for field in dataclasses.fields(cls):
+        kind = parts.get(field.name, hints[field.name])
+        arguments[field.name] = _build(kind, {}, values) if dataclasses.is_dataclass(kind) else values[field.name]
+    return cls(**arguments)
 
 
 def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[str, Any]:

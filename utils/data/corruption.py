@@ -39,17 +39,28 @@ class CorruptionOptions:
         least=0,
         most=1,
         help="share of the tokens that infilling takes: spans of words, each of which becomes one <mask>",
+        in_card=True,
     )
     poisson_lambda: float = option(
-        3.0, least=0.1, most=100, help="mean length of these spans in words; spans of length 0 insert a <mask>"
+        3.0,
+        least=0.1,
+        most=100,
+        help="mean length of these spans in words; spans of length 0 insert a <mask>",
+        in_card=True,
     )
     permute_sentence_ratio: float = option(
-        1.0, least=0, most=1, help="share of an example's sentences that change places"
+        1.0, least=0, most=1, help="share of an example's sentences that change places", in_card=True
     )
-    token_mask_ratio: float = option(0.0, least=0, most=1, help="share of the tokens of which each becomes a <mask>")
-    token_delete_ratio: float = option(0.0, least=0, most=1, help="share of the tokens that are deleted")
-    rotate_ratio: float = option(0.0, least=0, most=1, help="share of the examples that begin at another token")
-    random_ratio: float = option(0.0, least=0, most=1, help="share of the <mask> that become random tokens")
+    token_mask_ratio: float = option(
+        0.0, least=0, most=1, help="share of the tokens of which each becomes a <mask>", in_card=True
+    )
+    token_delete_ratio: float = option(0.0, least=0, most=1, help="share of the tokens that are deleted", in_card=True)
+    rotate_ratio: float = option(
+        0.0, least=0, most=1, help="share of the examples that begin at another token", in_card=True
+    )
+    random_ratio: float = option(
+        0.0, least=0, most=1, help="share of the <mask> that become random tokens", in_card=True
+    )
 
     def __post_init__(self) -> None:
         shares = self.mlm_probability, self.token_mask_ratio, self.token_delete_ratio

@@ -30,12 +30,17 @@ class MaskingOptions:
     """Which tokens are to be predicted."""
 
     mlm_probability: float = option(
-        0.15, section="masking", above=0, most=1, help="share of an example's tokens, special ones counted"
+        0.15,
+        section="masking",
+        above=0,
+        most=1,
+        help="share of an example's tokens, special ones counted",
+        in_card=True,
     )
     max_predictions_per_seq: int | None = option(
-        None, least=1, help="tokens of an example at most; by default 20 at length 128 and 80 at 512"
+        None, least=1, help="tokens of an example at most; by default 20 at length 128 and 80 at 512", in_card=True
     )
-    whole_word_mask: bool = option(False, help="choose words with all their pieces")
+    whole_word_mask: bool = option(False, help="choose words with all their pieces", in_card=True)
 
 
 class Masking(Noise):

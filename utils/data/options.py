@@ -2,45 +2,90 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from bart.errors import InputError
 from utils.app.cli import option
 from utils.data.places import KINDS
 
+ALL = -1  # the number of examples that stands for all of them
+
+
+def check_limit(name: str, value: int) -> None:
+    """Raise InputError where an option limits a split to no example."""
+    if value == 0:
+        raise InputError(f"--{name} is 0; allowed: {ALL}, or at least 1")
+
 
 @dataclass(frozen=True)
-class DataOptions:
-    """Where examples come from, how many are used, and how they are put together to batches."""
+class BatchOptions:
+    """How many examples training takes, and how they are put together to batches."""
 
-    data_dir: str = option("data/cnn_dm", section="data", help=f"where examples are: for texts a {KINDS}")
-    cache_dir: str | None = option(
-        None,
-        help="folder for what is made of the data once: token ids, the splits of a file; by default .cache in the data "
-        "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
-    )
-    n_train: int = option(-1, least=-1, help="training examples to use; -1 for all")
-    n_val: int = option(-1, least=-1, help="validation examples to use; -1 for all")
-    n_test: int = option(-1, least=-1, help="test examples to use; -1 for all")
-    sortish_sampler: bool = option(False, help="group training examples of like length: less padding")
+    n_train: int = option(ALL, section="data", least=-1, help="training examples to use; -1 for all")
+    n_val: int = option(ALL, least=-1, help="validation examples to use; -1 for all", on_resume="validation")
     num_workers: int = option(
-        2, least=0, help="loader processes per GPU, one at most for a stream; 0 loads in the training process"
+        2,
+        least=0,
+        help="loader processes per GPU, one at most for a stream; 0 loads in the training process",
+        on_resume="may_change",
     )
-    train_batch_size: int = option(8, least=1, help="examples per process and micro-batch")
+    train_batch_size: int = option(8, least=1, help="examples per process and micro-batch", in_card=True)
+    gradient_accumulation_steps: int = option(1, least=1, help="micro-batches per optimizer step", in_card=True)
+    eval_batch_size: int = option(8, least=1, help="examples per process in validation", on_resume="may_change")
+
+    def __post_init__(self) -> None:
+        check_limit("n_train", self.n_train)
+        check_limit("n_val", self.n_val)
+
+
+@dataclass(frozen=True)
+class LengthBatchOptions:
+    """How the lengths of examples, where all of them are known, decide which ones share a batch."""
+
+    sortish_sampler: bool = option(False, section="data", help="group training examples of like length: less padding")
     max_tokens_per_batch: int | None = option(
         None,
         least=1,
         help="tokens per process and micro-batch, padding and targets included, in place of --train_batch_size; "
         "micro-batches then hold examples of like length, the same in every epoch",
+        in_card=True,
     )
-    gradient_accumulation_steps: int = option(1, least=1, help="micro-batches per optimizer step")
-    eval_batch_size: int = option(8, least=1, help="examples per process in validation and test")
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Where the examples of fine-tuning are."""
+
+    data_dir: str = option(
+        "data/cnn_dm", section="data", help=f"where examples are: for texts a {KINDS}", on_resume="by_content"
+    )
+    cache_dir: str | None = option(
+        None,
+        help="folder for what is made of the data once: token ids, the splits of a file; by default .cache in the data "
+        "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
+        on_resume="may_change",
+    )
+    n_test: int = option(ALL, least=-1, help="test examples to use; -1 for all", on_resume="may_change")
 
     def __post_init__(self) -> None:
-        for name in ("n_train", "n_val", "n_test"):
-            if getattr(self, name) == 0:
-                raise InputError(f"--{name} is 0; allowed: -1, or at least 1")
+        check_limit("n_test", self.n_test)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a task finds its examples.
+
+    Attributes:
+        data_dir: as --data_dir names it.
+        cache_dir: folder for what is made of the data once; None for the default.
+        limits: how many examples of a split are used; -1, or a split that is absent, for all.
+    """
+
+    data_dir: str
+    cache_dir: str | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def limit(self, split: str) -> int:
         """How many examples of a split are used; -1 for all."""
-        return {"train": self.n_train, "val": self.n_val, "test": self.n_test}[split]
+        return self.limits.get(split, ALL)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from utils.app.errors import RunError
 from utils.data.batches import Batch, Collate, padded_length
-from utils.data.options import DataOptions
+from utils.data.options import BatchOptions
 from utils.data.order import TrainOrder
 
 logger = logging.getLogger(__name__)
@@ -101,8 +101,9 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
 
     examples: StreamedExamples
     collate: Collate
-    options: DataOptions
+    options: BatchOptions
     seed: int
+    groups_by_length: bool = False
     rank: int = 0
     world_size: int = 1
     cursor: dict[str, Any] | None = None
@@ -198,7 +199,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
             accumulation=self.options.gradient_accumulation_steps,
             rank=self.rank,
             world_size=self.world_size,
-            group_by_length=self.options.sortish_sampler,
+            group_by_length=self.groups_by_length,
         )
 
     def _batch(self, numbers: list[int], records: Sequence[Any], first: int, epoch: int) -> Batch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -14,36 +14,31 @@ from utils.data.places import HUB, HUB_NAME
 from utils.data.shard_format import SPECIAL
 from utils.evaluation.report.runs import label_of, read_run, scores_of
 from utils.evaluation.report.tables import score_table
-from utils.models.model_to_train import SCRATCH
+from utils.models.options import SCRATCH
 from utils.runs.files import write_whole
 from utils.tasks import PIPELINES
 
 logger = logging.getLogger(__name__)
 OURS = "<!-- Training and scoring write this file anew until you delete this line. -->"
-# What bears on the model, among the options of training.
-OPTIONS = """optimizer learning_rate lr_scheduler warmup_steps warmup_proportion train_batch_size
-gradient_accumulation_steps max_tokens_per_batch weight_decay gradient_clip_val label_smoothing dropout
-attention_dropout max_source_length max_target_length classifier_dropout token_states doc_stride
-source_encoder_layers translation_stage freeze_embeds freeze_encoder distill layers lora_rank lora_alpha
-lora_dropout lora_targets mlm_probability poisson_lambda permute_sentence_ratio token_mask_ratio
-token_delete_ratio rotate_ratio random_ratio max_predictions_per_seq whole_word_mask nvlamb adam_epsilon
-dropout_off_ratio fp16 bf16 tf32 seed""".split()
 
 
-def write_card(folder: str | os.PathLike[str], export: str | os.PathLike[str]) -> None:
+def write_card(folder: Path, export: Path, options: Sequence[str]) -> None:
     """Write the card of a run's export, unless a user has made it theirs by deleting the line OURS.
 
     Since the run is done, whatever goes wrong here is a warning.
+
+    Args:
+        options: names of the options that the card shows.
     """
-    path = Path(export) / "README.md"
+    path = export / "README.md"
     try:
         if not path.exists() or OURS in path.read_text(encoding="utf-8"):
-            write_whole(path, str(card_of(Path(folder), Path(export))))
+            write_whole(path, str(card_of(folder, export, options)))
     except Exception as error:
         logger.warning("%s was not written: %s: %s", path, type(error).__name__, error)
 
 
-def card_of(folder: Path, export: Path) -> ModelCard:
+def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     """The card, from what the run's directory tells of training and, since the export was written, of scoring.
 
     Of a path it holds the last name alone.
@@ -93,7 +88,7 @@ def card_of(folder: Path, export: Path) -> ModelCard:
         pretrains=pretrains,
         shards=json.loads(shards.read_bytes()) if pretrains and shards.exists() else None,
         length=arguments["max_source_length"] or config["max_position_embeddings"],
-        options={name: arguments[name] for name in OPTIONS if arguments.get(name) not in (None, False)},
+        options={name: arguments[name] for name in options if arguments.get(name) not in (None, False)},
     )
 
 

@@ -5,27 +5,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import nn
 
 from utils.app.progress import Clock, progress
 from utils.data.batches import Examples
 from utils.evaluation.journal import Journal
+from utils.evaluation.options import STATIC
 from utils.evaluation.speed import ProcessSpeed
+from utils.models.loading import LoadedModel
 from utils.runs.distributed import rank_and_world
 from utils.runs.memory import FittingSize, peak_memory_gb
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
-CONTINUOUS, STATIC = BATCHINGS = ("continuous", "static")
 
 
 def predict_share(
-    task: Task[Any],
-    model: nn.Module,
+    task: Task,
+    loaded: LoadedModel,
     examples: Examples,
     todo: Sequence[int],
     *,
@@ -48,7 +48,7 @@ def predict_share(
         The share's predictions by number, and the process's speed.
     """
     rank, world = rank_and_world()
-    device = model.device
+    device = loaded.model.device
     longest_first = sorted(todo, key=lambda number: -examples.lengths[number, 0])
     predicted: dict[int, Prediction] = {}
     latencies: list[float] = []  # of static batches
@@ -58,7 +58,7 @@ def predict_share(
         at_once = size if batching == STATIC else len(left)
         for begin in range(0, len(left), at_once):
             start, paused = time.perf_counter(), clock.seconds["paused"]
-            for number, prediction in task.predict(model, examples, left[begin : begin + at_once], size, clock):
+            for number, prediction in task.predict(loaded, examples, left[begin : begin + at_once], size, clock):
                 predicted[number] = prediction
                 journal.add(number, prediction)
                 bar.update()

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
 import torch
 from tabulate import tabulate
-from torch import nn
 
 from bart.errors import InputError
 from bart.files import read_json
 from utils.app.formatting import figure
+from utils.data.batches import Examples
 from utils.evaluation.journal import Journal, model_identity
-from utils.evaluation.predicting import CONTINUOUS, predict_share
+from utils.evaluation.options import CONTINUOUS
+from utils.evaluation.predicting import predict_share
 from utils.evaluation.speed import speed_report
+from utils.models.loading import LoadedModel
 from utils.runs.distributed import at_first, from_first, rank_and_world
 from utils.runs.files import difference, write_json, write_whole
 from utils.runs.machine import versions
@@ -29,26 +32,74 @@ from utils.runs.run_files import SPLITS, remove, scored
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
-VERSIONED = ("torch", "tokenizers")  # packages whose version may bear on predictions
+VERSIONED = ("torch", "tokenizers")  # packages on whose versions predictions may depend
+FORMAT = 2  # of what a prediction's values hold
+
+
+@dataclass(frozen=True)
+class ScoringRun:
+    """A run that scores a split.
+
+    Attributes:
+        save_dir: where the results are written.
+        task_name: the task, as --task names it.
+        data_dir: the data, as --data_dir names it.
+        model_name: where the weights come from, by which a run that was broken off is known again.
+        precision: the model's.
+        batch_size: examples of a process that are in work at once.
+        batch_size_option: the option that sets the batch size, for messages.
+        overwrites: true if what another run has left in save_dir, its scores or its progress, is replaced.
+
+    The other ones are options of `utils.evaluation.options`.
+    """
+
+    save_dir: Path
+    split: str
+    task_name: str
+    data_dir: str
+    model_name: str
+    precision: str
+    batch_size: int
+    batch_size_option: str
+    batching: str = CONTINUOUS
+    warmup_batches: int = 1
+    seed: int = 42
+    info: str | None = None
+    overwrites: bool = False
+
+    @cached_property
+    def _model(self) -> dict[str, Any]:
+        return model_identity(self.model_name)
+
+    def record(self, settings: Mapping[str, Any], examples: int) -> dict[str, Any]:
+        """The part of the scores that tells by what and of what they are.
+
+        Args:
+            settings: what the task's `settings` gives.
+        """
+        return {
+            "task": self.task_name,
+            "model": self._model["model"],
+            "data_dir": self.data_dir.rstrip("/"),
+            "examples": examples,
+            "precision": self.precision,
+            **settings,
+        }
+
+    def identity(self, settings: Mapping[str, Any], examples: Examples) -> dict[str, Any]:
+        """All on which the predictions depend."""
+        identity = {**self._model, "precision": self.precision, **settings}
+        identity |= {"examples": len(examples), "content": examples.identity, "versions": versions(VERSIONED)}
+        identity["format"] = FORMAT
+        if self.precision != "fp32":  # an example's rounding depends on the batch
+            identity |= {"batch_size": self.batch_size, "batching": self.batching}
+        if samples(settings):
+            identity["seed"] = self.seed
+        return identity
 
 
 def score_split(
-    task: Task[Any],
-    model: nn.Module,
-    raw: Any,
-    save_dir: str | os.PathLike[str],
-    *,
-    model_name: str | os.PathLike[str],
-    task_name: str,
-    batch_size: int,
-    batch_size_option: str,
-    split: str = "test",
-    precision: str = "fp32",
-    batching: str = CONTINUOUS,
-    warmup_batches: int = 1,
-    seed: int = 42,
-    info: str | None = None,
-    overwrites: bool = False,
+    run: ScoringRun, task: Task, loaded: LoadedModel, raw: Any
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Predict every example, score the predictions if there are targets, and write the files of `write_results`.
 
@@ -58,13 +109,8 @@ def score_split(
     depend on those in the batch with it, as batches round differently.
 
     Args:
+        loaded: the model, laid out for prediction.
         raw: what the task's `read` gave.
-        model_name: where the weights come from, by which a run that was broken off is known again.
-        batch_size_option: what sets the batch size, for messages.
-        precision: the model's.
-        overwrites: whether what another run has left in the same directory, its scores or its progress, is replaced.
-
-    Other arguments are explained by `utils.recipes.evaluation_arguments`.
 
     Returns:
         Scores and speed, as the files hold them; None on other ranks than 0.
@@ -72,101 +118,124 @@ def score_split(
     Raises:
         InputError: another run's scores or progress lie there.
     """
-    rank, _ = rank_and_world()
-    examples = task.encode(raw, split)
-    conditions = task.settings(model)
-    samples = bool(conditions.get("generation", {}).get("do_sample"))
-    # All that bears on what is predicted.
-    identity = {**model_identity(model_name), "precision": precision, **conditions, "examples": len(examples)}
-    identity |= {"content": examples.identity, "versions": versions(VERSIONED)}
-    if precision != "fp32":  # an example's rounding depends on the batch
-        identity |= {"batch_size": batch_size, "batching": batching}
-    if samples:
-        identity["seed"] = seed
-    told = {"task": task_name, "model": identity["model"], "data_dir": task.data.data_dir.rstrip("/")}
-    told |= {"examples": len(examples), "precision": precision, **conditions}
-    others = other_runs(Path(save_dir), split, told)
-    if others and not overwrites:
-        raise InputError(f"{next(iter(others.values()))}: name another directory, or give --overwrite_output_dir")
-    earlier: dict[int, Prediction] = {}
-    with closing(Journal(Path(save_dir), split)) as journal:
-        if rank == 0:
-            earlier = journal.resume(identity, overwrites)
-            if earlier:
-                logger.warning(
-                    "%d of %d examples were predicted before the run was broken off", len(earlier), len(examples)
-                )
-        finished = set(from_first(list(earlier)))
-        if samples:
-            torch.manual_seed(seed + rank)
-        journal.open(rank)
-        predicted, speed = predict_share(
-            task,
-            model,
-            examples,
-            [number for number in range(len(examples)) if number not in finished],
-            fitting=FittingSize(batch_size, batch_size_option),
-            batching=batching,
-            warmup_batches=warmup_batches,
-            journal=journal,
-        )
-        shares = at_first((predicted, speed))
-        if shares is None:
+    examples, settings = task.encode(raw, run.split, loaded), task.settings(loaded)
+    record = run.record(settings, len(examples))
+    replaced = check_other_runs(run, record)
+    with closing(Journal(run.save_dir, run.split)) as journal:
+        predicted = predict_split(run, task, loaded, examples, journal)
+        if predicted is None:
             return None
-        merged = {number: entry for part in (earlier, *(part for part, _ in shares)) for number, entry in part.items()}
-        predictions = [merged[number] for number in range(len(examples))]
-        targets = sum(entry.targets for entry in predictions)
-        figures, each = task.score(raw, predictions) if targets else ({}, {})
-        if targets:
-            loss = sum(entry.loss for entry in predictions) / targets
-            figures = {**figures, "loss": round(loss, 4)}  # fp32 cannot be trusted further
-        scores: dict[str, Any] = {
-            "split": split,
-            **told,
-            **figures,
-        }
-        if samples:
-            scores["seed"] = seed
-        if info is not None:
-            scores["info"] = info
-        rows = [
-            task.row(raw, examples, number, prediction) | {name: float(of[number]) for name, of in each.items()}
-            for number, prediction in enumerate(predictions)
-        ]
-        said = list(map(task.line_of, rows))
-        if empty := said.count(""):
-            logger.warning("%d of %d predictions are empty", empty, len(rows))
-        report = speed_report([part for _, part in shares], batching, model.device, len(earlier))
-        remove(Path(save_dir), *scored(*(others.keys() - {split})))
-        write_results(Path(save_dir), split, rows, said, scores, report)
-        for name, text in task.files(raw, predictions, split).items():
-            write_whole(Path(save_dir) / name, text)
+        predictions, speed = predicted
+        scores, rows = score_predictions(task, loaded, raw, examples, predictions)
+        extra = {"seed": run.seed} if samples(settings) else {}
+        if run.info is not None:
+            extra["info"] = run.info
+        scores = {"split": run.split, **record, **scores, **extra}
+        lines = list(map(task.line_of, rows))
+        if empty := lines.count(""):
+            logger.warning("%d of %d predictions are empty", empty, len(lines))
+        remove(run.save_dir, *scored(*(replaced - {run.split})))
+        write_results(run.save_dir, run.split, rows, lines, scores, speed)
+        for name, text in task.files(raw, predictions, run.split).items():
+            write_whole(run.save_dir / name, text)
         journal.remove()
-    return scores, report
+    return scores, speed
 
 
-def other_runs(folder: Path, split: str, told: Mapping[str, Any]) -> dict[str, str]:
-    """The splits that another run has scored in a directory, each with what tells that run from this one.
+def samples(settings: Mapping[str, Any]) -> bool:
+    """True if tokens are drawn at random."""
+    return bool(settings.get("generation", {}).get("do_sample"))
 
-    Runs are known by the name of their model, so that one that was trained further replaces its own scores.
 
-    Args:
-        told: what this run's scores will say of it. For other splits the model alone must be the same.
+def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
+    """The splits whose scores in the directory another run has left, and this one replaces.
+
+    Runs are known by the name of their model, so that one that was trained further replaces its own scores. For splits
+    that this run does not score, the model alone must be the same.
+
+    Raises:
+        InputError: there are such scores, and this run does not replace them.
     """
-    found = {}
-    for one in SPLITS:
-        path = folder / f"{one}_scores.json"
-        own = json.loads(json.dumps(told if one == split else {"model": told["model"]}))
-        if path.exists() and (other := difference({name: read_json(path).get(name) for name in own}, own)):
-            found[one] = f"{path} holds the scores of another run ({other})"
-    return found
+    replaced = set()
+    for split in SPLITS:
+        path = run.save_dir / f"{split}_scores.json"
+        if not path.exists():
+            continue
+        expected = json.loads(json.dumps(record if split == run.split else {"model": record["model"]}))
+        stored = read_json(path)
+        if change := difference({name: stored.get(name) for name in expected}, expected):
+            if not run.overwrites:
+                raise InputError(
+                    f"{path} holds the scores of another run ({change}): name another directory, or give "
+                    "--overwrite_output_dir"
+                )
+            replaced.add(split)
+    return replaced
+
+
+def predict_split(
+    run: ScoringRun, task: Task, loaded: LoadedModel, examples: Examples, journal: Journal
+) -> tuple[list[Prediction], dict[str, Any]] | None:
+    """The predictions of all processes, and of an interrupted run, in the order of the examples; and the speed.
+
+    Returns:
+        None on other ranks than 0.
+    """
+    rank, _ = rank_and_world()
+    settings, earlier = task.settings(loaded), {}
+    if rank == 0:
+        earlier = journal.resume(run.identity(settings, examples), run.overwrites)
+        if earlier:
+            logger.warning(
+                "%d of %d examples were predicted before the run was broken off", len(earlier), len(examples)
+            )
+    finished = set(from_first(list(earlier)))
+    if samples(settings):
+        torch.manual_seed(run.seed + rank)
+    journal.open(rank)
+    share = predict_share(
+        task,
+        loaded,
+        examples,
+        [number for number in range(len(examples)) if number not in finished],
+        fitting=FittingSize(run.batch_size, run.batch_size_option),
+        batching=run.batching,
+        warmup_batches=run.warmup_batches,
+        journal=journal,
+    )
+    shares = at_first(share)
+    if shares is None:
+        return None
+    merged = dict(earlier)
+    for predicted, _ in shares:
+        merged |= predicted
+    speed = speed_report([speed for _, speed in shares], run.batching, loaded.model.device, len(earlier))
+    return [merged[number] for number in range(len(examples))], speed
+
+
+def score_predictions(
+    task: Task, loaded: LoadedModel, raw: Any, examples: Examples, predictions: Sequence[Prediction]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The metrics of predictions, if they have targets, and a row for each."""
+    targets = sum(prediction.targets for prediction in predictions)
+    metrics: dict[str, Any] = {}
+    each: Mapping[str, Any] = {}
+    if targets:
+        metrics, each = task.score(raw, predictions, loaded)
+        loss = sum(prediction.loss for prediction in predictions) / targets
+        metrics = {**metrics, "loss": round(loss, 4)}  # fp32 cannot be trusted further
+    rows = [
+        task.row(raw, examples, number, prediction) | {name: float(values[number]) for name, values in each.items()}
+        for number, prediction in enumerate(predictions)
+    ]
+    return metrics, rows
 
 
 def write_results(
     folder: Path,
     split: str,
     rows: Sequence[Mapping[str, Any]],
-    said: Sequence[str],
+    lines: Sequence[str],
     scores: Mapping[str, Any],
     speed: Mapping[str, Any],
 ) -> None:
@@ -174,11 +243,11 @@ def write_results(
 
     Args:
         rows: index, source, reference if there is one, prediction and more of each example, in the order of the input.
-        said: the predictions, one line each.
+        lines: the predictions, one line each.
     """
-    write_whole(folder / f"{split}_generations.txt", "".join(f"{text}\n" for text in said))
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_whole(folder / f"{split}_articles.jsonl", lines)
+    write_whole(folder / f"{split}_generations.txt", "".join(f"{line}\n" for line in lines))
+    articles = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_whole(folder / f"{split}_articles.jsonl", articles)
     write_json(folder / f"{split}_speed.json", speed)
     write_json(folder / f"{split}_scores.json", scores)
 

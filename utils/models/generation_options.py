@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bart.configuration.configuration_generation import GenerationConfig
@@ -12,28 +13,36 @@ from bart.errors import InputError
 from utils.app.cli import option
 
 GENERATE = "options of generate"  # a section of --help
-# Options that NVIDIA's scripts know by other names than generate does.
+# Options that NVIDIA's scripts know by other names than generate does, and their names there.
 SPELLINGS = {"num_beams": "eval_beams", "max_length": "eval_max_gen_length"}
+NAMES = {option: name for name, option in SPELLINGS.items()}
 JSON_OPTIONS = ("bad_words_ids", "eos_token_id", "forced_eos_token_id")
+
+
+# A run that goes on may decode in another way; the scores of its validations are then not compared with earlier ones.
+decoding_option = partial(option, None, on_resume="validation")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingOptions:
-    """What bears on a text that is generated, by the same names on every command line; None leaves it to the model."""
+    """Options of all commands that generate a text; None leaves one to the model."""
 
-    min_length: int | None = option(None, section=GENERATE, help="no end before the sequence is so long")
-    length_penalty: float | None = option(None, help="power of the length that a sequence's score is divided by")
-    early_stopping: str | None = option(
-        None,
+    min_length: int | None = decoding_option(section=GENERATE, help="no end before the sequence is so long")
+    length_penalty: float | None = decoding_option(help="power of the length that a sequence's score is divided by")
+    early_stopping: str | None = decoding_option(
         choices=("true", "false", "never"),
         help="with num_beams finished sequences, true stops at once, false when a better one is unlikely, never when "
         "none is possible",
     )
-    no_repeat_ngram_size: int | None = option(None, help="no n-gram of this size occurs twice; 0 for off")
-    max_ratio: float | None = option(None, help="tokens to generate at most, for each token of the source that is read")
-    min_ratio: float | None = option(None, help="no end before so many tokens for each token of the source")
+    no_repeat_ngram_size: int | None = decoding_option(help="no n-gram of this size occurs twice; 0 for off")
+    max_ratio: float | None = decoding_option(
+        help="tokens to generate at most, for each token of the source that is read"
+    )
+    min_ratio: float | None = decoding_option(help="no end before so many tokens for each token of the source")
     drop_repeated_sentences: bool = option(
-        False, help="leave out sentences that a text has said before, whatever their case and white space"
+        False,
+        on_resume="may_change",
+        help="leave out sentences that a text has said before, whatever their case and white space",
     )
 
     @property
@@ -44,8 +53,8 @@ class DecodingOptions:
             InputError: a list of ids is malformed.
         """
         names = {field.name for field in dataclasses.fields(GenerationConfig)}
-        given = {name: getattr(self, SPELLINGS.get(name, name), getattr(self, name, None)) for name in names}
-        given = {name: value for name, value in given.items() if value is not None}
+        given = {NAMES.get(name, name): value for name, value in vars(self).items()}
+        given = {name: value for name, value in given.items() if name in names and value is not None}
         for name in JSON_OPTIONS:
             if name in given:
                 try:
@@ -55,44 +64,52 @@ class DecodingOptions:
                     raise InputError(f"--{name} is {given[name]!r}; allowed: ids such as {allowed}") from None
         if "early_stopping" in given:
             given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
-        return with_lengths(given)
+        # A length that is given takes the place of a model's number of new tokens.
+        for name in ("max_length", "min_length"):
+            if name in given:
+                given.setdefault(name.replace("length", "new_tokens"), None)
+        return given
 
 
 @dataclass(frozen=True)
 class GenerationOptions(DecodingOptions):
-    """Every field of GenerationConfig that bears on which ids come out; None leaves it to the model's config."""
+    """All fields of GenerationConfig on which the ids depend, but for the beams; None leaves one to the model."""
 
-    eval_beams: int | None = option(None, section=GENERATE, least=1, help="num_beams of generate; 1 is greedy search")
-    eval_max_gen_length: int | None = option(
-        None, least=2, help="max_length of generate: longest sequence, the start token included"
+    eval_max_gen_length: int | None = decoding_option(
+        section=GENERATE,
+        least=2,
+        help="max_length of generate: longest sequence, the start token included",
     )
-    max_new_tokens: int | None = option(None, help="most ids after the start token, in place of --eval_max_gen_length")
-    min_new_tokens: int | None = option(None, help="fewest ids after the start token, in place of --min_length")
-    num_beam_groups: int | None = option(None, help="groups of diverse beam search")
-    diversity_penalty: float | None = option(
-        None, help="taken off a token's score for each beam of an earlier group that chose it"
+    max_new_tokens: int | None = decoding_option(
+        help="most ids after the start token, in place of --eval_max_gen_length"
     )
-    num_return_sequences: int | None = option(
-        None,
+    min_new_tokens: int | None = decoding_option(help="fewest ids after the start token, in place of --min_length")
+    num_beam_groups: int | None = decoding_option(help="groups of diverse beam search")
+    diversity_penalty: float | None = decoding_option(
+        help="taken off a token's score for each beam of an earlier group that chose it"
+    )
+    num_return_sequences: int | None = decoding_option(
         help="sequences of each article; the best one is scored, the others are written beside it",
     )
-    do_sample: bool | None = option(None, help="draw tokens at random; see --seed")
-    temperature: float | None = option(None, help="scores are divided by it when sampling")
-    top_k: int | None = option(None, help="sample among so many best tokens; 0 for all")
-    top_p: float | None = option(None, help="sample among the best tokens that have this probability together")
-    encoder_no_repeat_ngram_size: int | None = option(
-        None, help="no n-gram of this size is taken from the source; 0 for off"
+    do_sample: bool | None = decoding_option(help="draw tokens at random; see --seed")
+    temperature: float | None = decoding_option(help="scores are divided by it when sampling")
+    top_k: int | None = decoding_option(help="sample among so many best tokens; 0 for all")
+    top_p: float | None = decoding_option(help="sample among the best tokens that have this probability together")
+    encoder_no_repeat_ngram_size: int | None = decoding_option(
+        help="no n-gram of this size is taken from the source; 0 for off"
     )
-    repetition_penalty: float | None = option(None, help="above 1, tokens that the sequence holds become less likely")
-    bad_words_ids: str | None = option(None, help="ids that are never generated, such as [[5], [6, 7]]")
-    forced_bos_token_id: int | None = option(None, help="the id after the start token")
-    forced_eos_token_id: str | None = option(
-        None, help="the id, or ids such as [2, 3], in the last place of a longest sequence"
+    repetition_penalty: float | None = decoding_option(
+        help="above 1, tokens that the sequence holds become less likely"
     )
-    pad_token_id: int | None = option(None, help="fills sequences after their end")
-    bos_token_id: int | None = option(None, help="start token without decoder_start_token_id")
-    eos_token_id: str | None = option(None, help="the id, or ids such as [2, 3], that end one")
-    decoder_start_token_id: int | None = option(None, help="the first id of every sequence")
+    bad_words_ids: str | None = decoding_option(help="ids that are never generated, such as [[5], [6, 7]]")
+    forced_bos_token_id: int | None = decoding_option(help="the id after the start token")
+    forced_eos_token_id: str | None = decoding_option(
+        help="the id, or ids such as [2, 3], in the last place of a longest sequence"
+    )
+    pad_token_id: int | None = decoding_option(help="fills sequences after their end")
+    bos_token_id: int | None = decoding_option(help="start token without decoder_start_token_id")
+    eos_token_id: str | None = decoding_option(help="the id, or ids such as [2, 3], that end one")
+    decoder_start_token_id: int | None = decoding_option(help="the first id of every sequence")
 
     def __post_init__(self) -> None:
         for new, old in (("max_new_tokens", "eval_max_gen_length"), ("min_new_tokens", "min_length")):
@@ -102,12 +119,6 @@ class GenerationOptions(DecodingOptions):
                     f"--{new} is {tokens} and --{old} is {length}; allowed beside it: {tokens + 1}, for it counts the "
                     "start token, or none"
                 )
-
-
-def with_lengths(given: dict[str, Any]) -> dict[str, Any]:
-    """Options of generate, in which a length that is given takes the place of a model's number of new tokens."""
-    new = {name: name.replace("length", "new_tokens") for name in ("max_length", "min_length")}
-    return {**{other: None for name, other in new.items() if given.get(name) is not None}, **given}
 
 
 def check_generation(config: GenerationConfig, options: dict[str, Any], vocab_size: int, positions: int) -> None:

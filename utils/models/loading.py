@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -29,6 +30,26 @@ Tokenizer = TypeVar("Tokenizer", bound=PretrainedTokenizer)
 SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_json"  # in exports, and in checkpoints
 
 
+@dataclass(frozen=True)
+class LoadedModel(Generic[Model]):
+    """A model, and what belongs to it.
+
+    Attributes:
+        source_tokenizer: the vocabulary of sources, where they have one of their own.
+        lora_scale: the factor of the product of an adapter's matrices, of a model that is trained with such.
+    """
+
+    model: Model
+    tokenizer: PretrainedTokenizer
+    source_tokenizer: PretrainedTokenizer | None = None
+    lora_scale: float | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the model's head."""
+        return self.model.config.labels
+
+
 def read_config(path: str | os.PathLike[str], kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
     """A config.json of one of some architectures.
 
@@ -42,16 +63,30 @@ def read_config(path: str | os.PathLike[str], kinds: Sequence[type[ModelConfig]]
 
 def class_for(config: ModelConfig, model_classes: Sequence[type[Model]]) -> type[Model]:
     """The class of a model with such a config."""
-    return next(one for one in model_classes if isinstance(config, one.config_class))
+    return next(model_class for model_class in model_classes if isinstance(config, model_class.config_class))
 
 
-def checkpoint_parts(model: PretrainedModel, tokenizer: PretrainedTokenizer) -> dict[str, Any]:
-    """What a checkpoint holds besides weights, so that a model and its vocabulary can be made of it alone."""
+def checkpoint_parts(loaded: LoadedModel) -> dict[str, Any]:
+    """The parts of a checkpoint besides weights by which a model and its vocabularies can be made of it alone."""
+    model, sources = loaded.model, loaded.source_tokenizer
     return {
         "config": model.config.to_dict(),
         "generation_config": None if model.generation_config is None else model.generation_config.to_dict(),
-        "tokenizer_json": tokenizer.to_json(),
+        "tokenizer_json": loaded.tokenizer.to_json(),
+        **({} if sources is None else {SOURCE_TOKENIZER_JSON: sources.to_json()}),
+        "lora_scale": loaded.lora_scale,
     }
+
+
+def export(loaded: LoadedModel, model_class: type[Model], checkpoint: Path, directory: Path) -> None:
+    """Write a checkpoint's model in Hub format, with the vocabularies of the model that was trained.
+
+    Args:
+        model_class: the model's own, which fsdp replaces.
+    """
+    model_class.from_pretrained(checkpoint).save_pretrained(directory, loaded.tokenizer)
+    if loaded.source_tokenizer is not None:
+        loaded.source_tokenizer.save_pretrained(directory / SOURCE_TOKENIZER)
 
 
 def load_for_evaluation(
@@ -76,10 +111,10 @@ def load_for_evaluation(
     tokenizer = own_vocabulary(model_name_or_path, tokenizer_path, model_class.tokenizer_class)
     model = model_class.from_pretrained(model_name_or_path, config if stored is None else None, new_head=False)
     if config is not None and model.generation_config is not None:
-        others = GenerationConfig.from_model_config(config.to_dict())
+        given = GenerationConfig.from_model_config(config.to_dict())
         if not model.generation_config.choices():
-            model.generation_config = others
-        elif others.choices() != model.generation_config.choices():
+            model.generation_config = given
+        elif given.choices() != model.generation_config.choices():
             logger.info("decoding options of %s are not used: the model has its own", config_path)
     fit_vocabulary(model, tokenizer)
     return model, tokenizer
@@ -100,13 +135,13 @@ def own_vocabulary(
         return tokenizer_class.from_pretrained(model_name_or_path)
     tokenizer = tokenizer_class.from_pretrained(tokenizer_path)
     try:
-        own = tokenizer_class.from_pretrained(model_name_or_path)
+        stored = tokenizer_class.from_pretrained(model_name_or_path)
     except InputError:  # none lies with the weights
         return tokenizer
-    if not tokenizer.same_vocabulary(own):
+    if not tokenizer.same_vocabulary(stored):
         raise InputError(
             f"--tokenizer {tokenizer_path} is another vocabulary ({len(tokenizer)} ids) than that of "
-            f"{model_name_or_path} ({len(own)} ids); leave off --tokenizer{remedy}"
+            f"{model_name_or_path} ({len(stored)} ids); leave off --tokenizer{remedy}"
         )
     return tokenizer
 
@@ -125,8 +160,8 @@ def source_vocabulary(path_or_name: str | os.PathLike[str]) -> BartTokenizer:
         return BartTokenizer.from_json(text, source=str(path))
     files = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
     folder = resolve(path_or_name, [*(f"{SOURCE_TOKENIZER}/{name}" for name in files), *files])
-    own = folder / SOURCE_TOKENIZER
-    return BartTokenizer.from_pretrained(own if own.is_dir() else folder)
+    beside_model = folder / SOURCE_TOKENIZER
+    return BartTokenizer.from_pretrained(beside_model if beside_model.is_dir() else folder)
 
 
 def check_source_vocabulary(config: BartConfig, tokenizer: BartTokenizer) -> None:

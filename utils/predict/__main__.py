@@ -32,6 +32,7 @@ class PredictArguments(InferenceArguments):
     json: bool = option(False, section="output", help="print a JSON object for each line, with scores and more")
     output: str | None = option(None, help="file for the predictions, one a line; by default standard output")
     task_options: Any
+    evaluation: Any
 
 
 def inputs_of(lines: Sequence[str]) -> list[Any]:
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         PredictArguments,
         argv,
         "Predict by any task: a summary, a translation, a class, tags or an answer for each line.",
-        parts={"task_options": task.EvalOptions},
+        parts={"task_options": task.Options, "evaluation": task.EvalOptions},
     )
     check_output("output", args.output)
     inputs = inputs_of(read_documents(True, args.input))
@@ -63,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.task,
         args.model,
         args.task_options,
+        args.evaluation,
         config_path=args.config_path,
         tokenizer=args.tokenizer,
         precision=args.precision,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from utils.app.progress import Clock
-from utils.data.options import DataOptions
+from utils.data.options import Place
 from utils.models.loading import for_inference
 from utils.runs.memory import FittingSize
 from utils.tasks import find_task
@@ -23,7 +23,7 @@ class Predictor:
 
     Args:
         task: one of `utils.tasks.TASKS`, or the path of a Python file that defines one.
-        options: an `EvalOptions` of the task; None for its defaults.
+        options, evaluation: an `Options` and an `EvalOptions` of the task; None for the defaults.
         model: checkpoint file, Hub-format or run directory, or Hub name.
         changes: options of the task in place of those of `options`.
 
@@ -36,6 +36,7 @@ class Predictor:
         task: str,
         model: str,
         options: Any = None,
+        evaluation: Any = None,
         *,
         config_path: str | None = None,
         tokenizer: str | None = None,
@@ -46,10 +47,12 @@ class Predictor:
         **changes: Any,
     ) -> None:
         kind = find_task(task)
-        options = kind.EvalOptions() if options is None else options
-        self.task = kind(replace(options, **options.only_predict, **changes), DataOptions(data_dir=""))
+        options = kind.Options() if options is None else options
+        evaluation = kind.EvalOptions() if evaluation is None else evaluation
+        evaluation = replace(evaluation, **evaluation.only_predict)
+        self.task = kind(Place(""), replace(options, **changes), evaluation=evaluation)
         loaded = self.task.trained_model(model, config_path, tokenizer)
-        self.model = for_inference(loaded.to(device), precision)
+        self.loaded = replace(loaded, model=for_inference(loaded.model.to(device), precision))
         self.fitting = FittingSize(batch_size, batch_size_option)
 
     def __call__(self, inputs: Sequence[Any], wanted: Callable[[], bool] = lambda: True) -> list[dict[str, Any]]:
@@ -64,13 +67,13 @@ class Predictor:
             Unwanted: nobody waits any more.
         """
         task, raw = self.task, self.task.given(inputs)
-        examples = task.encode(raw, "test")
+        examples = task.encode(raw, "test", self.loaded)
         predicted: dict[int, Prediction] = {}
 
         def work(left: list[int], size: int) -> Iterator[int]:
             if not wanted():
                 raise Unwanted
-            for number, prediction in task.predict(self.model, examples, left, size, Clock()):
+            for number, prediction in task.predict(self.loaded, examples, left, size, Clock()):
                 predicted[number] = prediction
                 yield number
                 if not wanted():

@@ -1,9 +1,11 @@
-"""One evaluation run, from its arguments to its scores."""
+"""One evaluation, from a task and its model to its scores; and run_eval.py's, from its arguments."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,19 @@ import yaml
 
 from bart.errors import InputError
 from bart.hub import EXPORT
+from utils.app.cli import all_settings
 from utils.app.progress import start_log
 from utils.evaluation.card import write_card
+from utils.evaluation.options import ScoringOptions
 from utils.evaluation.report import write_report
-from utils.evaluation.scoring import format_scores, score_split
-from utils.models.loading import for_inference
+from utils.evaluation.scoring import ScoringRun, format_scores, score_split
+from utils.models.loading import LoadedModel, for_inference
+from utils.recipes.card_options import card_options
+from utils.recipes.data import with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.runs.distributed import connected
 from utils.runs.files import check_output, writable_folder, write_json, write_whole
+from utils.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
@@ -32,46 +39,72 @@ def run(args: EvalArguments) -> None:
         RunError: another process of the run is gone.
     """
     start_log(args.debug)
-    device = device_of(args)
+    device, places, scoring = device_of(args), args.places, args.scoring
     task = args.make_task()
-    raw = task.read(args.type_path, for_scoring=True)
-    save_dir = writable_folder("save_dir", args.save_dir)
-    check_output("json_summary", args.json_summary)
-    logger.info("loading %s", args.model)
-    model = task.trained_model(args.model, args.config_path, args.tokenizer)
-    model = for_inference(model.to(device), args.precision)
-    with connected("the same command goes on with the examples that are left"):
-        results = score_split(
-            task,
-            model,
-            raw,
-            save_dir,
-            model_name=args.model,
-            task_name=args.task,
-            batch_size=args.bs,
-            batch_size_option="--bs",
-            split=args.type_path,
-            precision=args.precision,
-            batching=args.batching,
-            warmup_batches=args.warmup_batches,
-            seed=args.seed,
-            info=args.info,
-            overwrites=args.overwrite_output_dir,
-        )
+    data_dir = task.place.data_dir
+    task = with_table_prepared(task)
+    raw = task.read(scoring.type_path, for_scoring=True)
+    save_dir = writable_folder("save_dir", places.save_dir)
+    check_output("json_summary", scoring.json_summary)
+    logger.info("loading %s", places.model)
+    loaded = task.trained_model(places.model, places.config_path, places.tokenizer)
+    scored = ScoringRun(
+        save_dir=save_dir,
+        split=scoring.type_path,
+        task_name=args.task,
+        data_dir=data_dir,
+        model_name=places.model,
+        precision=args.hardware.precision,
+        batch_size=args.bs,
+        batch_size_option="--bs",
+        batching=scoring.batching,
+        warmup_batches=scoring.warmup_batches,
+        seed=args.seed,
+        info=scoring.info,
+        overwrites=args.overwrite_output_dir,
+    )
+    evaluate(scored, scoring, task, loaded, raw, device, all_settings(args), "the same command")
+
+
+def evaluate(
+    run: ScoringRun,
+    scoring: ScoringOptions,
+    task: Task,
+    loaded: LoadedModel,
+    raw: Any,
+    device: torch.device,
+    settings: Mapping[str, Any],
+    resuming: str,
+) -> None:
+    """Predict and score a split, and write its files, its report and the model card.
+
+    Args:
+        loaded: the model as it was trained.
+        raw: what the task's `read` gave.
+        settings: all options of the program by name.
+        resuming: the command that goes on with what is left, for a message.
+
+    Raises:
+        InputError: another run's scores or progress lie there.
+        RunError: another process of the run is gone.
+    """
+    loaded = replace(loaded, model=for_inference(loaded.model.to(device), run.precision))
+    with connected(f"{resuming} goes on with the examples that are left"):
+        results = score_split(run, task, loaded, raw)
     if results is None:
         return
     scores, speed = results
-    arguments = yaml.safe_dump(args.settings(), allow_unicode=True, sort_keys=False)
-    write_whole(save_dir / "eval_arguments.yaml", arguments)
-    if args.json_summary is not None:
-        summary: dict[str, Any] = {**scores, "speed": speed, "arguments": args.settings()}
-        write_json(Path(args.json_summary), summary)
+    arguments = yaml.safe_dump(dict(settings), allow_unicode=True, sort_keys=False)
+    write_whole(run.save_dir / "eval_arguments.yaml", arguments)
+    if scoring.json_summary is not None:
+        summary = {**scores, "speed": speed, "arguments": settings}
+        write_json(Path(scoring.json_summary), summary)
     print(format_scores(scores, speed))
-    write_report(save_dir, args.type_path)
-    export = Path(args.model)
-    if export.name == EXPORT and export.resolve().parent == save_dir.resolve():  # of the run scored here
-        write_card(save_dir, export)
-    if args.dump_args:
+    write_report(run.save_dir, run.split)
+    export = Path(run.model_name)
+    if export.name == EXPORT and export.resolve().parent == run.save_dir.resolve():  # of the run scored here
+        write_card(run.save_dir, export, card_options(run.save_dir))
+    if scoring.dump_args:
         print(arguments, end="")
 
 
@@ -81,10 +114,11 @@ def device_of(args: EvalArguments) -> torch.device:
     Raises:
         InputError: the machine lacks it, or it does not take the precision.
     """
-    name = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cpu" and args.precision in ("fp16", "tf32"):
-        raise InputError(f"--{args.precision} needs a GPU and --device is cpu; the CPU takes fp32, --bf16 or --int8")
-    if name != "cpu" and args.int8:
+    precision = args.hardware.precision
+    name = args.hardware.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cpu" and precision in ("fp16", "tf32"):
+        raise InputError(f"--{precision} needs a GPU and --device is cpu; the CPU takes fp32, --bf16 or --int8")
+    if name != "cpu" and precision == "int8":
         raise InputError(f"--int8 runs on the CPU and --device is {name}; GPUs take --fp16, --bf16 or --tf32")
     if name == "cpu":
         return torch.device("cpu")

@@ -4,71 +4,122 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from bart.errors import InputError
 from utils.app.cli import early_option, option, parse_dataclass
-from utils.data.options import DataOptions
+from utils.data.options import LengthBatchOptions, Place, PlaceOptions
 from utils.data.places import is_streamed
+from utils.evaluation.options import ScoringOptions
+from utils.models.options import ModelOptions, shipped_config
 from utils.recipes.training_arguments import TrainingArguments
 from utils.tasks import TASKS, find_task
 from utils.tasks.task import Task
-from utils.training.options import FINE_TUNING_RATE, SCRATCH_RATE, HardwareOptions, OptimisationOptions, RunOptions
+from utils.training.options import FINE_TUNING_RATE, SCRATCH_RATE, EpochOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneArguments(TrainingArguments):
     """All options of finetune.py."""
 
+    model: ModelOptions
+    places: PlaceOptions
+    lengths: LengthBatchOptions
+    epochs: EpochOptions
+    scoring: ScoringOptions
     task: str = option(
         TASKS[0],
         section="run",
         help=f"what to train: {', '.join(TASKS)}, or the path of a Python file that defines a task",
     )
+    do_train: bool = option(False, help="train on the train split", on_resume="may_change")
+    do_predict: bool = option(
+        False,
+        help="score a split, by default test, with the best checkpoint after training",
+        on_resume="may_change",
+    )
+    pred_batch_size: int | None = option(
+        None,
+        section="prediction",
+        least=1,
+        help="examples per process and batch in scoring; by default --eval_batch_size",
+        on_resume="may_change",
+    )
 
     def __post_init__(self) -> None:
+        if not (self.do_train or self.do_predict):
+            raise InputError("nothing to do: give --do_train, --do_predict or both")
+        weights, rank = self.model.weights, self.model.adaptation.lora_rank
+        if weights.is_scratch and weights.config_path is None:
+            config_path = shipped_config(self.task_class.default_config)
+            self._fill_in(model=replace(self.model, weights=replace(weights, config_path=config_path)))
         super().__post_init__()
-        if getattr(self.task_options, "lora_rank", None) is not None and not self.run.do_train:
-            raise InputError(f"--lora_rank is {self.task_options.lora_rank}; it needs --do_train, which is not given")
-        if is_streamed(self.data.data_dir) and self.run.do_train and self.task_class.streams:
+        if rank is not None and not self.do_train:
+            raise InputError(f"--lora_rank is {rank}; it needs --do_train, which is not given")
+        if is_streamed(self.data_dir) and self.do_train and self.task_class.streams:
             self._check_stream()
 
     @property
     def default_rate(self) -> float:
-        return SCRATCH_RATE if self.task_options.is_scratch else FINE_TUNING_RATE
+        return SCRATCH_RATE if self.model.weights.is_scratch else FINE_TUNING_RATE
 
     @property
     def start(self) -> str:
-        options = self.task_options
-        return options.config_path if options.is_scratch else options.model_name_or_path.removesuffix("/export")
+        weights = self.model.weights
+        return weights.config_path if weights.is_scratch else weights.model_name_or_path.removesuffix("/export")
+
+    @property
+    def trains(self) -> bool:
+        return self.do_train
+
+    @property
+    def resumed(self) -> str | None:
+        return self.run.resume_from_checkpoint
+
+    @property
+    def data_dir(self) -> str:
+        return self.places.data_dir
+
+    @property
+    def length_options(self) -> LengthBatchOptions:
+        return self.lengths
+
+    @property
+    def epoch_options(self) -> EpochOptions:
+        return self.epochs
 
     def _check_stream(self) -> None:
         """Refuse what needs the length of an epoch, the lengths of all examples, or files."""
-        data, optimisation = self.data, self.optimisation
-        stream = f"--data_dir {data.data_dir} is streamed, and nobody knows the length of its epochs"
-        if optimisation.max_steps < 0 or optimisation.max_epochs is not None:
+        optimisation = self.optimisation
+        stream = f"--data_dir {self.data_dir} is streamed, and nobody knows the length of its epochs"
+        if optimisation.max_steps < 0 or self.epochs.max_epochs is not None:
             raise InputError(f"{stream}: give --max_steps, and not --max_epochs")
         if self.run.val_check_interval <= 1:
             raise InputError(
                 f"{stream}: --val_check_interval is {self.run.val_check_interval:g}, a part of an epoch; allowed: "
                 "training samples, above 1"
             )
-        if optimisation.min_epochs > 1:
-            raise InputError(f"{stream}: --min_epochs is {optimisation.min_epochs}; allowed: 0 or 1, which mean none")
-        if data.cache_dir is not None:
+        if self.epochs.min_epochs > 1:
+            raise InputError(f"{stream}: --min_epochs is {self.epochs.min_epochs}; allowed: 0 or 1, which mean none")
+        if self.places.cache_dir is not None:
             raise InputError(
-                f"--cache_dir is {data.cache_dir}, for token ids of line files; --data_dir {data.data_dir} is streamed"
+                f"--cache_dir is {self.places.cache_dir}, for token ids of line files; --data_dir {self.data_dir} is "
+                "streamed"
             )
-        if data.max_tokens_per_batch is not None:
+        if self.lengths.max_tokens_per_batch is not None:
             raise InputError(
-                f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {data.data_dir} is streamed and "
+                f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {self.data_dir} is streamed and "
                 "takes --train_batch_size"
             )
 
     @property
-    def task_class(self) -> type[Task[Any]]:
+    def task_class(self) -> type[Task]:
         return find_task(self.task)
+
+    def _make_task(self) -> Task:
+        limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
+        place = Place(self.places.data_dir, self.places.cache_dir, limits)
+        return self.task_class(place, self.task_options, self.training)
 
 
 def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArguments:
@@ -78,11 +129,5 @@ def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArgum
         FinetuneArguments,
         argv,
         "Fine-tune BART and score it.",
-        parts={
-            "run": RunOptions,
-            "data": DataOptions,
-            "optimisation": OptimisationOptions,
-            "hardware": HardwareOptions,
-            "task_options": task.Options,
-        },
+        parts={"task_options": task.Options, "training": task.TrainingOptions},
     )

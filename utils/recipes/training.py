@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import count
@@ -25,15 +26,17 @@ from utils.app.progress import is_first, start_log
 from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
-from utils.evaluation.scoring import format_scores, score_split
-from utils.models.loading import for_inference
-from utils.models.model_to_train import DROPOUTS
+from utils.evaluation.scoring import ScoringRun
+from utils.models.loading import LoadedModel
+from utils.recipes.card_options import card_options
+from utils.recipes.data import with_table_prepared
+from utils.recipes.evaluation import evaluate
+from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
-from utils.runs.distributed import connected
-from utils.runs.files import writable_folder, write_json
+from utils.runs.files import check_output, writable_folder, write_json
 from utils.runs.machine import check_gpus, environment
 from utils.runs.run_files import LAST, LOG, check_free, remove_run
-from utils.tasks.task import Task
+from utils.tasks.task import Task, TrainedTask
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.options import Plan
@@ -41,18 +44,6 @@ from utils.training.precision import precision_name
 from utils.training.trainer import check_plan, train
 
 logger = logging.getLogger(__name__)
-# What becomes of an option when a run goes on from a checkpoint; all others must stay.
-MAY_CHANGE = (
-    *("config", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_predict"),
-    *("max_steps", "max_epochs", "min_epochs", "save_top_k", "save_every_n_steps", "log_every_n_steps"),
-    *("wandb_project", "val_check_interval", "early_stopping_patience", "num_sanity_val_steps", "eval_batch_size"),
-    *("num_workers", "cache_dir", "activation_checkpointing", "compile", "n_test", "test_max_target_length"),
-    "load_model_weights_only",
-)
-# They may change too; the scores of earlier checkpoints are then not compared with those of later ones.
-VALIDATION = ("val_metric", "n_val", "val_max_target_length", "eval_beams", "eval_max_gen_length")
-# They may be given in another way: the content of the data, the config, or the number of processes must stay.
-COMPARED_BY_CONTENT = ("data_dir", "config_path", "pre_ln", *DROPOUTS, "gpus", "accelerator", "devices")
 
 
 def run(args: TrainingArguments) -> None:
@@ -65,16 +56,23 @@ def run(args: TrainingArguments) -> None:
     output_dir = Path(args.run.output_dir)
     check_gpus(args.hardware.gpus)
     check_wandb(args.run.wandb_project)
-    if args.task_options.compile:
+    if args.model.computing.compile:
         check_compiler(args.hardware.gpus)
-    if args.run.do_train and is_first():
-        check_free(output_dir, args.run.resumed, args.run.overwrite_output_dir)
+    if args.trains and is_first():
+        check_free(output_dir, args.resumed, args.run.overwrite_output_dir)
     task = args.make_task()
-    args = replace(args, task_options=task.options, data=task.data)  # with defaults that depend on model and task
+    task = task.fitted(task.config(args.model))
+    args = with_defaults(args, task)
+    task = with_table_prepared(task)
     # All examples are looked at first: better refused now than after a download, or after hours of training.
-    splits = {split: task.read(split) for split in ("train", "val")} if args.run.do_train else {}
-    args.check_metric(task.figures)
-    test = task.read("test", for_scoring=True) if args.run.do_predict else None
+    examples = {split: task.read(split) for split in ("train", "val")} if args.trains else {}
+    learned = task.learn(examples["train"]) if args.trains else None
+    if args.trains:
+        args.check_metric(task.metrics_for(learned))
+    to_score = None
+    if isinstance(args, FinetuneArguments) and args.do_predict:
+        to_score = task.read(args.scoring.type_path, for_scoring=True)
+        check_output("json_summary", args.scoring.json_summary)
     log = output_dir / LOG
     writable_folder("--output_dir", output_dir, log=LOG)
     earlier_log = log.stat().st_size if log.exists() else 0
@@ -86,105 +84,124 @@ def run(args: TrainingArguments) -> None:
     if args.hardware.tf32:
         torch.set_float32_matmul_precision("high")
     pl.seed_everything(args.run.seed, verbose=False)
-    if args.run.do_train:
+    if args.trains:
         try:
-            train_on(args, task, splits, earlier_log)
+            train_on(args, task, examples, learned, earlier_log)
         except RunError as error:  # the terminal gets it from the command
             if is_first():
                 with log.open("a", encoding="utf-8") as file:
                     file.write(f"{error}\n")
             raise
-    if test is not None:
-        predict(args, task, test)
-    if is_first():
+    if to_score is not None:
+        predict(args, task, to_score)
+    elif is_first():
         write_report(output_dir)
 
 
-def train_on(args: TrainingArguments, task: Task[Any], splits: Mapping[str, Any], earlier_log: int) -> None:
+def with_defaults(args: TrainingArguments, task: TrainedTask) -> TrainingArguments:
+    """The arguments with the defaults that the task has filled in by the config and by its own name."""
+    args = replace(args, task_options=task.options, training=task.training)
+    if isinstance(args, FinetuneArguments):
+        args = replace(args, places=replace(args.places, data_dir=task.place.data_dir))
+    return args
+
+
+def train_on(
+    args: TrainingArguments, task: TrainedTask, examples: Mapping[str, Any], learned: Any, earlier_log: int
+) -> None:
     """Train on what the task read of the splits train and val, from the beginning or from a checkpoint.
 
     Args:
+        learned: what the task's `learn` gave.
         earlier_log: bytes of the log that an earlier run wrote.
     """
     output_dir = Path(args.run.output_dir)
-    checkpoint = find_checkpoint(args.run.resumed, output_dir)
-    model = task.initial_model() if checkpoint is None else task.resumed_model(checkpoint)
+    checkpoint = find_checkpoint(args.resumed, output_dir)
+    loaded = load_to_train(args, task, learned, checkpoint)
     data = TrainingData(
-        task.encode(splits["train"], "train"),
-        task.encode(splits["val"], "val"),
-        task.collate,
-        args.data,
-        args.optimisation,
+        task.encode(examples["train"], "train", loaded),
+        task.encode(examples["val"], "val", loaded),
+        partial(task.collate, tokenizer=loaded.tokenizer),
+        args.batches,
+        args.optimisation.max_steps,
         args.hardware,
         args.run.seed,
+        args.length_options,
+        args.epoch_options.max_epochs,
     )
-    settings, metric = args.settings(), args.run.val_metric or task.default_metric()
+    metric = args.run.val_metric or task.default_metric(learned)
     plan = Plan(
         args.run,
         args.hardware,
         args.optimisation,
-        settings=settings,
+        min_epochs=args.epoch_options.min_epochs,
+        settings=args.settings(),
         metric=metric,
+        direction={"loss": "min", **task.metrics}[metric],
         identity=identity_of(args, data.train.identity),
-        conditions={
-            **{name: settings.get(name) for name in VALIDATION},
-            "val_metric": metric,
-            "data": data.val.identity,
-        },
+        conditions={**args.settings("validation"), "val_metric": metric, "data": data.val.identity},
         checkpoint=checkpoint,
     )
-    check_plan(plan, model, data)
+    check_plan(plan, loaded.model, data)
     if is_first():
         if args.run.overwrite_output_dir:
             remove_run(output_dir, earlier_log)
         write_records(args, output_dir)
-    train(plan, task, model, data)
+    train(plan, task, loaded, data)
     if is_first():
-        write_card(output_dir, output_dir / EXPORT)
+        write_card(output_dir, output_dir / EXPORT, card_options(output_dir))
+
+
+def load_to_train(
+    args: TrainingArguments, task: TrainedTask, learned: Any, checkpoint: Path | None
+) -> LoadedModel[Any]:
+    """The model that training starts from, or that of a checkpoint."""
+    if checkpoint is None:
+        return task.initial_model(args.model, learned)
+    return task.resumed_model(args.model, checkpoint)
 
 
 def identity_of(args: TrainingArguments, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run that goes on from a checkpoint must share with the one that wrote it."""
-    free = {*MAY_CHANGE, *VALIDATION, *COMPARED_BY_CONTENT}
+    """The values that a run which goes on from a checkpoint must share with the one that wrote it."""
     return {
         "format": [FORMAT, ORDER],
-        **{name: value for name, value in args.settings().items() if name not in free},
+        **args.settings("must_stay"),
         "processes": args.hardware.processes,
         "data": data,
     }
 
 
-def predict(args: TrainingArguments, task: Task[Any], test: Any) -> None:
-    """Predict and score the test split, with the best checkpoint of this run or with the model that is named."""
-    export = Path(args.run.output_dir) / EXPORT
-    if args.run.do_train:
-        model, name = task.trained_model(export), export
+def predict(args: FinetuneArguments, task: Task, raw: Any) -> None:
+    """Predict and score a split, with the best checkpoint of this run or with the model that is named."""
+    output_dir, scoring = Path(args.run.output_dir), args.scoring
+    if args.do_train:
+        model_name = str(output_dir / EXPORT)
+        loaded = task.trained_model(model_name)
     else:
-        model, name = task.initial_model(), args.task_options.model_name_or_path
+        model_name = args.model.weights.model_name_or_path
+        loaded = task.initial_model(args.model, None)
+    device = torch.device("cpu")
     if args.hardware.gpus:
-        if not args.run.do_train:  # otherwise Lightning has chosen the device
+        if not args.do_train:  # otherwise Lightning has chosen the device
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        model.to(torch.device("cuda", torch.cuda.current_device()))
-    precision = precision_name(args.hardware)
-    resuming = f"--resume_from_checkpoint {LAST} --output_dir {args.run.output_dir}"
-    with connected(f"{resuming if args.run.do_train else 'the same command'} goes on"):
-        results = score_split(
-            task,
-            for_inference(model, precision),
-            test,
-            args.run.output_dir,
-            model_name=name,
-            task_name=args.task,
-            batch_size=args.data.eval_batch_size,
-            batch_size_option="--eval_batch_size",
-            precision=precision,
-            seed=args.run.seed,
-            overwrites=args.run.do_train or args.run.overwrite_output_dir,
-        )
-    if results is not None:
-        print(format_scores(*results))
-        if args.run.do_train:
-            write_card(args.run.output_dir, export)
+        device = torch.device("cuda", torch.cuda.current_device())
+    run = ScoringRun(
+        save_dir=output_dir,
+        split=scoring.type_path,
+        task_name=args.task,
+        data_dir=args.data_dir,
+        model_name=model_name,
+        precision=precision_name(args.hardware),
+        batch_size=args.pred_batch_size or args.batches.eval_batch_size,
+        batch_size_option="--eval_batch_size" if args.pred_batch_size is None else "--pred_batch_size",
+        batching=scoring.batching,
+        warmup_batches=scoring.warmup_batches,
+        seed=args.run.seed,
+        info=scoring.info,
+        overwrites=args.do_train or args.run.overwrite_output_dir,
+    )
+    resuming = f"--resume_from_checkpoint {LAST} --output_dir {output_dir}" if args.do_train else "the same command"
+    evaluate(run, scoring, task, loaded, raw, device, args.settings(), resuming)
 
 
 def write_records(args: TrainingArguments, output_dir: Path) -> None:

@@ -1,22 +1,23 @@
-"""What the options of all training recipes have in common."""
+"""The options that all training recipes have in common."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
+from utils.app.cli import OnResume, all_options
 from utils.app.progress import is_first
-from utils.data.options import DataOptions
-from utils.tasks.task import Task
-from utils.training.options import HardwareOptions, OptimisationOptions, RunOptions
+from utils.data.options import BatchOptions, LengthBatchOptions
+from utils.models.options import ModelOptions, NewModelOptions
+from utils.tasks.task import TrainedTask
+from utils.training.options import EpochOptions, HardwareOptions, OptimisationOptions, RunOptions
 
 STAMP = "BART_RUN_STAMP"  # environment variable by which the processes of a run agree on its folder
 
@@ -26,27 +27,33 @@ class TrainingArguments(ABC):
     """All options, in the parts that need them. Defaults that depend on other options are filled in.
 
     Attributes:
+        model: the model that training starts from.
+        task_options, training: an `Options` and a `TrainingOptions` of the task.
         task: the name, or the file, of what is trained.
-        task_options: an `Options` of the task.
     """
 
     run: RunOptions
-    data: DataOptions
+    batches: BatchOptions
     optimisation: OptimisationOptions
     hardware: HardwareOptions
+    model: ModelOptions | NewModelOptions
     task_options: Any
+    training: Any
 
     def __post_init__(self) -> None:
         if self.optimisation.learning_rate is None:
-            filled = dataclasses.replace(self.optimisation, learning_rate=self.default_rate)
-            object.__setattr__(self, "optimisation", filled)
+            self._fill_in(optimisation=replace(self.optimisation, learning_rate=self.default_rate))
         if self.run.output_dir is None:
-            object.__setattr__(self, "run", dataclasses.replace(self.run, output_dir=self._new_output_dir()))
+            self._fill_in(run=replace(self.run, output_dir=self._new_output_dir()))
         if self.hardware.strategy == "fsdp" and self.optimisation.optimizer in ("adafactor", "lamb", "fused_lamb"):
             raise InputError(
                 f"--strategy fsdp and --optimizer {self.optimisation.optimizer} exclude each other: it needs whole "
                 "matrices, and fsdp gives each process parts; fsdp takes adamw, fused_adam or sgd"
             )
+
+    def _fill_in(self, **parts: Any) -> None:
+        for name, value in parts.items():
+            object.__setattr__(self, name, value)
 
     @property
     @abstractmethod
@@ -60,26 +67,51 @@ class TrainingArguments(ABC):
 
     @property
     @abstractmethod
-    def task_class(self) -> type[Task[Any]]:
+    def task_class(self) -> type[TrainedTask]:
         """The task."""
 
-    def new_task(self) -> Task[Any]:
-        return self.task_class(self.task_options, self.data)
+    @property
+    @abstractmethod
+    def trains(self) -> bool:
+        """True if the run trains."""
 
-    def make_task(self) -> Task[Any]:
+    @property
+    @abstractmethod
+    def resumed(self) -> str | None:
+        """The checkpoint to go on from, with all that it holds."""
+
+    @property
+    @abstractmethod
+    def data_dir(self) -> str:
+        """The place of the data, as --data_dir names it."""
+
+    @property
+    def length_options(self) -> LengthBatchOptions:
+        """How the lengths of examples decide which ones share a batch."""
+        return LengthBatchOptions()
+
+    @property
+    def epoch_options(self) -> EpochOptions:
+        """The length of the run in epochs."""
+        return EpochOptions()
+
+    def make_task(self) -> TrainedTask:
         """The task, with its options.
 
         Raises:
             InputError: options that it cannot obey, or that name files which are not there.
         """
-        if isinstance(figures := self.task_class.figures, Mapping):  # others depend on the data
-            self.check_metric(figures)
-        return self.new_task()
+        self.check_metric(self.task_class.metrics)
+        return self._make_task()
 
-    def check_metric(self, figures: Iterable[str]) -> None:
-        """Raise InputError where --val_metric is none of a task's figures."""
-        if self.run.val_metric not in (None, "loss", *figures):
-            allowed = ", ".join(["loss", *figures])
+    @abstractmethod
+    def _make_task(self) -> TrainedTask:
+        """As `make_task`, without the check of the options that all tasks have."""
+
+    def check_metric(self, metrics: Iterable[str]) -> None:
+        """Raise InputError where --val_metric is none of a task's metrics."""
+        if self.run.val_metric not in (None, "loss", *metrics):
+            allowed = ", ".join(["loss", *metrics])
             raise InputError(f"--val_metric is {self.run.val_metric!r}; allowed for --task {self.task}: {allowed}")
 
     def _new_output_dir(self) -> str:
@@ -91,10 +123,14 @@ class TrainingArguments(ABC):
         name = re.sub(r"\.(json|ckpt)$", "", Path(self.start).resolve().name)
         return f"results/{name}_{os.environ[STAMP]}"
 
-    def settings(self) -> dict[str, Any]:
-        """All options by name, whether they come from the command line, a file or the defaults."""
-        settings = {"task": self.task}
-        for part in (self.run, self.data, self.optimisation, self.hardware, self.task_options):
-            settings |= {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
-        del settings["config"]
-        return settings
+    def settings(self, on_resume: OnResume | None = None) -> dict[str, Any]:
+        """The options by name, whether they come from the command line, a file or the defaults.
+
+        Args:
+            on_resume: only those of which this becomes when a run goes on; by default all but --config.
+        """
+        return {
+            field.name: value
+            for field, value in all_options(self)
+            if (field.name != "config" if on_resume is None else field.metadata["on_resume"] == on_resume)
+        }

@@ -84,9 +84,10 @@ class PredictionService(Endpoint):
         )
         inputs = list[INPUTS[args.task]], Field(min_length=1, max_length=args.max_articles_per_request)
         request_model = create_model("PredictionRequest", __base__=_Strict, inputs=inputs)
-        model = self.predictor.model
+        loaded = self.predictor.loaded
+        model = loaded.model
         self.title = f"{model.config.model_types[0].upper()}: {args.task.replace('_', ' ')}"
-        super().__init__(args, request_model, self.predictor.task.positions, model.config.vocab_size)
+        super().__init__(args, request_model, self.predictor.task.read_length(loaded), model.config.vocab_size)
         self.queue: set[_Work] = set()
         self.at_work = 0  # inputs
         self.stopped = False

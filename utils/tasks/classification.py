@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,25 +27,29 @@ from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs
 from utils.data.columns import Record, column_of, read_records
-from utils.data.options import DataOptions
+from utils.data.options import Place, PlaceOptions
 from utils.data.places import is_streamed
 from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
-from utils.tasks.comprehension import (
-    Comprehension,
+from utils.models.loading import LoadedModel
+from utils.models.options import ModelOptions
+from utils.tasks.glue import GLUE, HUB_SET, submission
+from utils.tasks.head import (
     Example,
     HeadEvalOptions,
     HeadExamples,
-    HeadOptions,
+    HeadTask,
+    HeadTrainingOptions,
+    Labels,
+    ReadingOptions,
     logits_of,
 )
-from utils.tasks.glue import GLUE, HUB_SET, submission
 from utils.tasks.task import Prediction, Scores, text_of
 
 TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "question")
 PAIRS = ("sentence2", "hypothesis", "question2", "text2")
 LABELS = ("label", "labels", "class")
-# Of validation.
-FIGURES = {
+# The metrics of validation.
+METRICS = {
     SINGLE_LABEL: ("accuracy", "f1", "matthews"),
     MULTI_LABEL: ("f1", "macro_f1", "accuracy"),
     REGRESSION: ("pearson",),
@@ -52,8 +58,8 @@ TASK_NAME_HELP = f"a task of GLUE ({', '.join(GLUE)}): its columns, labels and, 
 
 
 @dataclass(frozen=True)
-class _ColumnOptions:
-    """Which columns a table's examples are made of."""
+class ClassificationOptions(ReadingOptions):
+    """The columns of a table that examples are made of, and the part of a text that is read."""
 
     task_name: str | None = option(None, section="texts", choices=tuple(GLUE), help=TASK_NAME_HELP)
     text_field: str | None = option(None, help=f"column of the texts; by default {', '.join(TEXTS)}")
@@ -67,23 +73,19 @@ class _ColumnOptions:
 
 
 @dataclass(frozen=True)
-class ClassificationOptions(_ColumnOptions, HeadOptions):
-    """The options of finetune.py."""
+class ClassificationTrainingOptions(HeadTrainingOptions):
+    """The options that finetune.py adds."""
 
     problem_type: str | None = option(
         None,
+        section="texts",
         choices=PROBLEMS,
-        help="what a label is; by default a list is any number of labels, a fraction a number, all else one class",
+        help="the kind of label; by default a list is any number of labels, a fraction a number, all else one class",
     )
 
 
 @dataclass(frozen=True)
-class ClassificationEvalOptions(_ColumnOptions, HeadEvalOptions):
-    """The options of run_eval.py."""
-
-
-@dataclass(frozen=True)
-class Labelled:
+class LabelledTexts:
     """Texts as they were read; labels are None where they are only to be predicted."""
 
     names: list[str]
@@ -95,150 +97,156 @@ class Labelled:
         return len(self.texts)
 
 
-class Classification(Comprehension):
+class Classification(HeadTask):
     """Texts, or pairs of them, to classes, sets of labels or numbers."""
 
     Options = ClassificationOptions
-    EvalOptions = ClassificationEvalOptions
+    TrainingOptions = ClassificationTrainingOptions
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
+    metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
-    def __init__(self, options: ClassificationOptions | ClassificationEvalOptions, data: DataOptions) -> None:
-        self.problem: str | None = getattr(options, "problem_type", None)
-        self.glue = GLUE.get(options.task_name)
-        if options.mismatched and options.task_name != "mnli":
-            raise InputError(f"--mismatched is of --task_name mnli; --task_name is {options.task_name}")
-        if self.glue is not None:
-            if data.data_dir == DataOptions.data_dir:
-                data = dataclasses.replace(data, data_dir=f"{HUB_SET}:{options.task_name}")
-            self.problem = SINGLE_LABEL if self.glue.labels else REGRESSION
-        super().__init__(options, data)
+    def __init__(
+        self,
+        place: Place,
+        options: ClassificationOptions | None = None,
+        training: ClassificationTrainingOptions | None = None,
+        evaluation: HeadEvalOptions | None = None,
+    ) -> None:
+        super().__init__(place, options, training, evaluation)
+        task_name = self.options.task_name
+        self.glue = GLUE.get(task_name)
+        if self.options.mismatched and task_name != "mnli":
+            raise InputError(f"--mismatched is of --task_name mnli; --task_name is {task_name}")
+        if self.glue is not None and place.data_dir == PlaceOptions.data_dir:
+            self.place = dataclasses.replace(place, data_dir=f"{HUB_SET}:{task_name}")
 
     @property
-    def figures(self) -> Mapping[str, str]:
-        """Those of the kind of problem; of all kinds until it is known."""
-        kinds = FIGURES.values() if self.problem is None else [FIGURES[self.problem]]
-        return {name: "max" for names in kinds for name in names}
+    def chosen_problem(self) -> str | None:
+        """The kind of problem by the options; None where these do not tell it."""
+        if self.glue is not None:
+            return SINGLE_LABEL if self.glue.labels else REGRESSION
+        return self.training.problem_type
 
-    def default_metric(self) -> str:
-        return super().default_metric() if self.glue is None else self.glue.metric
+    def metrics_for(self, learned: Labels) -> Mapping[str, str]:
+        return dict.fromkeys(METRICS[learned.problem], "max")
+
+    def default_metric(self, learned: Labels) -> str:
+        return super().default_metric(learned) if self.glue is None else self.glue.metric
 
     # ---- Data
 
-    def read(self, split: str, for_scoring: bool = False) -> Labelled:
-        data, options = self.data, self.options
+    def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
+        options, data_dir, limit = self.options, self.place.data_dir, self.place.limit(split)
         place = split
-        if options.task_name == "mnli" and split != "train" and is_streamed(data.data_dir):
+        if options.task_name == "mnli" and split != "train" and is_streamed(data_dir):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
         known = (TEXTS, PAIRS) if self.glue is None else ([name] for name in (*self.glue.columns, None)[:2])
         texts_in, pairs_in = known
-        text_column = partial(column_of, "text_field", options.text_field, texts_in, where=data.data_dir)
-        records = read_records(data.data_dir, place, text_column, data.limit(split))
+        text_column = partial(column_of, "text_field", options.text_field, texts_in, where=data_dir)
+        records = read_records(data_dir, place, text_column, limit)
         columns = list(records[0].values)
         text = text_column(columns)
         pair = options.pair_field
         if pair is not None or (set(pairs_in) & set(columns) and options.text_field is None):
-            pair = column_of("pair_field", pair, pairs_in, columns, data.data_dir)
-        read = Labelled(
+            pair = column_of("pair_field", pair, pairs_in, columns, data_dir)
+        texts = LabelledTexts(
             [record.name for record in records],
             [_text(record, text) for record in records],
             None if pair is None else [_text(record, pair, self.glue is not None) for record in records],
             None,
         )
         # Nobody but gluebenchmark.com knows the labels of its test sets.
-        if not options.labelled or (self.glue is not None and split == "test" and is_streamed(data.data_dir)):
-            return read
-        label = column_of("label_field", options.label_field, LABELS, columns, data.data_dir)
+        if not self.is_labelled or (self.glue is not None and split == "test" and is_streamed(data_dir)):
+            return texts
+        label = column_of("label_field", options.label_field, LABELS, columns, data_dir)
         labels = [record.values.get(label) for record in records]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             names = dict(zip(map(str, count()), self.glue.labels, strict=False))
             labels = [names.get(str(label), label) for label in labels]
-        if split == "train":
-            self._learn(labels)
-        return dataclasses.replace(read, labels=labels)
+        return dataclasses.replace(texts, labels=labels)
 
-    def given(self, inputs: Sequence[Any]) -> Labelled:
+    def given(self, inputs: Sequence[Any]) -> LabelledTexts:
         names = [f"input {number}" for number in range(len(inputs))]
-        texts = [text_of(one, number, "text") for number, one in enumerate(inputs)]
+        texts = [text_of(given, number, "text") for number, given in enumerate(inputs)]
         pairs = [
-            text_of(one, number, "pair", False) if isinstance(one, dict) else None for number, one in enumerate(inputs)
+            text_of(given, number, "pair", False) if isinstance(given, dict) else None
+            for number, given in enumerate(inputs)
         ]
         if None in pairs and any(pairs):
             raise InputError(f"input {pairs.index(None)} has no pair, and others have; allowed: all or none")
-        return Labelled(names, texts, None if None in pairs else pairs, None)
+        return LabelledTexts(names, texts, None if None in pairs else pairs, None)
 
-    def _learn(self, labels: Sequence[Any]) -> None:
-        """Find out from the training labels which there are, and of what kind."""
-        if self.problem is None:
-            kinds = {type(label) for label in labels}
-            self.problem = MULTI_LABEL if list in kinds else REGRESSION if float in kinds else SINGLE_LABEL
-        if self.problem == REGRESSION:
-            self.labels = ["score"]
-        elif self.glue is not None:
-            self.labels = list(self.glue.labels)
-        else:
-            lists = labels if self.problem == MULTI_LABEL else [[label] for label in labels]
-            found = {str(label) for one in lists if isinstance(one, list) for label in one if label is not None}
-            numeric = all(re.fullmatch("-?[0-9]+", label) for label in found)
-            self.labels = sorted(found, key=lambda label: (int(label) if numeric else 0, label))
-            if len(self.labels) < 2:
-                raise InputError(
-                    f"{self.data.data_dir}: the training labels are {', '.join(self.labels) or 'none'}; allowed: at "
-                    "least two"
-                )
+    def learn(self, train: LabelledTexts) -> Labels:
+        """Find out from the training labels which there are, and of what kind.
 
-    def _with(self, model: PretrainedModel, tokenizer: PretrainedTokenizer) -> PretrainedModel:
-        model = super()._with(model, tokenizer)
-        if self.problem is None:
-            stored = getattr(model.config, "problem_type", None)
-            self.problem = stored or (SINGLE_LABEL if len(self.labels) > 1 else REGRESSION)
-        model.config.problem_type = self.problem
-        return model
+        Raises:
+            InputError: all are the same one.
+        """
+        problem = self.chosen_problem
+        if problem is None:
+            kinds = {type(label) for label in train.labels}
+            problem = MULTI_LABEL if list in kinds else REGRESSION if float in kinds else SINGLE_LABEL
+        if problem == REGRESSION:
+            return Labels(["score"], problem)
+        if self.glue is not None:
+            return Labels(list(self.glue.labels), problem)
+        lists = train.labels if problem == MULTI_LABEL else [[label] for label in train.labels]
+        names = {str(label) for labels in lists if isinstance(labels, list) for label in labels if label is not None}
+        numeric = all(re.fullmatch("-?[0-9]+", name) for name in names)
+        ordered = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
+        if len(ordered) < 2:
+            raise InputError(
+                f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
+            )
+        return Labels(ordered, problem)
 
-    def encode(self, raw: Labelled, split: str) -> HeadExamples:
-        began = time.perf_counter()
+    # ---- Model
+
+    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
+        return self._with_problem(super().initial_model(model, learned), None if learned is None else learned.problem)
+
+    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[PretrainedModel]:
+        return self._with_problem(super().resumed_model(model, checkpoint))
+
+    def trained_model(
+        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+    ) -> LoadedModel[PretrainedModel]:
+        return self._with_problem(super().trained_model(path, config_path, tokenizer))
+
+    def _with_problem(
+        self, loaded: LoadedModel[PretrainedModel], problem: str | None = None
+    ) -> LoadedModel[PretrainedModel]:
+        """Let the config name the kind of problem: of the data, the options, the weights or, at last, the labels."""
+        config = loaded.model.config
+        stored = getattr(config, "problem_type", None)  # a field that configs may have
+        of_labels = SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION
+        config.problem_type = problem or self.chosen_problem or stored or of_labels
+        return loaded
+
+    # ---- Encoding
+
+    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
+        began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
         if raw.pairs is None:
-            rows = [(row, None) for row in self.tokenizer.encode_many(raw.texts, self.positions)]
+            rows = [(row, None) for row in tokenizer.encode_many(raw.texts, length)]
         else:  # whole ones, since the longer text is cut first
-            pairs = zip(*(self.tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs)), strict=True)
-            cut = (self.tokenizer.cut(one[1:-1], other[1:-1], self.positions) for one, other in pairs)
-            rows = [self.tokenizer.join(*both) for both in cut]
+            pairs = zip(*(tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs)), strict=True)
+            cut = (tokenizer.cut(first[1:-1], second[1:-1], length) for first, second in pairs)
+            rows = [tokenizer.join(*both) for both in cut]
         took = time.perf_counter() - began
-        labels = [None] * len(raw) if raw.labels is None else map(self._target, raw.names, raw.labels)
+        targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
         examples = [
-            Example(np.asarray(row, np.int32), label, second) for (row, second), label in zip(rows, labels, strict=True)
+            Example(np.asarray(row, np.int32), target, second)
+            for (row, second), target in zip(rows, targets, strict=True)
         ]
         return HeadExamples(examples, took)
 
-    def _target(self, where: str, label: Any) -> int | float | list[float]:
-        """A label as the loss takes it.
-
-        Raises:
-            InputError: it is none that the model knows.
-        """
-        if self.problem == REGRESSION:
-            try:
-                number = float(label)
-            except (TypeError, ValueError):
-                number = math.nan
-            if not math.isfinite(number):
-                raise InputError(f"{where}: the label is {label!r}; allowed: a number")
-            return number
-        several = label if self.problem == MULTI_LABEL else [label]
-        if not isinstance(several, list):
-            raise InputError(f"{where}: the label is {label!r}; allowed: a list of labels")
-        for one in several:
-            if str(one) not in self.labels:
-                named = ", ".join(self.labels[:20]) + (" and more" if len(self.labels) > 20 else "")
-                raise InputError(f"{where}: the label is {one!r}, which training has not seen; allowed: {named}")
-        if self.problem == SINGLE_LABEL:
-            return self.labels.index(str(label))
-        return [float(name in map(str, several)) for name in self.labels]
-
-    def collate(self, examples: Sequence[Example]) -> Inputs:
-        inputs = self.inputs_of(examples)
+    def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
+        inputs = self.inputs_of(examples, tokenizer)
         if examples[0].labels is not None:
-            kind = torch.long if self.problem == SINGLE_LABEL else torch.float32
+            is_class = isinstance(examples[0].labels, int)
+            kind = torch.long if is_class else torch.float32
             inputs["labels"] = torch.tensor([example.labels for example in examples], dtype=kind)
         return inputs
 
@@ -248,22 +256,22 @@ class Classification(Comprehension):
         labels = batch["labels"]
         return torch.tensor(labels.numel(), device=labels.device)
 
-    def loss(self, model: BartForSequenceClassification, batch: Inputs) -> Tensor:
+    def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
         return model.loss(logits, batch["labels"], reduction="sum")
 
-    def validate(self, model: BartForSequenceClassification, batch: Inputs) -> Tensor:
-        """Sums: loss, targets, and what the figures are made of.
+    def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
+        """Sums: loss, targets, and what the metrics are made of.
 
         These are the table (C·C,) of right and predicted classes; or, of any number of labels, examples that are right
         and each label's hits, false and missed ones (3L,); or the moments (6,) of a regression.
         """
-        labels = batch["labels"]
-        logits = logits_of(self.output_of(model, batch))
-        loss = model.loss(logits, labels, reduction="sum")
-        if self.problem == SINGLE_LABEL:
-            parts = confusion_of(labels, logits.argmax(dim=1), len(self.labels)).flatten()
-        elif self.problem == MULTI_LABEL:
+        labels, problem = batch["labels"], loaded.model.config.problem_type
+        logits = logits_of(self.output_of(loaded.model, batch))
+        loss = loaded.model.loss(logits, labels, reduction="sum")
+        if problem == SINGLE_LABEL:
+            parts = confusion_of(labels, logits.argmax(dim=1), len(loaded.labels)).flatten()
+        elif problem == MULTI_LABEL:
             chosen, right = logits > 0, labels > 0
             each = torch.stack([chosen & right, chosen & ~right, ~chosen & right]).sum(dim=1)
             parts = torch.cat([(chosen == right).all(dim=1).sum()[None], each.flatten()])
@@ -272,74 +280,107 @@ class Classification(Comprehension):
             parts = torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=1).sum(dim=0)
         return torch.cat([loss.double()[None], self.count(batch).double()[None], parts.double()])
 
-    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
         loss, targets, *parts = sums
-        if self.problem == SINGLE_LABEL:
-            figures = of_classes(torch.tensor(parts).view(len(self.labels), -1))
-        elif self.problem == MULTI_LABEL:
+        classes, problem = len(loaded.labels), loaded.model.config.problem_type
+        if problem == SINGLE_LABEL:
+            metrics = of_classes(torch.tensor(parts).view(classes, -1))
+        elif problem == MULTI_LABEL:
             counts = torch.tensor(parts[1:]).view(3, -1).t()
-            figures = of_label_sets(counts, targets / len(self.labels), parts[0])
+            metrics = of_label_sets(counts, targets / classes, parts[0])
         else:
             n, x, y, xx, yy, xy = parts
             spread = math.sqrt(max(0.0, n * xx - x * x) * max(0.0, n * yy - y * y))
-            figures = {"pearson": 100 * (n * xy - x * y) / spread if spread else 0.0}
-        return {"loss": loss / targets, **{name: figures[name] for name in self.figures}}
+            metrics = {"pearson": 100 * (n * xy - x * y) / spread if spread else 0.0}
+        return {"loss": loss / targets, **{name: metrics[name] for name in METRICS[problem]}}
 
     # ---- Prediction
 
-    def predict_batch(self, model: BartForSequenceClassification, batch: Inputs) -> list[Prediction]:
-        logits = logits_of(self.output_of(model, batch))
+    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+        problem, labels = loaded.model.config.problem_type, loaded.labels
+        logits = logits_of(self.output_of(loaded.model, batch))
         losses = [(0.0, 0)] * len(logits)
         if "labels" in batch:
-            each = model.loss(logits, batch["labels"], reduction="none").view(len(logits), -1)
+            each = loaded.model.loss(logits, batch["labels"], reduction="none").view(len(logits), -1)
             losses = [(loss, each.shape[1]) for loss in each.sum(dim=1).tolist()]
-        if self.problem == REGRESSION:
-            values = [{"number": number} for number in logits[:, 0].tolist()]
+        if problem == REGRESSION:
+            values = [{"chosen": number, "number": number} for number in logits[:, 0].tolist()]
         else:
-            shares = logits.softmax(dim=1) if self.problem == SINGLE_LABEL else logits.sigmoid()
-            values = [{"scores": dict(zip(self.labels, row, strict=True))} for row in shares.tolist()]
+            shares = logits.softmax(dim=1) if problem == SINGLE_LABEL else logits.sigmoid()
+            values = []
+            for row in shares.tolist():
+                scores = dict(zip(labels, row, strict=True))
+                likely = [label for label, score in scores.items() if score > 0.5]
+                chosen = max(scores, key=scores.get) if problem == SINGLE_LABEL else likely
+                values.append({"chosen": chosen, "scores": scores})
         return [Prediction(value, *loss) for value, loss in zip(values, losses, strict=True)]
 
-    def chosen(self, prediction: Prediction) -> str | float | list[str]:
-        """The class, labels or number that a prediction says."""
-        scores = prediction.values.get("scores")
-        if self.problem == REGRESSION:
-            return prediction.values["number"]
-        if self.problem == SINGLE_LABEL:
-            return max(scores, key=scores.get)
-        return [label for label, score in scores.items() if score > 0.5]
-
-    def score(self, raw: Labelled, predictions: Sequence[Prediction]) -> Scores:
-        chosen = list(map(self.chosen, predictions))
-        targets = list(map(self._target, raw.names, raw.labels))
-        if self.problem == REGRESSION:
+    def score(
+        self, raw: LabelledTexts, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
+    ) -> Scores:
+        labels, problem = loaded.labels, loaded.model.config.problem_type
+        chosen, targets = [prediction.values["chosen"] for prediction in predictions], _targets(raw, loaded)
+        if problem == REGRESSION:
             return of_numbers(chosen, targets), {}
-        if self.problem == SINGLE_LABEL:
-            numbers = torch.tensor([self.labels.index(label) for label in chosen])
-            return of_classes(confusion_of(torch.tensor(targets), numbers, len(self.labels))), {}
+        if problem == SINGLE_LABEL:
+            numbers = torch.tensor([labels.index(label) for label in chosen])
+            return of_classes(confusion_of(torch.tensor(targets), numbers, len(labels))), {}
         right = torch.tensor(targets) > 0
-        found = torch.tensor([[label in labels for label in self.labels] for labels in chosen])
-        counts = torch.stack([found & right, found & ~right, ~found & right], dim=2).sum(dim=0)
-        return of_label_sets(counts, len(chosen), float((found == right).all(dim=1).sum())), {}
+        predicted = torch.tensor([[label in likely for label in labels] for likely in chosen])
+        counts = torch.stack([predicted & right, predicted & ~right, ~predicted & right], dim=2).sum(dim=0)
+        return of_label_sets(counts, len(chosen), float((predicted == right).all(dim=1).sum())), {}
 
-    def row(self, raw: Labelled, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
-        chosen = self.chosen(prediction)
+    def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
+        values = dict(prediction.values)
+        chosen = values.pop("chosen")
         row = {"index": number, "source": raw.texts[number]}
         if raw.pairs is not None:
             row["pair"] = raw.pairs[number]
         if raw.labels is not None:
             row["reference"] = raw.labels[number]
         row["prediction"] = ", ".join(chosen) if isinstance(chosen, list) else str(chosen)
-        return {**row, **prediction.values, "source_tokens": int(examples.lengths[number, 0])}
+        return {**row, **values, "source_tokens": int(examples.lengths[number, 0])}
 
-    def files(self, raw: Labelled, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
+    def files(self, raw: LabelledTexts, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
         if self.glue is None or raw.labels is not None:
             return {}
-        said = [str(self.chosen(prediction)) for prediction in predictions]
-        return dict([submission(self.options.task_name, self.options.mismatched, said)])
+        chosen = [str(prediction.values["chosen"]) for prediction in predictions]
+        return dict([submission(self.options.task_name, self.options.mismatched, chosen)])
 
-    def settings(self, model: PretrainedModel) -> dict[str, Any]:
-        return {**super().settings(model), "problem_type": self.problem, "mismatched": self.options.mismatched}
+    def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
+        problem = loaded.model.config.problem_type
+        return {**super().settings(loaded), "problem_type": problem, "mismatched": self.options.mismatched}
+
+
+def _targets(raw: LabelledTexts, loaded: LoadedModel[PretrainedModel]) -> list[int | float | list[float]]:
+    """The labels of texts as the loss takes them.
+
+    Raises:
+        InputError: one is none that the model knows.
+    """
+    problem, names = loaded.model.config.problem_type, loaded.labels
+    return [_target(where, label, problem, names) for where, label in zip(raw.names, raw.labels, strict=True)]
+
+
+def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
+    if problem == REGRESSION:
+        try:
+            number = float(label)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise InputError(f"{where}: the label is {label!r}; allowed: a number")
+        return number
+    labels = label if problem == MULTI_LABEL else [label]
+    if not isinstance(labels, list):
+        raise InputError(f"{where}: the label is {label!r}; allowed: a list of labels")
+    for name in labels:
+        if str(name) not in names:
+            named = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
+            raise InputError(f"{where}: the label is {name!r}, which training has not seen; allowed: {named}")
+    if problem == SINGLE_LABEL:
+        return names.index(str(label))
+    return [float(name in map(str, labels)) for name in names]
 
 
 def _text(record: Record, column: str, may_be_blank: bool = False) -> str:

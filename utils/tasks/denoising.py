@@ -1,4 +1,4 @@
-"""Denoising, which BART is pretrained by: the original text is to be told from a corrupted one (Lewis et al., 2020)."""
+"""Denoising, by which BART is pretrained: the original text is predicted from a corrupted one (Lewis et al., 2020)."""
 
 from __future__ import annotations
 
@@ -16,38 +16,40 @@ from utils.app.cli import option
 from utils.data.batches import Batch, Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.shard_format import DENOISING
+from utils.models.loading import LoadedModel
+from utils.models.options import NewModelOptions
 from utils.tasks.pretraining import Pretraining, PretrainingOptions
 from utils.tasks.text_to_text import operations_of, summed_loss
 
 
 @dataclass(frozen=True)
-class DenoisingOptions(PretrainingOptions, CorruptionOptions):
-    """The options of run_pretraining.py."""
+class DenoisingOptions(PretrainingOptions):
+    """The options of the task, apart from those of its noise."""
 
     pre_ln: bool = option(
-        True, section="model", help="normalise before each sublayer, not behind it, whatever the config says"
+        True,
+        section="model",
+        help="normalise before each sublayer, not behind it, whatever the config says",
+        on_resume="by_content",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        CorruptionOptions.__post_init__(self)
 
-    def config(self) -> BartConfig:
-        config = super().config()
-        config.pre_ln = self.pre_ln
-        return config
-
-
-class Denoising(Pretraining[DenoisingOptions]):
+class Denoising(Pretraining[BartForConditionalGeneration]):
     """Corrupted examples of shards to the original ones."""
 
     Options = DenoisingOptions
+    TrainingOptions = CorruptionOptions
     name = DENOISING
     model_class = BartForConditionalGeneration
-    figures: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
+    metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
 
-    def noise(self) -> Corruption:
-        return Corruption(self.options, self.tokenizer, self.seed)
+    def make_noise(self, seed: int) -> Corruption:
+        return Corruption(self.training, self.tokenizer, seed)
+
+    def config(self, model: NewModelOptions) -> BartConfig:
+        config = super().config(model)
+        config.pre_ln = self.options.pre_ln
+        return config
 
     # ---- Training and validation
 
@@ -57,12 +59,12 @@ class Denoising(Pretraining[DenoisingOptions]):
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch).loss
 
-    def validate(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
+    def validate(self, loaded: LoadedModel[BartForConditionalGeneration], batch: Inputs) -> Tensor:
         """Sums (3,): loss, targets, and targets that are the likeliest token after the original's own prefix."""
-        output = summed_loss(model, batch)
+        output = summed_loss(loaded.model, batch)
         return torch.stack([output.loss.double(), self.count(batch).double(), output.correct.double()])
 
-    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[BartForConditionalGeneration]) -> dict[str, float]:
         loss, targets, correct = sums
         mean = loss / targets
         return {"loss": mean, "accuracy": correct / targets, "perplexity": math.exp(min(mean, 700))}

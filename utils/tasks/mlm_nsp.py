@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,48 +12,44 @@ from torch import Tensor
 from bart.modeling.loss import IGNORE_INDEX
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForPreTraining
+from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.data.batches import Inputs
 from utils.data.masking import Masking, MaskingOptions
 from utils.data.shard_format import MLM_NSP
-from utils.tasks.pretraining import Pretraining, PretrainingOptions
+from utils.models.loading import LoadedModel
+from utils.tasks.pretraining import Pretraining
 
 SHARE = 0.15625  # of a length, that is predicted at most: 20 of 128 tokens, and 80 of 512
 
 
-@dataclass(frozen=True)
-class MlmNspOptions(PretrainingOptions, MaskingOptions):
-    """The options of run_pretraining.py."""
+class MlmNsp(Pretraining[BertForPreTraining]):
+    """Pairs of segments with masks to the masked tokens, and to the answer if the second segment follows the first."""
 
-    config_classes = (BertConfig,)
-    default_config = "configs/bert_base.json"
-
-
-class MlmNsp(Pretraining[MlmNspOptions]):
-    """Pairs of segments with masks to the masked tokens, and to whether the second segment follows the first one."""
-
-    Options = MlmNspOptions
+    TrainingOptions = MaskingOptions
     name = MLM_NSP
     model_class = BertForPreTraining
     means = 2
-    figures: ClassVar[Mapping[str, str]] = {"accuracy": "max", "next_sentence_accuracy": "max"}
+    metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "next_sentence_accuracy": "max"}
+    config_classes = (BertConfig,)
+    default_config = "configs/bert_base.json"
 
     @property
     def most(self) -> int:
         """Tokens of an example that are predicted, but for a long word alone."""
-        return self.options.max_predictions_per_seq or max(1, round(SHARE * self.options.max_source_length))
+        return self.training.max_predictions_per_seq or max(1, round(SHARE * self.options.max_source_length))
 
-    def noise(self) -> Masking:
-        return Masking(self.options, self.tokenizer, self.most, self.seed)
+    def make_noise(self, seed: int) -> Masking:
+        return Masking(self.training, self.tokenizer, self.most, seed)
 
-    def collate(self, examples: Sequence[Any]) -> Inputs:
-        inputs = super().collate(examples)
+    def collate(self, examples: Sequence[Any], tokenizer: BertTokenizer) -> Inputs:
+        inputs = super().collate(examples, tokenizer)
         inputs["next_sentence_label"] = inputs["labels"][:, 0].clone()
         inputs["labels"][:, 0] = IGNORE_INDEX
         # Found here, because a GPU would have to be waited for, and of one number, so that sizes of products recur.
         is_masked = (inputs["labels"] != IGNORE_INDEX).long()
         width = min(max(self.most, int(is_masked.sum(1).max())), is_masked.shape[1])
         inputs["masked_positions"] = is_masked.topk(width, dim=1).indices
-        is_end = (inputs["input_ids"] == self.tokenizer.sep_token_id).long()
+        is_end = (inputs["input_ids"] == tokenizer.sep_token_id).long()
         behind = (is_end.cumsum(1) - is_end).clamp(max=1)  # the first [SEP]
         return inputs | {"token_type_ids": behind * inputs["attention_mask"]}
 
@@ -69,12 +64,12 @@ class MlmNsp(Pretraining[MlmNspOptions]):
         """(2,): the cross entropies of the masked tokens, and of the pairs."""
         return torch.stack([loss for loss, _ in self._measured(model, batch)])
 
-    def validate(self, model: BertForPreTraining, batch: Inputs) -> Tensor:
+    def validate(self, loaded: LoadedModel[BertForPreTraining], batch: Inputs) -> Tensor:
         """Sums (6,): both losses, both counts, and how many of both are right."""
-        losses, right = zip(*self._measured(model, batch), strict=True)
+        losses, right = zip(*self._measured(loaded.model, batch), strict=True)
         return torch.cat([torch.stack(losses), self.count(batch), torch.stack(right)]).double()
 
-    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[BertForPreTraining]) -> dict[str, float]:
         of_tokens, of_pairs, tokens, pairs, right, right_pairs = sums
         return {
             "loss": of_tokens / tokens + of_pairs / pairs,

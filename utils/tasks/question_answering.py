@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,13 +16,14 @@ from torch import Tensor
 from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering
 from bart.modeling.pretrained import PretrainedModel
+from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForQuestionAnswering
-from utils.app.cli import option
+from utils.app.cli import all_settings, option, part
 from utils.data.batches import Inputs
-from utils.data.options import DataOptions
 from utils.data.squad import Question, read_questions
 from utils.metrics.squad import best, exact_match, f1
-from utils.tasks.comprehension import Comprehension, Example, HeadEvalOptions, HeadExamples, HeadOptions
+from utils.models.loading import LoadedModel
+from utils.tasks.head import Example, HeadExamples, HeadTask, ReadingOptions
 from utils.tasks.task import Prediction, Scores, text_of
 
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
@@ -30,8 +31,8 @@ SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
 
 
 @dataclass(frozen=True)
-class _WindowOptions:
-    """How contexts are cut to windows, and how answers are found in them."""
+class WindowOptions:
+    """The windows that contexts are cut to, and the answers that are looked for in them."""
 
     doc_stride: int | None = option(
         None,
@@ -49,15 +50,29 @@ class _WindowOptions:
     n_best_size: int = option(20, least=1, help="answers of a question that nbest_predictions.json holds at most")
     max_answer_length: int = option(30, least=1, help="tokens of an answer at most")
 
+    def __post_init__(self) -> None:
+        if self.null_score_diff_threshold and not self.version_2_with_negative:
+            raise InputError(
+                f"--null_score_diff_threshold is {self.null_score_diff_threshold:g}; it is of "
+                "--version_2_with_negative, which is not given"
+            )
+
+    def room(self, length: int, tokenizer: PretrainedTokenizer) -> int:
+        """Tokens of a context in a window of some length beside the longest question."""
+        return length - self.max_query_length - 2 - tokenizer.separators
+
+    def stride(self, length: int, tokenizer: PretrainedTokenizer) -> int:
+        """Tokens that a window shares with the one before."""
+        if self.doc_stride is not None:
+            return self.doc_stride
+        return min(128, max(0, self.room(length, tokenizer)) // 2)
+
 
 @dataclass(frozen=True)
-class QuestionAnsweringOptions(_WindowOptions, HeadOptions):
-    """The options of finetune.py."""
+class QuestionAnsweringOptions(ReadingOptions):
+    """The part of a text that is read at once, and its windows."""
 
-
-@dataclass(frozen=True)
-class QuestionAnsweringEvalOptions(_WindowOptions, HeadEvalOptions):
-    """The options of run_eval.py."""
+    windows: WindowOptions = part(WindowOptions)
 
 
 @dataclass
@@ -81,63 +96,42 @@ class Windows(Example):
     question: Question | None = None
 
 
-class QuestionAnswering(Comprehension):
+class QuestionAnswering(HeadTask):
     """Questions to the parts of their contexts that answer them."""
 
     Options = QuestionAnsweringOptions
-    EvalOptions = QuestionAnsweringEvalOptions
     model_classes = (BartForQuestionAnswering, BertForQuestionAnswering)
-    figures: Mapping[str, str] = {"f1": "max", "exact_match": "max"}
-
-    def __init__(self, options: QuestionAnsweringOptions | QuestionAnsweringEvalOptions, data: DataOptions) -> None:
-        super().__init__(options, data)
-        if options.null_score_diff_threshold and not options.version_2_with_negative:
-            raise InputError(
-                f"--null_score_diff_threshold is {options.null_score_diff_threshold:g}; it is of "
-                "--version_2_with_negative, which is not given"
-            )
+    metrics: ClassVar[Mapping[str, str]] = {"f1": "max", "exact_match": "max"}
 
     # ---- Data
 
-    @property
-    def doc_stride(self) -> int:
-        """Tokens that windows share."""
-        if self.options.doc_stride is not None:
-            return self.options.doc_stride
-        return min(128, max(0, self.room) // 2)
-
-    @property
-    def room(self) -> int:
-        """Tokens of a context in a window beside the longest question."""
-        return self.positions - self.options.max_query_length - 2 - self.tokenizer.separators
-
     def read(self, split: str, for_scoring: bool = False) -> list[Question]:
-        return read_questions(self.data.data_dir, split, self.data.limit(split), self.options.labelled)
+        return read_questions(self.place.data_dir, split, self.place.limit(split), self.is_labelled)
 
     def given(self, inputs: Sequence[Any]) -> list[Question]:
         questions = []
-        for number, one in enumerate(inputs):
-            if not isinstance(one, dict):
-                raise InputError(f"input {number} is {str(one)[:40]!r}; allowed: an object with question and context")
-            texts = (text_of(one, number, name) for name in ("question", "context"))
-            questions.append(Question(f"input {number}", str(one.get("id", number)), *texts))
+        for number, given in enumerate(inputs):
+            if not isinstance(given, dict):
+                raise InputError(f"input {number} is {str(given)[:40]!r}; allowed: an object with question and context")
+            texts = (text_of(given, number, name) for name in ("question", "context"))
+            questions.append(Question(f"input {number}", str(given.get("id", number)), *texts))
         return questions
 
-    def encode(self, raw: list[Question], split: str) -> HeadExamples:
-        began, options, room = time.perf_counter(), self.options, self.room
-        if self.doc_stride >= room or room < SHORTEST_CONTEXT:
+    def encode(self, raw: list[Question], split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
+        began, options, tokenizer = time.perf_counter(), self.options.windows, loaded.tokenizer
+        length = self.read_length(loaded)
+        room, stride = options.room(length, tokenizer), options.stride(length, tokenizer)
+        if stride >= room or room < SHORTEST_CONTEXT:
             raise InputError(
-                f"--doc_stride is {self.doc_stride}; windows of --max_source_length {self.positions} have room for "
+                f"--doc_stride is {stride}; windows of --max_source_length {length} have room for "
                 f"{room} tokens of a context beside a question of --max_query_length {options.max_query_length}; "
                 "allowed: less than that"
             )
         contexts = list(dict.fromkeys(question.context for question in raw))
-        encoded = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
-        asked = self.tokenizer.encode_many(
-            [question.question.strip() for question in raw], options.max_query_length + 2
-        )
+        encoded = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
+        asked = tokenizer.encode_many([question.question.strip() for question in raw], options.max_query_length + 2)
         several = [
-            list(self._windows(question, ids, *encoded[question.context]))
+            list(self._windows(question, ids, *encoded[question.context], length, stride, tokenizer))
             for question, ids in zip(raw, asked, strict=True)
         ]
         took = time.perf_counter() - began
@@ -145,22 +139,33 @@ class QuestionAnswering(Comprehension):
             return HeadExamples([window for windows in several for window in windows], took)
         examples = [
             Windows(
-                np.concatenate([one.ids for one in windows]), [one.labels for one in windows], None, windows, question
+                np.concatenate([window.ids for window in windows]),
+                [window.labels for window in windows],
+                None,
+                windows,
+                question,
             )
             for windows, question in zip(several, raw, strict=True)
         ]
         return HeadExamples(examples, took)
 
     def _windows(
-        self, question: Question, asked: list[int], context: list[int], places: list[tuple[int, int]]
+        self,
+        question: Question,
+        asked: list[int],
+        context: list[int],
+        places: list[tuple[int, int]],
+        length: int,
+        stride: int,
+        tokenizer: PretrainedTokenizer,
     ) -> Iterator[Window]:
-        """Windows of a context; `asked` is `<s> question </s>`."""
-        end = self.tokenizer.eos_token_id
-        begins = [*asked, *[end] * (self.tokenizer.separators - 1)]
+        """Windows of a context, at most `length` tokens each; `asked` is `<s> question </s>`."""
+        end = tokenizer.eos_token_id
+        begins = [*asked, *[end] * (tokenizer.separators - 1)]
         second = len(begins)
-        room = self.positions - second - 1
+        room = length - second - 1
         spans = np.asarray(places, np.int32).reshape(-1, 2)
-        for begin in range(0, max(1, len(context) - self.doc_stride), room - self.doc_stride):
+        for begin in range(0, max(1, len(context) - stride), room - stride):
             part = slice(begin, begin + room)
             ids = np.asarray([*begins, *context[part], end], np.int32)
             labels = None if question.answers is None else self._answer_in(question, spans[part], second)
@@ -178,10 +183,10 @@ class QuestionAnswering(Comprehension):
             return NO_ANSWER, NO_ANSWER
         return first + int(touched[0]), first + int(touched[-1])
 
-    def collate(self, examples: Sequence[Window | Windows]) -> Inputs:
+    def collate(self, examples: Sequence[Window | Windows], tokenizer: PretrainedTokenizer) -> Inputs:
         if isinstance(examples[0], Windows):
             return {"questions": list(examples)}
-        inputs = self.inputs_of(examples)
+        inputs = self.inputs_of(examples, tokenizer)
         if examples[0].labels is not None:
             start, end = zip(*(example.labels for example in examples), strict=True)
             inputs |= {"start_positions": torch.tensor(start), "end_positions": torch.tensor(end)}
@@ -197,53 +202,54 @@ class QuestionAnswering(Comprehension):
         output = self.output_of(model, batch)
         return _losses(model, output, batch).sum()
 
-    def validate(self, model: PretrainedModel, batch: Inputs) -> Tensor:
+    def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
         """Sums (5,): loss, windows, questions, F1 and exact matches."""
-        predictions = self.predict_batch(model, batch)
+        predictions = self.predict_batch(loaded, batch)
         sums = torch.zeros(5, dtype=torch.float64)
         for prediction, asked in zip(predictions, batch["questions"], strict=True):
             text, right = prediction.values["text"], asked.question.answers
             sums += torch.tensor(
                 [prediction.loss, prediction.targets, 1, best(f1, text, right), best(exact_match, text, right)]
             )
-        return sums.to(model.device)
+        return sums.to(loaded.model.device)
 
-    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
         loss, windows, questions, of_f1, of_exact = sums
         return {"loss": loss / windows, "f1": of_f1 / questions, "exact_match": of_exact / questions}
 
     # ---- Prediction
 
-    def predict_batch(self, model: PretrainedModel, batch: Inputs) -> list[Prediction]:
+    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+        model = loaded.model
         windows = [window for asked in batch["questions"] for window in asked.windows]
-        found: list[tuple[np.ndarray, np.ndarray, float]] = []  # logits and loss of each window
+        of_windows: list[tuple[np.ndarray, np.ndarray, float]] = []  # logits and loss of each
         size = max(1, len(batch["questions"]))
         for begin in range(0, len(windows), size):
             part = windows[begin : begin + size]
-            inputs = {name: tensor.to(model.device) for name, tensor in self.collate(part).items()}
+            inputs = {name: tensor.to(model.device) for name, tensor in self.collate(part, loaded.tokenizer).items()}
             output = self.output_of(model, inputs)
             losses = [0.0] * len(part)
             if part[0].labels is not None:
                 losses = _losses(model, output, inputs).tolist()
-            logits = (one.float().cpu().numpy() for one in (output.start_logits, output.end_logits))
-            found += zip(*logits, losses, strict=True)
-        predictions, results = [], iter(found)
+            logits = (side.float().cpu().numpy() for side in (output.start_logits, output.end_logits))
+            of_windows += zip(*logits, losses, strict=True)
+        predictions, results = [], iter(of_windows)
         for asked in batch["questions"]:
-            own = [next(results) for _ in asked.windows]
-            values = self._answer(asked, [(start, end) for start, end, _ in own])
-            targets = 0 if asked.windows[0].labels is None else len(own)
-            predictions.append(Prediction(values, sum(loss for _, _, loss in own), targets))
+            outputs = [next(results) for _ in asked.windows]
+            values = self._answer(asked, [(start, end) for start, end, _ in outputs])
+            targets = 0 if asked.windows[0].labels is None else len(outputs)
+            predictions.append(Prediction(values, sum(loss for _, _, loss in outputs), targets))
         return predictions
 
     def _answer(self, asked: Windows, logits: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
         """The answer to a question, the best ones, and by how much no answer scores more than the best."""
-        options = self.options
+        options = self.options.windows
         spans: dict[tuple[int, int], float] = {}
         null = math.inf
         for window, (starts, ends) in zip(asked.windows, logits, strict=True):
             null = min(null, float(starts[NO_ANSWER] + ends[NO_ANSWER]))
-            own = slice(window.second, window.second + len(window.places))
-            scores = np.add.outer(starts[own], ends[own])
+            of_context = slice(window.second, window.second + len(window.places))
+            scores = np.add.outer(starts[of_context], ends[of_context])
             # An answer ends where it begins or behind, at most max_answer_length tokens in all.
             allowed = np.triu(np.ones_like(scores, bool)) & ~np.triu(
                 np.ones_like(scores, bool), options.max_answer_length
@@ -262,20 +268,23 @@ class QuestionAnswering(Comprehension):
             named = sorted([*named, ("", None, null)], key=lambda item: -item[2])
         shares = np.exp(np.array([score for *_, score in named]) - max(score for *_, score in named))
         shares /= shares.sum()
-        best_ones = [
+        n_best = [
             {"text": text, "span": span, "score": score, "probability": float(share)}
             for (text, span, score), share in zip(named, shares, strict=True)
         ]
-        answer = next((one for one in best_ones if one["span"] is not None), best_ones[0])
+        answer = next((answer for answer in n_best if answer["span"] is not None), n_best[0])
         if options.version_2_with_negative and odds > options.null_score_diff_threshold:
-            answer = next(one for one in best_ones if one["span"] is None)
-        return {"id": asked.question.id, **answer, "n_best": best_ones, "null_odds": odds}
+            answer = next(answer for answer in n_best if answer["span"] is None)
+        return {"id": asked.question.id, **answer, "n_best": n_best, "null_odds": odds}
 
-    def score(self, raw: list[Question], predictions: Sequence[Prediction]) -> Scores:
+    def score(
+        self, raw: list[Question], predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
+    ) -> Scores:
+        answers = [
+            (prediction.values["text"], asked.answers) for prediction, asked in zip(predictions, raw, strict=True)
+        ]
         each = {
-            name: np.array(
-                [best(measure, one.values["text"], asked.answers) for one, asked in zip(predictions, raw, strict=True)]
-            )
+            name: np.array([best(measure, text, right) for text, right in answers])
             for name, measure in (("f1", f1), ("exact_match", exact_match))
         }
         scores = {name: float(values.mean()) for name, values in each.items()}
@@ -300,16 +309,15 @@ class QuestionAnswering(Comprehension):
         """The files that SQuAD's official script reads."""
         values = [prediction.values for prediction in predictions]
         files = {
-            f"{split}_predictions.json": {one["id"]: one["text"] for one in values},
-            f"{split}_nbest_predictions.json": {one["id"]: one["n_best"] for one in values},
-            f"{split}_null_odds.json": {one["id"]: one["null_odds"] for one in values},
+            f"{split}_predictions.json": {answer["id"]: answer["text"] for answer in values},
+            f"{split}_nbest_predictions.json": {answer["id"]: answer["n_best"] for answer in values},
+            f"{split}_null_odds.json": {answer["id"]: answer["null_odds"] for answer in values},
         }
         return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in files.items()}
 
-    def settings(self, model: PretrainedModel) -> dict[str, Any]:
-        names = _WindowOptions.__dataclass_fields__
-        windows = {name: getattr(self.options, name) for name in names}
-        return {**super().settings(model), "windows": {**windows, "doc_stride": self.doc_stride}}
+    def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
+        stride = self.options.windows.stride(self.read_length(loaded), loaded.tokenizer)
+        return {**super().settings(loaded), "windows": {**all_settings(self.options.windows), "doc_stride": stride}}
 
 
 def _losses(model: PretrainedModel, output: Any, batch: Inputs) -> Tensor:

@@ -9,63 +9,86 @@ from typing import ClassVar
 import numpy as np
 
 from bart.errors import InputError
-from utils.app.cli import option
+from utils.app.cli import option, part
 from utils.app.progress import is_first
 from utils.data.line_files import Pairs
-from utils.data.options import DataOptions
+from utils.data.options import Place
 from utils.metrics.baselines import leads
 from utils.metrics.rouge import ROUGE_MODES, rouge, rouge_per_example, wordnet_exceptions
 from utils.metrics.significance import means_and_intervals
+from utils.models.loading import LoadedModel
 from utils.tasks.task import Prediction, Scores
-from utils.tasks.text_to_text import TextToText, TextToTextEvalOptions, TextToTextOptions
+from utils.tasks.text_to_text import (
+    TextToText,
+    TextToTextEvalOptions,
+    TextToTextOptions,
+    TextToTextTrainingOptions,
+)
+
+ROUGE_155 = "rouge-1.5.5"
 
 
 @dataclass(frozen=True)
-class SummarizationEvalOptions(TextToTextEvalOptions):
-    """The options of run_eval.py."""
+class RougeOptions:
+    """The ROUGE that predictions are scored by."""
 
     rouge_mode: str = option(
         ROUGE_MODES[0],
         section="scoring",
         choices=ROUGE_MODES,
-        help="rouge-score: Google's package; rouge-1.5.5: the figures of the Perl script that papers report",
+        help="rouge-score: Google's package; rouge-1.5.5: the numbers of the Perl script that papers report",
+        on_resume="may_change",
     )
     wordnet_exceptions: str | None = option(
         None,
         help="folder of {adj,adv,noun,verb}.exc for --rouge_mode rouge-1.5.5; by default those of nltk's corpus "
         "wordnet, if it is installed",
+        on_resume="may_change",
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.wordnet_exceptions is not None and self.rouge_mode != "rouge-1.5.5":
+        if self.wordnet_exceptions is not None and self.rouge_mode != ROUGE_155:
             raise InputError(f"--wordnet_exceptions is of --rouge_mode rouge-1.5.5; --rouge_mode is {self.rouge_mode}")
+
+
+@dataclass(frozen=True)
+class SummarizationOptions(TextToTextOptions):
+    """The options in all programs."""
+
+    rouge: RougeOptions = part(RougeOptions)
 
 
 class Summarization(TextToText):
     """Documents to summaries. Validation reports ROUGE of the package rouge-score."""
 
-    EvalOptions = SummarizationEvalOptions
-    figures: ClassVar[Mapping[str, str]] = {"rouge1": "max", "rouge2": "max", "rougeLsum": "max"}
+    Options = SummarizationOptions
+    metrics: ClassVar[Mapping[str, str]] = {"rouge1": "max", "rouge2": "max", "rougeLsum": "max"}
 
-    def __init__(self, options: TextToTextOptions | SummarizationEvalOptions, data: DataOptions) -> None:
-        super().__init__(options, data)
-        self.mode, self.exceptions = ROUGE_MODES[0], {}
-        if isinstance(options, SummarizationEvalOptions):
-            self.mode = options.rouge_mode
-            if self.mode == "rouge-1.5.5" and is_first():  # the process that scores needs them, after hours of decoding
-                self.exceptions = wordnet_exceptions(options.wordnet_exceptions)
+    def __init__(
+        self,
+        place: Place,
+        options: SummarizationOptions | None = None,
+        training: TextToTextTrainingOptions | None = None,
+        evaluation: TextToTextEvalOptions | None = None,
+    ) -> None:
+        super().__init__(place, options, training, evaluation)
+        self.exceptions: dict[str, str] = {}
+        chosen = self.options.rouge
+        if chosen.rouge_mode == ROUGE_155 and is_first():  # the process that scores needs them, after hours of decoding
+            self.exceptions = wordnet_exceptions(chosen.wordnet_exceptions)
 
-    def default_metric(self) -> str:
+    def default_metric(self, learned: None) -> str:
         # An arg-max under teacher forcing that merely echoes the reference's previous token has a high ROUGE.
-        return "loss" if self.options.eval_beams == 0 else "rouge2"
+        return "loss" if self.training.eval_beams == 0 else "rouge2"
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, np.ndarray]:
-        return rouge_per_example(predictions, references, self.mode, self.exceptions)
+        return rouge_per_example(predictions, references)
 
-    def score(self, raw: Pairs, predictions: Sequence[Prediction]) -> Scores:
-        _, each = super().score(raw, predictions)
-        forms = {"wordnet_exceptions": len(self.exceptions)} if self.mode == "rouge-1.5.5" else {}
+    def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
+        mode, (sources, references) = self.options.rouge.rouge_mode, raw
+        texts = [prediction.values["texts"][0] for prediction in predictions]
+        each = rouge_per_example(texts, references, mode, self.exceptions)
+        forms = {"wordnet_exceptions": len(self.exceptions)} if mode == ROUGE_155 else {}
         # Without training, in the same mode, to tell what the model's scores are worth.
-        baselines = {name: rouge(texts, raw[1], self.mode, self.exceptions) for name, texts in leads(raw[0]).items()}
-        return {"rouge_mode": self.mode, **forms, **means_and_intervals(each), "baselines": baselines}, each
+        baselines = {name: rouge(lead, references, mode, self.exceptions) for name, lead in leads(sources).items()}
+        return {"rouge_mode": mode, **forms, **means_and_intervals(each), "baselines": baselines}, each

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,19 +21,22 @@ from bart.errors import InputError
 from bart.modeling.heads import STACKS, BartForTokenClassification
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
+from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs, pad
 from utils.data.columns import Record, column_of, read_records
-from utils.data.options import DataOptions
 from utils.data.places import SPLIT_NAMES
 from utils.metrics.tags import entity_counts, scores_of_tags
-from utils.tasks.comprehension import (
-    Comprehension,
+from utils.models.loading import LoadedModel
+from utils.models.options import ModelOptions
+from utils.tasks.head import (
     Example,
-    HeadEvalOptions,
     HeadExamples,
-    HeadOptions,
+    HeadTask,
+    HeadTrainingOptions,
+    Labels,
+    ReadingOptions,
     logits_of,
 )
 from utils.tasks.task import Prediction, Scores, text_of
@@ -47,33 +50,24 @@ OUTSIDE = "O"
 
 
 @dataclass(frozen=True)
-class _ColumnOptions:
-    """Which columns a table's examples are made of."""
+class TaggingOptions(ReadingOptions):
+    """The columns of a table that examples are made of, and the part of a text that is read."""
 
     words_field: str | None = option(None, section="texts", help=f"column of the words; by default {', '.join(WORDS)}")
     tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
 
 
 @dataclass(frozen=True)
-class TaggingOptions(_ColumnOptions, HeadOptions):
-    """The options of finetune.py."""
+class TaggingTrainingOptions(HeadTrainingOptions):
+    """The options that finetune.py adds."""
 
     token_states: str | None = option(
-        None, section="model", choices=STACKS, help="the stack whose states are classified; by default the decoder"
+        None,
+        section="model",
+        choices=STACKS,
+        help="the stack whose states are classified; by default the decoder",
+        in_card=True,
     )
-
-    def config(self) -> ModelConfig:
-        config = super().config()
-        if self.token_states is not None:
-            if len(config.depths) == 1:
-                raise InputError(f"--token_states is {self.token_states}; {config.model_types[0]} has one stack alone")
-            config.token_states = self.token_states
-        return config
-
-
-@dataclass(frozen=True)
-class TaggingEvalOptions(_ColumnOptions, HeadEvalOptions):
-    """The options of run_eval.py."""
 
 
 @dataclass
@@ -97,45 +91,54 @@ class Sentence:
     tags: list[str] | None
 
 
-class Tagging(Comprehension):
-    """Words to tags. Where tags are B-, I-, E-, S- of something, figures count whole entities as seqeval does."""
+class Tagging(HeadTask):
+    """Words to tags. Where tags are B-, I-, E-, S- of something, metrics count whole entities as seqeval does."""
 
     Options = TaggingOptions
-    EvalOptions = TaggingEvalOptions
+    TrainingOptions = TaggingTrainingOptions
     model_classes = (BartForTokenClassification, BertForTokenClassification)
-    figures: Mapping[str, str] = {
+    metrics: ClassVar[Mapping[str, str]] = {
         "f1": "max",
         "entity_precision": "max",
         "entity_recall": "max",
         "accuracy": "max",
     }
 
+    def config(self, model: ModelOptions) -> ModelConfig:
+        config, stack = super().config(model), self.training.token_states
+        if stack is not None:
+            if len(config.depths) == 1:
+                raise InputError(f"--token_states is {stack}; {config.model_types[0]} has one stack alone")
+            config.token_states = stack
+        return config
+
     # ---- Data
 
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
-        file = _conll_file(self.data, split)
-        if file is not None:
-            sentences = list(read_conll(file, self.options.labelled))
-            limit = self.data.limit(split)
-            sentences = sentences if limit < 0 else sentences[:limit]
-        else:
-            sentences = self._read_table(split)
-        if split == "train" and self.options.labelled:
-            found = {tag for sentence in sentences for tag in sentence.tags}
-            self.labels = sorted(found, key=lambda tag: (tag != OUTSIDE, tag))
-            if len(found) < 2:
-                raise InputError(
-                    f"{self.data.data_dir}: the training tags are {', '.join(found)}; allowed: at least two"
-                )
-        return sentences
+        file, limit = _conll_file(self.place.data_dir, split), self.place.limit(split)
+        if file is None:
+            return self._read_table(split, limit)
+        sentences = list(read_conll(file, self.is_labelled))
+        return sentences if limit < 0 else sentences[:limit]
 
-    def _read_table(self, split: str) -> list[Sentence]:
-        options, where = self.options, self.data.data_dir
+    def learn(self, train: list[Sentence]) -> Labels:
+        """Find the tags of the training data.
+
+        Raises:
+            InputError: all are the same one.
+        """
+        tags = {tag for sentence in train for tag in sentence.tags}
+        if len(tags) < 2:
+            raise InputError(f"{self.place.data_dir}: the training tags are {', '.join(tags)}; allowed: at least two")
+        return Labels(sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
+
+    def _read_table(self, split: str, limit: int) -> list[Sentence]:
+        options, where = self.options, self.place.data_dir
         words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where)
-        records = read_records(where, split, words_column, self.data.limit(split))
+        records = read_records(where, split, words_column, limit)
         columns = list(records[0].values)
         words_in = words_column(columns)
-        if not options.labelled:
+        if not self.is_labelled:
             return [Sentence(record.name, _strings(record, words_in), None) for record in records]
         tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where)
         sentences = []
@@ -148,33 +151,33 @@ class Tagging(Comprehension):
 
     def given(self, inputs: Sequence[Any]) -> list[Sentence]:
         sentences = []
-        for number, one in enumerate(inputs):
-            if isinstance(one, dict) and "words" in one:
-                words = _strings(Record(f"input {number}", one), "words")
+        for number, given in enumerate(inputs):
+            if isinstance(given, dict) and "words" in given:
+                words = _strings(Record(f"input {number}", given), "words")
             else:
-                words = split_words(text_of(one, number, "text"))
+                words = split_words(text_of(given, number, "text"))
             sentences.append(Sentence(f"input {number}", words, None))
         return sentences
 
-    def encode(self, raw: list[Sentence], split: str) -> HeadExamples:
-        began = time.perf_counter()
+    def encode(self, raw: list[Sentence], split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
+        began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
         # As in running text: a space before every word but the first.
         pieces = {f" {word}": [] for sentence in raw for word in sentence.words[1:]}
         pieces |= {sentence.words[0]: [] for sentence in raw}
-        for piece, ids in zip(pieces, self.tokenizer(list(pieces))["input_ids"], strict=True):
-            pieces[piece] = ids[1:-1] or [self.tokenizer.unk_token_id]  # BERT reads no control characters
-        numbers = {label: number for number, label in enumerate(self.labels)}
+        for piece, ids in zip(pieces, tokenizer(list(pieces))["input_ids"], strict=True):
+            pieces[piece] = ids[1:-1] or [tokenizer.unk_token_id]  # BERT reads no control characters
+        numbers = {label: number for number, label in enumerate(loaded.labels)}
         examples, cut = [], 0
         for sentence in raw:
-            ids, firsts = [self.tokenizer.bos_token_id], []
+            ids, firsts = [tokenizer.bos_token_id], []
             for place, word in enumerate(sentence.words):
-                own = pieces[f" {word}" if place else word]
-                if len(ids) + len(own) >= self.positions:
+                of_word = pieces[f" {word}" if place else word]
+                if len(ids) + len(of_word) >= length:
                     cut += 1
                     break
                 firsts.append(len(ids))
-                ids += own
-            ids.append(self.tokenizer.eos_token_id)
+                ids += of_word
+            ids.append(tokenizer.eos_token_id)
             labels = None
             if sentence.tags is not None:
                 labels = [IGNORE_INDEX] * len(ids)
@@ -182,19 +185,19 @@ class Tagging(Comprehension):
                     if tag not in numbers:
                         raise InputError(
                             f"{sentence.name}: the tag of word {word} is {tag!r}, which training has not seen; "
-                            f"allowed: {', '.join(self.labels)}"
+                            f"allowed: {', '.join(loaded.labels)}"
                         )
                     labels[first] = numbers[tag]
             examples.append(TaggedExample(np.asarray(ids, np.int32), labels, firsts=np.asarray(firsts, np.int64)))
         if cut:
             logger.warning(
                 "%d of %d sentences of the %s split are longer than %d tokens; words behind get the tag %s",
-                *(cut, len(raw), split, self.positions, OUTSIDE),
+                *(cut, len(raw), split, length, OUTSIDE),
             )
         return HeadExamples(examples, time.perf_counter() - began)
 
-    def collate(self, examples: Sequence[TaggedExample]) -> Inputs:
-        inputs = self.inputs_of(examples) | {"firsts": [example.firsts for example in examples]}
+    def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
+        inputs = self.inputs_of(examples, tokenizer) | {"firsts": [example.firsts for example in examples]}
         if examples[0].labels is not None:
             inputs["labels"] = pad([np.asarray(example.labels) for example in examples], IGNORE_INDEX)
         return inputs
@@ -205,31 +208,31 @@ class Tagging(Comprehension):
         logits = logits_of(self.output_of(model, batch))
         return _loss(logits, batch["labels"]).sum()
 
-    def validate(self, model: PretrainedModel, batch: Inputs) -> Tensor:
+    def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
         """Sums (6,): loss, words, words that are right, and entities that are right, predicted, there."""
-        logits, labels = logits_of(self.output_of(model, batch)), batch["labels"]
+        logits, labels = logits_of(self.output_of(loaded.model, batch)), batch["labels"]
         chosen = logits.argmax(dim=-1)
         counts = np.zeros(3)
         for *both, firsts in zip(chosen.tolist(), labels.tolist(), batch["firsts"], strict=True):
-            counts += entity_counts(*([self.labels[row[first]] for first in firsts] for row in both))
+            counts += entity_counts(*([loaded.labels[row[first]] for first in firsts] for row in both))
         sums = [_loss(logits, labels).sum(), self.count(batch), (chosen == labels).sum()]
-        return torch.cat([torch.stack([one.double() for one in sums]), torch.from_numpy(counts).to(logits.device)])
+        return torch.cat([torch.stack([value.double() for value in sums]), torch.from_numpy(counts).to(logits.device)])
 
-    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
         loss, words, right, *counts = sums
         return {"loss": loss / words, **scores_of_tags(words, right, *counts)}
 
     # ---- Prediction
 
-    def predict_batch(self, model: PretrainedModel, batch: Inputs) -> list[Prediction]:
-        logits = logits_of(self.output_of(model, batch))
+    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+        logits = logits_of(self.output_of(loaded.model, batch))
         chosen = logits.argmax(dim=-1).tolist()
         losses, counts = [0.0] * len(chosen), [0] * len(chosen)
         if "labels" in batch:
             losses = _loss(logits, batch["labels"]).sum(dim=1).tolist()
             counts = (batch["labels"] != IGNORE_INDEX).sum(dim=1).tolist()
         return [
-            Prediction({"tags": [self.labels[row[first]] for first in firsts]}, loss, count)
+            Prediction({"tags": [loaded.labels[row[first]] for first in firsts]}, loss, count)
             for row, firsts, loss, count in zip(chosen, batch["firsts"], losses, counts, strict=True)
         ]
 
@@ -238,13 +241,15 @@ class Tagging(Comprehension):
         tags = prediction.values["tags"]
         return tags + [OUTSIDE] * (len(sentence.words) - len(tags))
 
-    def score(self, raw: list[Sentence], predictions: Sequence[Prediction]) -> Scores:
+    def score(
+        self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
+    ) -> Scores:
         counts, words, right = np.zeros(3), 0, 0
         for sentence, prediction in zip(raw, predictions, strict=True):
             tags = self.tags_of(sentence, prediction)
             counts += entity_counts(tags, sentence.tags)
             words += len(tags)
-            right += sum(one == other for one, other in zip(tags, sentence.tags, strict=True))
+            right += sum(predicted == tag for predicted, tag in zip(tags, sentence.tags, strict=True))
         return scores_of_tags(words, right, *counts.tolist()), {}
 
     def row(self, raw: list[Sentence], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
@@ -262,9 +267,9 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE_INDEX, reduction="none")
 
 
-def _conll_file(data: DataOptions, split: str) -> Path | None:
+def _conll_file(data_dir: str, split: str) -> Path | None:
     """The CoNLL file of a split in a data directory."""
-    folder = Path(data.data_dir).expanduser()
+    folder = Path(data_dir).expanduser()
     names = (f"{name}{suffix}" for name in SPLIT_NAMES[split] for suffix in CONLL)
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
@@ -305,6 +310,6 @@ def split_words(text: str) -> list[str]:
 
 def _strings(record: Record, column: str) -> list[str]:
     values = record.values.get(column)
-    if not isinstance(values, list) or not values or not all(isinstance(one, str) and one.strip() for one in values):
+    if not isinstance(values, list) or not values or not all(isinstance(text, str) and text.strip() for text in values):
         raise InputError(f"{record.name}: {column} is {str(values)[:80]}; allowed: a list of texts that are not blank")
     return values

@@ -1,39 +1,51 @@
-"""What a task is: the one thing to write for a new use of the network."""
+"""A task: the one thing to write for a new use of the network."""
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
 
+from bart.configuration.configuration import ModelConfig
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
-from utils.data.options import DataOptions
+from utils.data.options import Place
 from utils.data.streaming import StreamedExamples
-from utils.models import loading
+from utils.models.loading import LoadedModel
+from utils.models.options import DEFAULT_CONFIG, ModelOptions
 
-Options = TypeVar("Options")
+if TYPE_CHECKING:
+    from typing import Self
+
 Scores = tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]  # of all together, and of each
+Model = TypeVar("Model", bound=PretrainedModel)
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A group of options for tasks that have none of their own there."""
 
 
 @dataclass
 class Prediction:
-    """What a model made of an example.
+    """The prediction of a model for an example.
 
     Attributes:
-        values: JSON values. `Task.score` and `Task.row` read them, and the journal of a run keeps them.
-        loss, targets: sum of the loss over the example's targets, and how many these are; 0 where nothing is known but
-            what to predict from.
+        values: JSON values. `ScoredTask.score` and `row` read them, and the journal of a run keeps them.
+        loss, targets: sum of the loss over the example's targets, and their number; 0 where nothing is known but what
+            to predict from.
         tokens: generated for it.
         seconds: that it was in work, apart from the time when the clock was paused.
     """
@@ -45,66 +57,191 @@ class Prediction:
     seconds: float = 0.0
 
 
-class Task(ABC, Generic[Options]):
-    """One use of the network.
+class TrainedTask(ABC, Generic[Model]):
+    """The part of a task that training needs.
 
-    Training and evaluation call the methods in the order in which they stand here. A task owns its options, the reading
-    and encoding of its examples, its model, its loss and its figures. It knows nothing of optimizers, precisions,
-    processes and checkpoints: the training loop divides the loss by the number of targets, over all micro-batches and
-    processes of an optimizer step.
+    A task owns its options, the reading and encoding of its examples, its loss and its metrics. It knows nothing of
+    optimizers, precisions, processes and checkpoints: the training loop divides the loss by the number of targets, over
+    all micro-batches and processes of an optimizer step.
+
+    No call depends on an earlier one but by its arguments. `read` gives examples, `learn` what a model must know of
+    them, a loading method a `LoadedModel`, and later calls take these.
 
     Args:
-        options: an `Options` of finetune.py, or an `EvalOptions` of run_eval.py.
-        data: where the examples are.
+        place: where the examples are.
+        options: an `Options`; None for the defaults.
+        training: a `TrainingOptions`; None for the defaults.
 
     Attributes:
-        Options: dataclass of the task's own options of finetune.py, a `ModelOptions`; fields by `utils.app.cli.option`.
-        EvalOptions: the same for run_eval.py. Its `only_predict` are the fields that let a task read nothing but what
-            to predict from.
-        streams: whether it can read a training set while it trains on it.
-        prediction_name: what `row` calls a prediction's text.
-        means: how many means the loss is the sum of; `count` and `loss` give (means,) if there are several.
-        figures: the figures that `figures_of` gives, each with "max" or "min", the direction in which it gets better.
-            "loss" is a figure of every task.
-        model_class, tokenizer: of the model, once there is one.
+        Options: dataclass of the options of the task in all programs; fields by `utils.app.cli.option`.
+        TrainingOptions: the same for those that finetune.py adds.
+        streams: true if it can read a training set while it trains on it.
+        means: the number of means that the loss is the sum of; `count` and `loss` give (means,) if there are several.
+        metrics: all metrics that `metrics_of` may give, each with "max" or "min", the direction in which it gets
+            better. "loss" is a metric of every task.
+        config_classes: the configs of models that the task has a class for.
+        default_config: the config of a model from random weights.
     """
 
-    Options: ClassVar[type]
-    EvalOptions: ClassVar[type]
+    Options: ClassVar[type] = NoOptions
+    TrainingOptions: ClassVar[type] = NoOptions
     streams: ClassVar[bool] = False
-    prediction_name: ClassVar[str] = "prediction"
     means: ClassVar[int] = 1
-    figures: Mapping[str, str] = {}
-    model_class: type[PretrainedModel]
-    tokenizer: PretrainedTokenizer
+    metrics: ClassVar[Mapping[str, str]] = {}
+    config_classes: ClassVar[tuple[type[ModelConfig], ...]] = (BartConfig,)
+    default_config: ClassVar[str] = DEFAULT_CONFIG
 
-    def __init__(self, options: Options, data: DataOptions) -> None:
-        self.options = options
-        self.data = data
+    def __init__(self, place: Place, options: Any = None, training: Any = None) -> None:
+        self.place = place
+        self.options = self.Options() if options is None else options
+        self.training = self.TrainingOptions() if training is None else training
 
-    def default_metric(self) -> str:
-        """The figure by which the best checkpoint is chosen where the command line names none."""
-        return next(iter(self.figures), "loss")
+    # ---- Metrics
 
-    def validation_name(self, figure: str) -> str:
-        """What logs call a figure of validation. It tells where the figure is not computed as scoring does it."""
-        return f"val_{figure}"
+    def metrics_for(self, learned: Any) -> Mapping[str, str]:
+        """The `metrics` that validation gives for such data; the first one is the default for the best checkpoint."""
+        return self.metrics
+
+    def default_metric(self, learned: Any) -> str:
+        """The metric by which the best checkpoint is chosen where the command line names none."""
+        return next(iter(self.metrics_for(learned)), "loss")
+
+    def validation_name(self, metric: str) -> str:
+        """The name of a metric of validation in logs. It tells where the metric is not computed as scoring does it."""
+        return f"val_{metric}"
 
     # ---- Data
+
+    @property
+    def pair_fields(self) -> tuple[str | None, str | None] | None:
+        """The columns of sources and targets in a table that is made a data directory before `read`; None: none is."""
+        return None
+
+    def at(self, place: Place) -> Self:
+        """This task on examples at another place."""
+        moved = copy.copy(self)
+        moved.place = place
+        return moved
 
     @abstractmethod
     def read(self, split: str, for_scoring: bool = False) -> Any:
         """Find a split's examples (train, val or test) and check them as far as that goes without a vocabulary.
 
         Args:
-            for_scoring: whether `score` and `row` will need the examples themselves.
+            for_scoring: true if `score` and `row` will need the examples themselves.
 
         Raises:
             InputError: they are not there, or malformed.
         """
 
+    def learn(self, train: Any) -> Any:
+        """Find out from the training examples what a model must know of them, such as the labels of its head.
+
+        Args:
+            train: what `read` gave.
+        """
+        return None
+
+    @abstractmethod
+    def encode(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> Examples | StreamedExamples:
+        """Turn what `read` gave into token ids."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:
+        """Put examples together to a batch: tensors (B, ...) and lists of length B, by name."""
+
+    # ---- Model
+
+    def config(self, model: ModelOptions) -> ModelConfig:
+        """The config that training starts with.
+
+        Raises:
+            InputError: there is none, or an option does not fit it.
+        """
+        return model.config(self.config_classes)
+
+    def fitted(self, config: ModelConfig) -> Self:
+        """This task, with the options whose default depends on the config filled in.
+
+        Raises:
+            InputError: an option asks for more than the config has.
+        """
+        return self
+
+    @abstractmethod
+    def initial_model(self, model: ModelOptions, learned: Any) -> LoadedModel[Model]:
+        """The model that training starts from.
+
+        Args:
+            learned: what `learn` gave; None where nothing is trained.
+        """
+
+    @abstractmethod
+    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[Model]:
+        """The model of a training checkpoint; the optimizer comes later.
+
+        Raises:
+            InputError: it has another architecture than the options ask for.
+        """
+
+    # ---- Training and validation
+
+    def operations(self, model: Model, batch: Batch) -> float:
+        """Operations of a training step's matrix products on the tokens of a batch, for MFU; 0 where nobody counts."""
+        return 0.0
+
+    def count(self, batch: Inputs) -> Tensor:
+        """The number of targets in a batch that the loss is the mean over; a scalar, or (means,)."""
+        return (batch["labels"] != IGNORE_INDEX).sum()
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
+        """The loss of a batch in fp32, summed over its targets; a scalar, or (means,).
+
+        It may not read the states of padding (see `PretrainedModel.leave_out_padding`).
+        """
+
+    @abstractmethod
+    def validate(self, loaded: LoadedModel[Model], batch: Inputs) -> Tensor:
+        """Sums over a validation batch (F,) of which `metrics_of` can tell the metrics of many batches together."""
+
+    @abstractmethod
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[Model]) -> dict[str, float]:
+        """The loss and the metrics of a split, from the sum of what `validate` gave for its batches."""
+
+
+class Task(TrainedTask[Model]):
+    """A task that can be scored, with what predicting and scoring need on top of training.
+
+    Args:
+        evaluation: an `EvalOptions`; None for the defaults.
+
+    Attributes:
+        EvalOptions: dataclass of the options that run_eval.py adds. Its `only_predict` are the fields that let a task
+            read nothing but what to predict from.
+        prediction_name: the name of a prediction's text in `row`.
+    """
+
+    EvalOptions: ClassVar[type]
+    prediction_name: ClassVar[str] = "prediction"
+
+    def __init__(self, place: Place, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
+        super().__init__(place, options, training)
+        self.evaluation = self.EvalOptions() if evaluation is None else evaluation
+
+    @abstractmethod
+    def trained_model(
+        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+    ) -> LoadedModel[Model]:
+        """A trained model for evaluation.
+
+        Args:
+            config_path: JSON with the architecture and decoding options, for a model that has none of its own.
+            tokenizer: a vocabulary in place of the one that lies with the weights.
+        """
+
     def given(self, inputs: Sequence[Any]) -> Any:
-        """What `read` would give for examples that are only to be predicted, as users and clients type them.
+        """Take examples that are only to be predicted, as users and clients type them, in place of what `read` gives.
 
         Args:
             inputs: texts, or JSON objects.
@@ -117,76 +254,13 @@ class Task(ABC, Generic[Options]):
         )
 
     @abstractmethod
-    def encode(self, raw: Any, split: str) -> Examples | StreamedExamples:
-        """What `read` gave, as token ids. Comes after one of the methods that load a model and its vocabulary."""
-
-    @abstractmethod
-    def collate(self, examples: Sequence[Any]) -> Inputs:
-        """Examples as one batch: tensors (B, ...) and lists of length B, by name."""
-
-    # ---- Model
-
-    @abstractmethod
-    def initial_model(self) -> nn.Module:
-        """The model that training starts from, and its vocabulary."""
-
-    @abstractmethod
-    def resumed_model(self, checkpoint: Path) -> nn.Module:
-        """The model of a training checkpoint, and its vocabulary; the optimizer comes later.
-
-        Raises:
-            InputError: it has another architecture than the options ask for.
-        """
-
-    @abstractmethod
-    def trained_model(
-        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> nn.Module:
-        """A trained model for evaluation, and its vocabulary.
-
-        Args:
-            config_path: JSON with the architecture and decoding options, for a model that has none of its own.
-            tokenizer: a vocabulary in place of the one that lies with the weights.
-        """
-
-    def checkpoint_parts(self, model: PretrainedModel) -> dict[str, Any]:
-        """What a checkpoint must hold besides the weights for `resumed_model` and `trained_model` to load it."""
-        return {**loading.checkpoint_parts(model, self.tokenizer), "lora_scale": self.options.lora_scale}
-
-    def export(self, checkpoint: Path, directory: Path) -> None:
-        """Write a checkpoint's model in Hub format."""
-        self.model_class.from_pretrained(checkpoint).save_pretrained(directory, self.tokenizer)
-
-    # ---- Training and validation
-
-    def operations(self, model: nn.Module, batch: Batch) -> float:
-        """Operations of a training step's matrix products on the tokens of a batch, for MFU; 0 where nobody counts."""
-        return 0.0
-
-    def count(self, batch: Inputs) -> Tensor:
-        """How many targets of a batch the loss is the mean over, by default its labels; a scalar, or (means,)."""
-        return (batch["labels"] != IGNORE_INDEX).sum()
-
-    @abstractmethod
-    def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
-        """The loss of a batch in fp32, summed over its targets; a scalar, or (means,).
-
-        It may not read the states of padding (see `PretrainedModel.leave_out_padding`).
-        """
-
-    @abstractmethod
-    def validate(self, model: nn.Module, batch: Inputs) -> Tensor:
-        """Sums over a validation batch (F,) of which `figures_of` can tell the figures of many batches together."""
-
-    @abstractmethod
-    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
-        """The loss and all `figures` of a split, from the sum of what `validate` gave for its batches."""
-
-    # ---- Prediction
-
-    @abstractmethod
     def predict(
-        self, model: nn.Module, examples: Examples, numbers: Sequence[int], batch_size: int, clock: Clock
+        self,
+        loaded: LoadedModel[Model],
+        examples: Examples,
+        numbers: Sequence[int],
+        batch_size: int,
+        clock: Clock,
     ) -> Iterator[tuple[int, Prediction]]:
         """Predict some examples, at most batch_size of them at once, in any order.
 
@@ -196,11 +270,11 @@ class Task(ABC, Generic[Options]):
         """
 
     @abstractmethod
-    def score(self, raw: Any, predictions: Sequence[Prediction]) -> Scores:
-        """The figures of all predictions together and, where there are such, of each; only if there are any targets.
+    def score(self, raw: Any, predictions: Sequence[Prediction], loaded: LoadedModel[Model]) -> Scores:
+        """The metrics of all predictions together and, where there are such, of each; only if there are any targets.
 
-        Reports show what stands among the former under `intervals` (figure -> [low, high]) and under `baselines`
-        (name -> figures of what needs no training).
+        Reports show what stands among the former under `intervals` (metric -> [low, high]) and under `baselines`
+        (name -> metrics of what needs no training).
 
         Args:
             raw: what `read` gave.
@@ -208,10 +282,10 @@ class Task(ABC, Generic[Options]):
 
     @abstractmethod
     def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
-        """What `<split>_articles.jsonl` says of an example, apart from its figures."""
+        """The row of an example in `<split>_articles.jsonl`, apart from its metrics."""
 
     def line_of(self, row: Mapping[str, Any]) -> str:
-        """What `row` calls a prediction's text, as one line."""
+        """The text of a row's prediction, as one line."""
         return " ".join(row[self.prediction_name].split("\n"))
 
     def files(self, raw: Any, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
@@ -219,8 +293,8 @@ class Task(ABC, Generic[Options]):
         return {}
 
     @abstractmethod
-    def settings(self, model: nn.Module) -> dict[str, Any]:
-        """All settings that bear on predictions, as JSON; they are stored with the scores."""
+    def settings(self, loaded: LoadedModel[Model]) -> dict[str, Any]:
+        """All settings on which predictions depend, as JSON; they are stored with the scores."""
 
 
 def text_of(given: Any, number: int, name: str, required: bool = True) -> str | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.modeling_bart import (
     IGNORE_INDEX,
@@ -24,32 +25,36 @@ from bart.modeling.modeling_bart import (
     training_operations,
 )
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.app.cli import option
+from utils.app.cli import option, part
 from utils.app.progress import Clock
-from utils.corpora.prepare import prepared
 from utils.data.batches import Batch, Inputs, pad
 from utils.data.line_files import Pairs
-from utils.data.options import DataOptions
+from utils.data.options import Place
 from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
 from utils.data.places import check_fields, is_streamed
 from utils.data.records import read_sources
 from utils.data.tables import Table, open_split, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.models import loading, model_to_train
-from utils.models.generation_options import GenerationOptions, check_generation, with_lengths
-from utils.models.loading import check_lengths
-from utils.models.model_to_train import ModelOptions
+from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
+from utils.models.loading import LoadedModel, check_lengths
+from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores, Task, text_of
 from utils.text.sentences import without_repeats
+
+if TYPE_CHECKING:
+    from typing import Self
 
 logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
 LOSSES_AT_ONCE = 8
+# Tokens that fine-tuning cuts sources and targets to by default, as in the published recipe for CNN-DM.
+SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
 
 
 @dataclass(frozen=True)
-class _FieldOptions:
-    """Which columns a table's examples are made of."""
+class TextToTextOptions:
+    """The columns of a table that examples are made of, and how a text is read and generated."""
 
     source_field: str | None = option(
         None,
@@ -57,239 +62,278 @@ class _FieldOptions:
         help="column of the sources where data_dir is no directory; by default as published sets do it",
     )
     target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
+    max_source_length: int | None = option(
+        None,
+        least=3,
+        help=f"tokens a source is cut to; by default the model's positions, in finetune.py at most {SOURCE_LENGTH}",
+        in_card=True,
+    )
+    decoding: GenerationOptions = part(GenerationOptions)
 
 
 @dataclass(frozen=True)
-class TextToTextOptions(_FieldOptions, ModelOptions):
-    """The options of finetune.py."""
+class TextToTextTrainingOptions:
+    """The options that finetune.py adds."""
 
     label_smoothing: float = option(
-        0.0, section="regularisation", least=0, most=1, help="probability spread over the vocabulary"
+        0.0,
+        section="regularisation",
+        least=0,
+        most=1,
+        help="probability spread over the vocabulary",
+        in_card=True,
     )
-    max_source_length: int | None = option(
-        None, section="texts", least=3, help="tokens a source is cut to; by default 1024 at most"
+    max_target_length: int | None = option(
+        None,
+        section="texts",
+        least=3,
+        help=f"tokens of a training target; by default {TARGET_LENGTH} at most",
+        in_card=True,
     )
-    max_target_length: int | None = option(None, least=3, help="tokens of a training target; by default 142 at most")
-    val_max_target_length: int | None = option(None, least=3, help="of a validation target; by default as in training")
-    test_max_target_length: int | None = option(None, least=3, help="of a test target, for its loss; the same default")
+    val_max_target_length: int | None = option(
+        None, least=3, help="of a validation target; by default as in training", on_resume="validation"
+    )
+    test_max_target_length: int | None = option(
+        None, least=3, help="of a target that is scored, for its loss; the same default", on_resume="may_change"
+    )
     eval_beams: int | None = option(
         None,
+        section=GENERATE,
         least=0,
-        help="beams in validation and test; by default the config's num_beams; 0 scores validation by the "
-        "teacher-forced arg-max, without search, and leaves the test split at the config's num_beams",
+        help="beams in validation and, without --pred_beams, in scoring; by default the config's num_beams; 0 scores "
+        "validation by the teacher-forced arg-max, without search, and leaves scoring at the config's num_beams",
+        on_resume="validation",
     )
-    eval_max_gen_length: int | None = option(
-        None,
-        least=2,
-        help="tokens to generate at most; by default the config's max_length or --max_target_length",
+    pred_beams: int | None = option(
+        None, least=1, help="beams in scoring; by default --eval_beams", on_resume="may_change"
     )
 
-    # run_eval.py has options of these names
-    prefix, references, drop_repeated_sentences = "", True, False
-
-    @property
-    def generation(self) -> dict[str, Any]:
-        """The options of generate that the command line gave."""
-        given = {"num_beams": self.eval_beams or None, "max_length": self.eval_max_gen_length}
-        return with_lengths({name: value for name, value in given.items() if value is not None})
-
-    def fitted(self, positions: int) -> TextToTextOptions:
-        """These options with the lengths that are not given, for a model of so many positions."""
-        target = self.max_target_length or min(142, positions)  # as in the published recipe for CNN-DM
-        lengths = {"max_source_length": min(1024, positions), "max_target_length": target}
-        lengths |= {"val_max_target_length": target, "test_max_target_length": target}
-        return dataclasses.replace(self, **{name: getattr(self, name) or most for name, most in lengths.items()})
-
-    def target_length(self, split: str) -> int | None:
-        """Tokens that a split's targets are cut to."""
-        lengths = {"train": self.max_target_length, "val": self.val_max_target_length}
-        return lengths.get(split, self.test_max_target_length)
+    def lengths(self) -> dict[str, int | None]:
+        """The lengths of targets by the names of their options."""
+        return {
+            "max_target_length": self.max_target_length,
+            "val_max_target_length": self.val_max_target_length,
+            "test_max_target_length": self.test_max_target_length,
+        }
 
 
 @dataclass(frozen=True)
-class TextToTextEvalOptions(_FieldOptions, GenerationOptions):
-    """The options of run_eval.py."""
+class TextToTextEvalOptions:
+    """The options that run_eval.py adds."""
 
     only_predict: ClassVar[dict[str, Any]] = {"references": False}
 
     references: bool = option(
         True,
+        section="texts",
         help="score predictions by their references; --no_references only predicts, for which {split}.source, a file "
         "of one source a line, or a table without targets will do",
     )
     prefix: str = option("", help="put before each source text, as some models want it")
-    max_source_length: int | None = option(
-        None, least=3, help="tokens a source is cut to; by default the model's positions"
-    )
     max_target_length: int | None = option(
         None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.target_field is not None and not self.references:
-            raise InputError(f"--target_field is {self.target_field}, and --no_references reads no targets")
-
-    def target_length(self, split: str) -> int | None:
-        """Tokens that a split's targets are cut to; None for the model's positions."""
-        return self.max_target_length
+    eval_beams: int | None = option(None, section=GENERATE, least=1, help="num_beams of generate; 1 is greedy search")
 
 
-class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
+class TextToText(Task[BartForConditionalGeneration]):
     """Turns a source text into a target text.
 
-    A subclass names its `figures` and gives `scores_of_each`, or overrides `score` where a figure is not a mean over
+    A subclass names its `metrics` and gives `scores_of_each`, or overrides `score` where a metric is not a mean over
     examples.
     """
 
     Options = TextToTextOptions
+    TrainingOptions = TextToTextTrainingOptions
     EvalOptions = TextToTextEvalOptions
     streams = True
     prediction_name = "summary"
-    model_class = BartForConditionalGeneration
-    tokenizer: BartTokenizer
-    source_tokenizer: BartTokenizer  # the same one, unless the model reads sources in a vocabulary of their own
-    positions: int  # of the model
 
-    def __init__(self, options: TextToTextOptions | TextToTextEvalOptions, data: DataOptions) -> None:
-        super().__init__(options, data)
-        check_fields(data.data_dir, source_field=options.source_field, target_field=options.target_field)
-        if isinstance(options, ModelOptions):
-            config = options.config()
-            self.options = options = options.fitted(config.max_position_embeddings)
-            names = ("max_source", "max_target", "val_max_target", "test_max_target", "eval_max_gen")
-            check_lengths(config, **{f"{n}_length": getattr(options, f"{n}_length") for n in names})
+    def __init__(
+        self,
+        place: Place,
+        options: TextToTextOptions | None = None,
+        training: TextToTextTrainingOptions | None = None,
+        evaluation: TextToTextEvalOptions | None = None,
+    ) -> None:
+        super().__init__(place, options, training, evaluation)
+        options, has_references = self.options, self.evaluation.references
+        if options.target_field is not None and not has_references:
+            raise InputError(f"--target_field is {options.target_field}, and --no_references reads no targets")
+        check_fields(place.data_dir, source_field=options.source_field, target_field=options.target_field)
 
-    def validation_name(self, figure: str) -> str:
-        return super().validation_name(figure) + "_forced" * (self.options.eval_beams == 0 and figure != "loss")
+    def validation_name(self, metric: str) -> str:
+        is_forced = self.training.eval_beams == 0 and metric != "loss"
+        return super().validation_name(f"{metric}_forced" if is_forced else metric)
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
-        """The `figures` of each example."""
+        """The `metrics` of each example."""
         return {}
 
     # ---- Data
 
+    @property
+    def fields(self) -> tuple[str | None, str | None]:
+        """The columns of a table that hold sources and targets; None for those of published sets."""
+        return self.options.source_field, self.options.target_field
+
+    @property
+    def pair_fields(self) -> tuple[str | None, str | None] | None:
+        return self.fields if self.evaluation.references else None
+
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
-        data, fields = self.data, (self.options.source_field, self.options.target_field)
-        if not self.options.references:
-            return read_sources(data.data_dir, split, data.limit(split), fields[0]), None
-        data_dir = prepared(data.data_dir, fields, data.cache_dir)
+        data_dir, limit = self.place.data_dir, self.place.limit(split)
+        if not self.evaluation.references:
+            return read_sources(data_dir, split, limit, self.options.source_field), None
         if not for_scoring and split == "train" and is_streamed(data_dir):
-            return open_split(data_dir, split, fields)
+            return open_split(data_dir, split, self.fields)
         if for_scoring or is_streamed(data_dir):
-            return read_split(data_dir, split, data.limit(split), fields)
-        return check_pairs(data_dir, split, data.limit(split), data.cache_dir)
+            return read_split(data_dir, split, limit, self.fields)
+        return check_pairs(data_dir, split, limit, self.place.cache_dir)
 
     def given(self, inputs: Sequence[Any]) -> Pairs:
-        return [text_of(one, number, "text") for number, one in enumerate(inputs)], None
+        return [text_of(text, number, "text") for number, text in enumerate(inputs)], None
 
-    def encode(self, raw: PairFiles | Pairs | Table, split: str) -> TokenPairs | StreamedPairs:
-        lengths = (
-            self.options.max_source_length or self.positions,
-            self.options.target_length(split) or self.positions,
-        )
+    def encode(
+        self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedModel[BartForConditionalGeneration]
+    ) -> TokenPairs | StreamedPairs:
+        positions = loaded.model.config.max_position_embeddings
+        lengths = (self.options.max_source_length or positions, self._target_length(split) or positions)
+        tokenizers = (loaded.source_tokenizer or loaded.tokenizer, loaded.tokenizer)
         if isinstance(raw, Table):
-            return StreamedPairs(raw, self.tokenizers, *lengths)
+            return StreamedPairs(raw, tokenizers, *lengths)
         source, target = raw
         if isinstance(source, TextFile):
-            sides = zip(raw, self.tokenizers, lengths, strict=True)
+            sides = zip(raw, tokenizers, lengths, strict=True)
             tokens = (file.tokenized(tokenizer, longest) for file, tokenizer, longest in sides)
             identity = {"source": source.identity, "target": target.identity}
             return TokenPairs(*tokens, target.read() if split == "val" else None, identity)
-        sources = [self.options.prefix + text for text in source]
-        return TokenPairs.from_texts(sources, target, self.tokenizers, *lengths)
+        sources = [self.evaluation.prefix + text for text in source]
+        return TokenPairs.from_texts(sources, target, tokenizers, *lengths)
 
-    def collate(self, examples: Sequence[Any]) -> Inputs:
-        return collate_pairs(examples, self.tokenizer.pad_token_id)
+    def _target_length(self, split: str) -> int | None:
+        """The tokens that a split's targets are cut to; None for the model's positions."""
+        training = self.training
+        lengths = {"train": training.max_target_length, "val": training.val_max_target_length}
+        return lengths.get(split, training.test_max_target_length) or self.evaluation.max_target_length
+
+    def collate(self, examples: Sequence[Any], tokenizer: BartTokenizer) -> Inputs:
+        return collate_pairs(examples, tokenizer.pad_token_id)
 
     # ---- Model
 
-    def initial_model(self) -> BartForConditionalGeneration:
-        return self._to_train(*model_to_train.initial_model(self.options))
+    def fitted(self, config: BartConfig) -> Self:
+        """This task, with the lengths that are not given filled in for a model of so many positions."""
+        positions, training = config.max_position_embeddings, self.training
+        longest = {"max_source_length": self.options.max_source_length, **training.lengths()}
+        check_lengths(config, **longest, eval_max_gen_length=self.options.decoding.eval_max_gen_length)
+        target = training.max_target_length or min(TARGET_LENGTH, positions)
+        fitted = copy.copy(self)
+        fitted.options = replace(
+            self.options, max_source_length=self.options.max_source_length or min(SOURCE_LENGTH, positions)
+        )
+        fitted.training = replace(training, **{name: length or target for name, length in training.lengths().items()})
+        return fitted
 
-    def resumed_model(self, checkpoint: Path) -> BartForConditionalGeneration:
-        return self._to_train(*model_to_train.resumed_model(self.options, checkpoint))
+    def initial_model(self, model: ModelOptions, learned: None) -> LoadedModel[BartForConditionalGeneration]:
+        classes = [BartForConditionalGeneration]
+        return self._to_train(model_to_train.initial_model(model, self.config(model), classes))
+
+    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[BartForConditionalGeneration]:
+        return self._to_train(
+            model_to_train.resumed_model(
+                checkpoint,
+                self.config(model),
+                [BartForConditionalGeneration],
+                model.computing,
+                model.adaptation,
+                keeps_generation=model.weights.config_path is None,
+            )
+        )
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> BartForConditionalGeneration:
-        model = self._with(*loading.load_for_evaluation(path, config_path, tokenizer))
-        options, test_length = self.options, self.options.target_length("test")
+    ) -> LoadedModel[BartForConditionalGeneration]:
+        loaded = LoadedModel(*loading.load_for_evaluation(path, config_path, tokenizer))
+        config, generation = loaded.model.config, loaded.model.generation_config
+        options, given = self.options, self.scoring_generation()
         check_lengths(
-            model.config,
+            config,
             max_source_length=options.max_source_length,
-            max_target_length=test_length,
-            eval_max_gen_length=options.eval_max_gen_length,
+            max_target_length=self._target_length("test"),
+            eval_max_gen_length=options.decoding.eval_max_gen_length,
         )
-        check_generation(model.generation_config, options.generation, model.config.vocab_size, self.positions)
-        chosen = model.generation_config.merged(**options.generation).choices()
+        check_generation(generation, given, config.vocab_size, config.max_position_embeddings)
+        chosen = generation.merged(**given).choices()
         logger.info("decoding: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()) or "greedy")
-        return model
+        return loaded
 
-    def _to_train(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> BartForConditionalGeneration:
-        generation = model.generation_config
+    def _to_train(self, loaded: LoadedModel[BartForConditionalGeneration]) -> LoadedModel[BartForConditionalGeneration]:
+        """Give the model a length of generated texts where it has none."""
+        generation, positions = loaded.model.generation_config, loaded.model.config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
-            generation.max_length = self.options.max_target_length
-        return self._with(model, tokenizer)
-
-    def _with(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer) -> BartForConditionalGeneration:
-        self.tokenizer = self.source_tokenizer = tokenizer
-        self.positions = model.config.max_position_embeddings
-        return model
-
-    @property
-    def tokenizers(self) -> tuple[BartTokenizer, BartTokenizer]:
-        """Of sources and of targets."""
-        return self.source_tokenizer, self.tokenizer
+            generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)
+        return loaded
 
     # ---- Training and validation
 
     def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
-        options = self.options
-        if options.freeze_encoder or options.lora_rank or model.config.source_encoder_layers:
+        is_frozen = any(not weight.requires_grad for layer in model.layers for weight in layer.parameters())
+        if is_frozen or model.config.source_encoder_layers:
             return 0.0
-        return operations_of(model, batch, options.freeze_embeds)
+        return operations_of(model, batch, not model.get_input_embeddings().weight.requires_grad)
 
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
-        return summed_loss(model, batch, self.options.label_smoothing).loss
+        return summed_loss(model, batch, self.training.label_smoothing).loss
 
-    def validate(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
-        """Sums (F + 3,): loss, targets, examples, and the figures of each example."""
-        labels = batch["labels"]
+    def validate(self, loaded: LoadedModel[BartForConditionalGeneration], batch: Inputs) -> Tensor:
+        """Sums (F + 3,): loss, targets, examples, and the metrics of each example."""
+        model, tokenizer, labels = loaded.model, loaded.tokenizer, batch["labels"]
         output = teacher_forced(model, batch)
-        loss = smoothed_loss(output.logits, labels, self.options.label_smoothing)
+        loss = smoothed_loss(output.logits, labels, self.training.label_smoothing)
         sums = [loss.double(), self.count(batch).double(), loss.new_tensor(len(labels), dtype=torch.float64)]
-        if self.figures:
-            if self.options.eval_beams == 0:
+        if self.metrics:
+            if self.training.eval_beams == 0:
                 # Teacher forcing: at every position the likeliest token after the reference's own prefix.
-                ids = output.logits.argmax(-1).where(labels != IGNORE_INDEX, self.tokenizer.pad_token_id)
+                ids = output.logits.argmax(-1).where(labels != IGNORE_INDEX, tokenizer.pad_token_id)
             else:
                 ids = model.generate(
                     batch["input_ids"],
                     batch["attention_mask"],
                     encoder_outputs=output.encoder_last_hidden_state,
-                    **self.options.generation,
+                    **{**self._generation(self.training.eval_beams), "num_return_sequences": 1},
                 )
-            texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+            texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
             scores = self.scores_of_each(texts, batch["references"])
-            sums += [sums[0].new_tensor(float(np.sum(scores[name]))) for name in self.figures]
+            sums += [sums[0].new_tensor(float(np.sum(scores[name]))) for name in self.metrics]
         return torch.stack(sums)
 
-    def figures_of(self, sums: Sequence[float]) -> dict[str, float]:
-        loss, targets, examples, *figures = sums
-        means = {name: value / examples for name, value in zip(self.figures, figures, strict=True)}
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[BartForConditionalGeneration]) -> dict[str, float]:
+        loss, targets, examples, *of_examples = sums
+        means = {name: value / examples for name, value in zip(self.metrics, of_examples, strict=True)}
         return {"loss": loss / targets, **means}
 
     # ---- Prediction
 
+    def _generation(self, beams: int | None) -> dict[str, Any]:
+        """The options of generate that the command line gave, with so many beams."""
+        given = self.options.decoding.generation
+        return given if not beams else {**given, "num_beams": beams}
+
+    def scoring_generation(self) -> dict[str, Any]:
+        """The options of generate in scoring that the command line gave."""
+        training = self.training
+        return self._generation(self.evaluation.eval_beams or training.pred_beams or training.eval_beams)
+
     def predict(
         self,
-        model: BartForConditionalGeneration,
+        loaded: LoadedModel[BartForConditionalGeneration],
         examples: TokenPairs,
         numbers: Sequence[int],
         batch_size: int,
         clock: Clock,
     ) -> Iterator[tuple[int, Prediction]]:
+        model, tokenizer = loaded.model, loaded.tokenizer
         losses: dict[int, tuple[float, int]] = {}
 
         def note_losses(places: Sequence[int], states: Tensor, mask: Tensor) -> None:
@@ -307,38 +351,40 @@ class TextToText(Task[TextToTextOptions | TextToTextEvalOptions]):
 
         sources = [examples.sources[number].tolist() for number in numbers]
         encoded = None if examples.targets is None else note_losses
-        for article in model.generate_many(sources, batch_size, encoded=encoded, **self.options.generation):
+        drops_repeats = self.options.decoding.drop_repeated_sentences
+        for article in model.generate_many(sources, batch_size, encoded=encoded, **self.scoring_generation()):
             clock.seconds["encode"] += article.encoding_seconds
             with clock.part("detokenise"):
-                texts = self.tokenizer.batch_decode(list(article.sequences), skip_special_tokens=True)
+                texts = tokenizer.batch_decode(list(article.sequences), skip_special_tokens=True)
             texts = [" ".join(text.split("\n")).strip() for text in texts]
-            values = {"texts": list(map(without_repeats, texts)) if self.options.drop_repeated_sentences else texts}
-            tokens = int((article.sequences[0, 1:] != self.tokenizer.pad_token_id).sum())
+            values = {"texts": list(map(without_repeats, texts)) if drops_repeats else texts}
+            tokens = int((article.sequences[0, 1:] != tokenizer.pad_token_id).sum())
             loss = losses.pop(article.index, (0.0, 0))
             yield numbers[article.index], Prediction(values, *loss, tokens, article.seconds)
 
-    def score(self, raw: Pairs, predictions: Sequence[Prediction]) -> Scores:
+    def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         each = self.scores_of_each([prediction.values["texts"][0] for prediction in predictions], raw[1])
         return {name: float(np.mean(values)) for name, values in each.items()}, each
 
     def row(self, raw: Pairs, examples: TokenPairs, number: int, prediction: Prediction) -> dict[str, Any]:
-        best, *others = prediction.values["texts"]
+        best, *alternatives = prediction.values["texts"]
         row = {"index": number, "source": raw[0][number]}
         if raw[1] is not None:
             row["reference"] = raw[1][number]
         row["summary"] = best
-        if others:
-            row["alternatives"] = others
+        if alternatives:
+            row["alternatives"] = alternatives
         counts = zip(("source_tokens", "reference_tokens"), examples.lengths[number].tolist(), strict=False)
         return {**row, **dict(counts), "summary_tokens": prediction.tokens}
 
-    def settings(self, model: BartForConditionalGeneration) -> dict[str, Any]:
+    def settings(self, loaded: LoadedModel[BartForConditionalGeneration]) -> dict[str, Any]:
+        positions = loaded.model.config.max_position_embeddings
         return {
-            "generation": model.generation_config.merged(**self.options.generation).to_dict(),
-            "max_source_length": self.options.max_source_length or self.positions,
-            "max_target_length": self.options.target_length("test") or self.positions,
-            "prefix": self.options.prefix,
-            "drop_repeated_sentences": self.options.drop_repeated_sentences,
+            "generation": loaded.model.generation_config.merged(**self.scoring_generation()).to_dict(),
+            "max_source_length": self.options.max_source_length or positions,
+            "max_target_length": self._target_length("test") or positions,
+            "prefix": self.evaluation.prefix,
+            "drop_repeated_sentences": self.options.decoding.drop_repeated_sentences,
         }
 
 

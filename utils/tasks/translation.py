@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
@@ -17,8 +16,10 @@ from utils.app.cli import option
 from utils.data.line_files import Pairs
 from utils.metrics.bleu import translation_scores
 from utils.models import loading
+from utils.models.loading import LoadedModel
+from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores
-from utils.tasks.text_to_text import TextToText, TextToTextOptions
+from utils.tasks.text_to_text import TextToText, TextToTextTrainingOptions
 
 # What the first stage trains (Lewis et al., 2020, section 3.4): the new encoder, BART's positions, and the input
 # projection of the self-attention of its encoder's first layer.
@@ -31,14 +32,15 @@ STAGE_1 = (
 
 
 @dataclass(frozen=True)
-class TranslationOptions(TextToTextOptions):
-    """The options of finetune.py."""
+class TranslationTrainingOptions(TextToTextTrainingOptions):
+    """The options that finetune.py adds."""
 
     source_encoder_layers: int | None = option(
         None,
         section="source language",
         least=1,
         help="put a new encoder of so many layers, with --source_tokenizer, in place of the encoder's token embeddings",
+        in_card=True,
     )
     source_tokenizer: str | None = option(None, help="vocabulary of the sources: a Hub name or directory")
     translation_stage: int | None = option(
@@ -46,83 +48,78 @@ class TranslationOptions(TextToTextOptions):
         least=1,
         most=2,
         help="1 trains the new encoder, the positions, and the first layer's input projection; 2 all; by default all",
+        in_card=True,
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if (self.source_encoder_layers is None) != (self.source_tokenizer is None):
             raise InputError(
                 f"--source_encoder_layers is {self.source_encoder_layers}, --source_tokenizer is "
                 f"{self.source_tokenizer}: give both or neither"
             )
-        if self.translation_stage == 1 and (self.freeze_embeds or self.freeze_encoder or self.lora_rank):
-            raise InputError(
-                "--translation_stage 1 freezes what it does not train; --freeze_embeds, --freeze_encoder and "
-                "--lora_rank exclude it"
-            )
-
-    def config(self) -> BartConfig:
-        config = super().config()
-        if self.source_encoder_layers is not None:
-            config.source_encoder_layers = self.source_encoder_layers
-            config.source_vocab_size = len(BartTokenizer.from_pretrained(self.source_tokenizer))
-        elif not self.is_scratch and (self.translation_stage is not None or Path(self.model_name_or_path).exists()):
-            stored = stored_configs(self.model_name_or_path)[0]
-            if stored is not None and stored.source_encoder_layers:  # of the first stage
-                config.source_encoder_layers = stored.source_encoder_layers
-                config.source_vocab_size = stored.source_vocab_size
-        if self.translation_stage is not None and not config.source_encoder_layers:
-            raise InputError(
-                f"--translation_stage is {self.translation_stage}; it needs --source_encoder_layers, or weights that "
-                "have an encoder of the source language"
-            )
-        config.validate()
-        return config
 
 
 class Translation(TextToText):
     """Sentences to their translations. Validation reports the loss alone, since corpus BLEU is no mean."""
 
-    Options = TranslationOptions
+    TrainingOptions = TranslationTrainingOptions
 
     # ---- Model
 
-    def initial_model(self) -> BartForConditionalGeneration:
-        options = self.options
-        return self._reading(super().initial_model(), options.source_tokenizer or options.model_name_or_path)
+    def config(self, model: ModelOptions) -> BartConfig:
+        training, weights, adaptation = self.training, model.weights, model.adaptation
+        if training.translation_stage == 1 and (
+            adaptation.freeze_embeds or adaptation.freeze_encoder or adaptation.lora_rank
+        ):
+            raise InputError(
+                "--translation_stage 1 freezes what it does not train; --freeze_embeds, --freeze_encoder and "
+                "--lora_rank exclude it"
+            )
+        config = super().config(model)
+        if training.source_encoder_layers is not None:
+            config.source_encoder_layers = training.source_encoder_layers
+            config.source_vocab_size = len(BartTokenizer.from_pretrained(training.source_tokenizer))
+        elif not weights.is_scratch and (
+            training.translation_stage is not None or Path(weights.model_name_or_path).exists()
+        ):
+            stored = stored_configs(weights.model_name_or_path)[0]
+            if stored is not None and stored.source_encoder_layers:  # of the first stage
+                config.source_encoder_layers = stored.source_encoder_layers
+                config.source_vocab_size = stored.source_vocab_size
+        if training.translation_stage is not None and not config.source_encoder_layers:
+            raise InputError(
+                f"--translation_stage is {training.translation_stage}; it needs --source_encoder_layers, or weights "
+                "that have an encoder of the source language"
+            )
+        config.validate()
+        return config
 
-    def resumed_model(self, checkpoint: Path) -> BartForConditionalGeneration:
-        return self._reading(super().resumed_model(checkpoint), checkpoint)
+    def initial_model(self, model: ModelOptions, learned: None) -> LoadedModel[BartForConditionalGeneration]:
+        place = self.training.source_tokenizer or model.weights.model_name_or_path
+        return self._with_sources(super().initial_model(model, learned), place)
+
+    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[BartForConditionalGeneration]:
+        return self._with_sources(super().resumed_model(model, checkpoint), checkpoint)
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> BartForConditionalGeneration:
-        return self._reading(super().trained_model(path, config_path, tokenizer), path)
+    ) -> LoadedModel[BartForConditionalGeneration]:
+        return self._with_sources(super().trained_model(path, config_path, tokenizer), path)
 
-    def _reading(
-        self, model: BartForConditionalGeneration, where: str | os.PathLike[str]
-    ) -> BartForConditionalGeneration:
-        """The model, frozen as its stage wants it, and the vocabulary of its sources."""
-        if model.config.source_encoder_layers:
-            self.source_tokenizer = loading.source_vocabulary(where)
-            loading.check_source_vocabulary(model.config, self.source_tokenizer)
-        if getattr(self.options, "translation_stage", None) == 1:
-            for name, parameter in model.named_parameters():
+    def _with_sources(
+        self, loaded: LoadedModel[BartForConditionalGeneration], place: str | os.PathLike[str]
+    ) -> LoadedModel[BartForConditionalGeneration]:
+        """Freeze the model as its stage wants it, and add the vocabulary of its sources."""
+        if self.training.translation_stage == 1:
+            for name, parameter in loaded.model.named_parameters():
                 parameter.requires_grad_(name.startswith(STAGE_1))
-        return model
-
-    def checkpoint_parts(self, model: BartForConditionalGeneration) -> dict[str, Any]:
-        parts = super().checkpoint_parts(model)
-        if model.config.source_encoder_layers:
-            parts[loading.SOURCE_TOKENIZER_JSON] = self.source_tokenizer.to_json()
-        return parts
-
-    def export(self, checkpoint: Path, directory: Path) -> None:
-        super().export(checkpoint, directory)
-        if self.source_tokenizer is not self.tokenizer:
-            self.source_tokenizer.save_pretrained(directory / loading.SOURCE_TOKENIZER)
+        if not loaded.model.config.source_encoder_layers:
+            return loaded
+        source_tokenizer = loading.source_vocabulary(place)
+        loading.check_source_vocabulary(loaded.model.config, source_tokenizer)
+        return replace(loaded, source_tokenizer=source_tokenizer)
 
     # ---- Prediction
 
-    def score(self, raw: Pairs, predictions: Sequence[Prediction]) -> Scores:
+    def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         return dict(translation_scores([prediction.values["texts"][0] for prediction in predictions], raw[1])), {}

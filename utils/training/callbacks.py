@@ -15,6 +15,7 @@ from torch import Tensor
 
 from utils.app.errors import RunError
 from utils.data.batches import Batch
+from utils.runs.files import difference
 
 logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 20
@@ -52,7 +53,7 @@ class Patience(EarlyStopping):
         return {**super().state_dict(), "stopped": self.stopped, "conditions": self.conditions}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict["conditions"] == self.conditions:
+        if not difference(state_dict["conditions"], self.conditions):
             super().load_state_dict({**state_dict, "patience": self.patience})  # which may have changed
             self.stopped = state_dict["stopped"] and self.wait_count >= self.patience
 

@@ -173,7 +173,7 @@ class BestCheckpoints(Checkpoint):
         return {"conditions": self.conditions, "kept": self.kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict["conditions"] == self.conditions:
+        if not difference(state_dict["conditions"], self.conditions):
             self.kept = state_dict["kept"]
 
 

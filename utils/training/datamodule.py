@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from utils.data.batches import Batch, Batches, Collate, Examples, evaluation_batches
-from utils.data.options import DataOptions
+from utils.data.options import BatchOptions, LengthBatchOptions
 from utils.data.order import RunOrder, TrainOrder
 from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream
-from utils.training.options import HardwareOptions, OptimisationOptions
+from utils.training.options import HardwareOptions
 
 
 class TrainingData(pl.LightningDataModule):
@@ -29,8 +29,9 @@ class TrainingData(pl.LightningDataModule):
     Args:
         train: examples, or a stream of them.
         collate: makes a batch of some examples.
-        optimisation: gives the length of the run by steps or epochs, whichever ends it first. With neither it is one
+        max_steps, max_epochs: the length of the run, whichever ends it first; -1 and None for neither, which is one
             epoch.
+        lengths: how the lengths of examples decide which ones share a batch; by default they do not.
 
     Attributes:
         steps_per_epoch: None for a stream whose length nobody knows.
@@ -43,14 +44,16 @@ class TrainingData(pl.LightningDataModule):
         train: Examples | StreamedExamples,
         val: Examples,
         collate: Collate,
-        options: DataOptions,
-        optimisation: OptimisationOptions,
+        options: BatchOptions,
+        max_steps: int,
         hardware: HardwareOptions,
         seed: int,
+        lengths: LengthBatchOptions | None = None,
+        max_epochs: int | None = None,
     ) -> None:
         super().__init__()
         self.train, self.val, self.collate = train, val, collate
-        self.options, self.seed = options, seed
+        self.options, self.seed, self.lengths = options, seed, lengths or LengthBatchOptions()
         self.loader: StreamLoader | None = None
         self.cursor: dict[str, Any] | None = None  # of the checkpoint that a stream goes on from
         self.loader_options = {
@@ -60,7 +63,6 @@ class TrainingData(pl.LightningDataModule):
             "worker_init_fn": _outlive_signals,
         }
         self.steps_per_epoch: int | None = None
-        max_steps, max_epochs = optimisation.max_steps, optimisation.max_epochs
         if self.streams:
             stream = self._stream(0, hardware.processes)
             self.examples_per_step: float = stream.examples_per_step
@@ -70,8 +72,9 @@ class TrainingData(pl.LightningDataModule):
             order = self._order(0, hardware.processes)
             self.steps_per_epoch, self.examples_per_step = order.steps, order.examples_per_step
             epochs = 1 if max_epochs is None and max_steps < 0 else max_epochs
-            lengths = [max_steps] * (max_steps > 0) + ([epochs * order.steps] if epochs is not None else [])
-            self.total_steps = min(lengths)
+            self.total_steps = max_steps if epochs is None else epochs * order.steps
+            if max_steps > 0:
+                self.total_steps = min(self.total_steps, max_steps)
 
     @property
     def streams(self) -> bool:
@@ -116,17 +119,24 @@ class TrainingData(pl.LightningDataModule):
             self.train.lengths,
             self.options.train_batch_size,
             self.seed,
-            max_tokens=self.options.max_tokens_per_batch,
+            max_tokens=self.lengths.max_tokens_per_batch,
             accumulation=self.options.gradient_accumulation_steps,
             rank=rank,
             world_size=world_size,
-            group_by_length=self.options.sortish_sampler,
+            group_by_length=self.lengths.sortish_sampler,
         )
 
     def _stream(self, rank: int, world_size: int, start: int = 0) -> TrainStream:
         return TrainStream(
-            *(self.train, self.collate, self.options, self.seed),
-            **{"rank": rank, "world_size": world_size, "cursor": self.cursor, "start": start},
+            self.train,
+            self.collate,
+            self.options,
+            self.seed,
+            self.lengths.sortish_sampler,
+            rank=rank,
+            world_size=world_size,
+            cursor=self.cursor,
+            start=start,
         )
 
 

@@ -17,8 +17,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from utils.data.batches import Batch
+from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.runs.memory import FittingSize
-from utils.tasks.task import Task
+from utils.tasks.task import TrainedTask
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
@@ -44,11 +45,13 @@ class TrainingModule(pl.LightningModule):
     grad_norm: Tensor
     lr: float
 
-    def __init__(self, task: Task[Any], model: nn.Module, plan: Plan, total_steps: int, eval_batch_size: int) -> None:
+    def __init__(
+        self, task: TrainedTask, loaded: LoadedModel, plan: Plan, total_steps: int, eval_batch_size: int
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.task, self.plan, self.total_steps = task, plan, total_steps
-        self.model = model.train()  # from_pretrained gives eval mode, and Lightning keeps what it finds
+        self.task, self.loaded, self.plan, self.total_steps = task, loaded, plan, total_steps
+        self.model = loaded.model.train()  # from_pretrained gives eval mode, and Lightning keeps what it finds
         self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
         self.saved_steps = total_steps  # of the run that a checkpoint was written for
         self.eval_batch_size = FittingSize(eval_batch_size, "--eval_batch_size")
@@ -172,16 +175,16 @@ class TrainingModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         def validate(rows: list[int]) -> None:
-            sums = self.task.validate(self.model, batch.rows(rows))
+            sums = self.task.validate(self.loaded, batch.rows(rows))
             self.sums = sums if self.sums is None else self.sums + sums
 
         self.eval_batch_size.run_in_parts(range(len(batch)), validate)
 
     def on_validation_epoch_end(self) -> None:
         self.keep_whole(False)
-        figures = self.task.figures_of(self._summed(self.sums).tolist())
+        metrics = self.task.metrics_of(self._summed(self.sums).tolist(), self.loaded)
         # For the callbacks; Measurements writes the files.
-        values = {self.task.validation_name(name): value for name, value in figures.items()}
+        values = {self.task.validation_name(name): value for name, value in metrics.items()}
         self.log_dict(values, logger=False)
 
     def keep_whole(self, whole: bool) -> None:
@@ -200,7 +203,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Let a checkpoint carry all that evaluation and an exact resumption need."""
-        checkpoint |= self.task.checkpoint_parts(self.model)
+        checkpoint |= checkpoint_parts(self.loaded)
         states = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_initialized():
             states["cuda"] = torch.cuda.get_rng_state()

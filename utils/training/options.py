@@ -15,6 +15,7 @@ from utils.app.cli import option
 from utils.runs.run_files import LAST
 
 FINE_TUNING_RATE, SCRATCH_RATE = 3e-5, 1e-3  # learning rates of trained and of random weights
+LAMB_RATE = 5e-3  # of NVIDIA's first phase of pretraining, with batches of 64,000
 POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, transformers' default
 COSINE_CYCLES = 4  # decays of cosine_w_restarts (Loshchilov & Hutter, 2017); transformers' default of 1 has no restart
 POLY_SQRT = "poly_sqrt"  # NVIDIA's for pretraining BERT, which transformers lacks
@@ -34,64 +35,79 @@ AMP_LEVELS = ("O0", "O1", "O2", "O3")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run does, where it writes, and when it saves, validates and logs."""
+    """Where a run writes, where it begins, and when it saves, validates and logs."""
 
-    config: str | None = option(None, section="run", help="YAML file of these options by name; the command line wins")
+    config: str | None = option(
+        None,
+        section="run",
+        help="YAML file of these options by name; the command line wins",
+        on_resume="may_change",
+    )
     output_dir: str | None = option(
         None,
         help="where everything is written; by default results/NAME_TIME, of the model or, from scratch, the config",
+        on_resume="may_change",
     )
-    do_train: bool = option(False, help="train on the train split")
-    do_predict: bool = option(False, help="score the test split, with the best checkpoint after training")
-    seed: int = option(42, least=0, help="seed of weights, order and dropout")
+    seed: int = option(42, least=0, help="seed of weights, order and dropout", in_card=True)
     resume_from_checkpoint: str | None = option(
         None,
         help="checkpoint to go on from, with its weights, optimizer, schedule, random state and position in the data; "
         f"'{LAST}' takes the newest whole one of --output_dir, and starts afresh where there is none",
+        on_resume="may_change",
     )
     overwrite_output_dir: bool = option(
-        False, help="remove what an earlier run has written to --output_dir, and nothing else, before this one starts"
+        False,
+        help="remove what an earlier run has written to --output_dir, and nothing else, before this one starts",
+        on_resume="may_change",
     )
-    save_top_k: int = option(1, least=1, help="best checkpoints to keep, by val_metric")
+    save_top_k: int = option(1, least=1, help="best checkpoints to keep, by val_metric", on_resume="may_change")
     save_every_n_steps: int | None = option(
         None,
         alias="save_checkpoint_steps",
         least=1,
         help="optimizer steps between two writings of last.ckpt, besides every validation",
+        on_resume="may_change",
     )
-    log_every_n_steps: int = option(10, alias="log_freq", least=1, help="optimizer steps between two lines of the logs")
-    wandb_project: str | None = option(None, help="Weights & Biases project to log to as well")
+    log_every_n_steps: int = option(
+        10,
+        alias="log_freq",
+        least=1,
+        help="optimizer steps between two lines of the logs",
+        on_resume="may_change",
+    )
+    wandb_project: str | None = option(None, help="Weights & Biases project to log to as well", on_resume="may_change")
 
     val_check_interval: float = option(
         1.0,
         section="validation",
         above=0,
-        help="validate every so many epochs (up to 1), or every so many training samples (above 1)",
+        help="up to 1, validate after every such share of an epoch or, of a stream and in pretraining, of the run; "
+        "above 1, after every so many training samples",
+        on_resume="may_change",
     )
     val_metric: str | None = option(
         None,
-        help="what makes a checkpoint the best one: loss, or a figure of the task, for summarization rouge1, rouge2 or "
-        "rougeLsum; by default the task's choice",
+        help="what makes a checkpoint the best one: loss, or a metric of the task, for summarization rouge1, rouge2 or "
+        "rougeLsum, for pretraining accuracy; by default the task's choice",
+        on_resume="validation",
     )
     early_stopping_patience: int = option(
-        -1, least=-1, help="validations without a better val_metric that end the run; -1 for never"
+        -1,
+        least=-1,
+        help="validations without a better val_metric that end the run; -1 for never",
+        on_resume="may_change",
     )
-    num_sanity_val_steps: int = option(0, least=-1, help="validation batches before training; -1 for all")
+    num_sanity_val_steps: int = option(
+        0, least=-1, help="validation batches before training; -1 for all", on_resume="may_change"
+    )
 
     def __post_init__(self) -> None:
-        if not (self.do_train or self.do_predict):
-            raise InputError("nothing to do: give --do_train, --do_predict or both")
         if self.resume_from_checkpoint == LAST and self.output_dir is None:
             raise InputError(f"--resume_from_checkpoint {LAST} needs --output_dir, where the checkpoints are")
         if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
             raise InputError(
                 f"--val_check_interval is {self.val_check_interval}; above 1 it counts training samples, so it is whole"
             )
-
-    @property
-    def resumed(self) -> str | None:
-        """The checkpoint to go on from, with all that it holds."""
-        return self.resume_from_checkpoint
 
 
 @dataclass(frozen=True)
@@ -105,30 +121,49 @@ class OptimisationOptions:
         flags={"lamb": "lamb"},
         help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
         "fused AdamW and our lamb serve",
+        in_card=True,
     )
     learning_rate: float | None = option(
-        None, above=0, help=f"peak; by default {FINE_TUNING_RATE:g} for trained weights, {SCRATCH_RATE:g} from scratch"
+        None,
+        above=0,
+        help=f"peak; by default {FINE_TUNING_RATE:g} for trained weights, {SCRATCH_RATE:g} from scratch, and in "
+        f"pretraining with lamb {LAMB_RATE:g}",
+        in_card=True,
     )
     lr_scheduler: str = option(
         "linear",
         choices=tuple(SCHEDULES),
         help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_SQRT} by "
         "the root of what is left of the whole run, and so falls at the end of the warm-up",
+        in_card=True,
     )
-    warmup_steps: int = option(0, least=0, help="optimizer steps of linear warm-up")
-    warmup_proportion: float = option(0.0, least=0, most=1, help="the same as a share of the run's steps")
-    max_steps: int = option(-1, least=-1, help="optimizer steps to train; -1 leaves it to max_epochs")
-    max_epochs: int | None = option(
-        None, least=1, help="epochs to train; by default 1, and unlimited where --max_steps is given"
+    warmup_steps: int = option(0, least=0, help="optimizer steps of linear warm-up", in_card=True)
+    warmup_proportion: float = option(0.0, least=0, most=1, help="the same as a share of the run's steps", in_card=True)
+    max_steps: int = option(
+        -1,
+        least=-1,
+        help="optimizer steps to train; -1 leaves it to the epochs, and pretraining must have a number",
+        on_resume="may_change",
     )
-    min_epochs: int = option(1, least=0, help="epochs before early stopping may end the run")
-    weight_decay: float = option(0.0, least=0, help="of all but biases and norms")
-    gradient_clip_val: float = option(1.0, least=0, help="gradient norm limit; 0 for none")
+    weight_decay: float = option(0.0, least=0, help="of all but biases and norms", in_card=True)
+    gradient_clip_val: float = option(
+        1.0,
+        least=0,
+        help="gradient norm limit, which is lamb's pre-normalisation too; 0 for none",
+        in_card=True,
+    )
     adam_epsilon: float | None = option(
-        None, above=0, help="added to the root of the second moment by adamw and lamb; by default 1e-8, of lamb 1e-6"
+        None,
+        above=0,
+        help="added to the root of the second moment by adamw and lamb; by default 1e-8, of lamb in fine-tuning 1e-6",
+        in_card=True,
     )
-    nvlamb: bool = option(False, help="let lamb scale the steps of biases and norms too, which have no weight decay")
-    dropout_off_ratio: float = option(0.0, least=0, most=1, help="share of the run's last steps without dropout")
+    nvlamb: bool = option(
+        False, help="let lamb scale the steps of biases and norms too, which have no weight decay", in_card=True
+    )
+    dropout_off_ratio: float = option(
+        0.0, least=0, most=1, help="share of the run's last steps without dropout", in_card=True
+    )
 
     def __post_init__(self) -> None:
         if self.max_steps == 0:
@@ -138,9 +173,9 @@ class OptimisationOptions:
                 f"--warmup_steps is {self.warmup_steps} and --warmup_proportion {self.warmup_proportion:g}; "
                 "give one of them"
             )
-        if self.nvlamb and self.optimizer not in ("lamb", "fused_lamb"):
+        if self.nvlamb and not self.is_lamb:
             raise InputError(f"--nvlamb is about --optimizer lamb; --optimizer is {self.optimizer}")
-        if self.adam_epsilon != type(self).adam_epsilon and self.optimizer in ("sgd", "adafactor"):
+        if self.adam_epsilon is not None and self.optimizer in ("sgd", "adafactor"):
             raise InputError(f"--adam_epsilon is about adamw and lamb; --optimizer is {self.optimizer}")
         if self.lr_scheduler == "polynomial" and (self.learning_rate or FINE_TUNING_RATE) <= POLYNOMIAL_END:
             raise InputError(
@@ -148,9 +183,27 @@ class OptimisationOptions:
                 "allowed: above that"
             )
 
+    @property
+    def is_lamb(self) -> bool:
+        return self.optimizer in ("lamb", "fused_lamb")
+
     def warmup(self, total_steps: int) -> int:
         """Steps of the warm-up, in a run of so many optimizer steps."""
         return self.warmup_steps or round(self.warmup_proportion * total_steps)
+
+
+@dataclass(frozen=True)
+class EpochOptions:
+    """The length of a run in epochs, which a run over a stream has not."""
+
+    max_epochs: int | None = option(
+        None,
+        section="training",
+        least=1,
+        help="epochs to train; by default 1, and unlimited where --max_steps is given",
+        on_resume="may_change",
+    )
+    min_epochs: int = option(1, least=0, help="epochs before early stopping may end the run", on_resume="may_change")
 
 
 @dataclass(frozen=True)
@@ -162,19 +215,28 @@ class HardwareOptions:
         section="hardware and precision",
         least=0,
         help="GPUs of this machine to train on; 0 trains on the CPU; by default 1 if there is one",
+        on_resume="by_content",
     )
-    accelerator: str | None = option(None, choices=("cpu", "gpu"), help="with --devices, another way to say --gpus")
+    accelerator: str | None = option(
+        None,
+        choices=("cpu", "gpu"),
+        help="with --devices, another way to say --gpus",
+        on_resume="by_content",
+    )
     devices: int | None = option(
-        None, least=1, help="processes of this machine that train together, one per GPU if on GPUs"
+        None,
+        least=1,
+        help="processes of this machine that train together, one per GPU if on GPUs",
+        on_resume="by_content",
     )
     strategy: str = option(
         "ddp",
         choices=STRATEGIES,
         help="how several processes train together: ddp copies the model to all, fsdp shards it",
     )
-    fp16: bool = option(False, help="half precision, with loss scaling; needs a GPU")
-    bf16: bool = option(False, help="bfloat16 precision")
-    tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products")
+    fp16: bool = option(False, help="half precision, with loss scaling; needs a GPU", in_card=True)
+    bf16: bool = option(False, help="bfloat16 precision", in_card=True)
+    tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products", in_card=True)
     amp_level: str = option(
         "O1",
         choices=AMP_LEVELS,
@@ -225,18 +287,22 @@ class Plan:
     """A training run.
 
     Attributes:
+        min_epochs: epochs before early stopping may end the run.
         settings: all options by name, for the loggers.
-        metric: the figure of validation that makes a checkpoint the best one.
+        metric: the metric of validation that makes a checkpoint the best one.
+        direction: "max" or "min", in which the metric gets better.
         identity: what a run that goes on from a checkpoint must share with the one that wrote it.
-        conditions: on which the figures of validation depend, besides the model.
+        conditions: what the metrics of validation depend on, besides the model.
         checkpoint: to go on from.
     """
 
     run: RunOptions
     hardware: HardwareOptions
     optimisation: OptimisationOptions
+    min_epochs: int
     settings: Mapping[str, Any]
     metric: str
+    direction: str
     identity: dict[str, Any]
     conditions: dict[str, Any]
     checkpoint: Path | None

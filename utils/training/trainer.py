@@ -7,7 +7,6 @@ import platform
 import signal
 from pathlib import Path
 from textwrap import indent
-from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -24,12 +23,13 @@ from utils.app.formatting import figure, label
 from utils.app.progress import is_first
 from utils.app.signals import Interruption, started
 from utils.data.batches import padded_length
+from utils.models.loading import LoadedModel, export
 from utils.runs.distributed import lost_peers_named
 from utils.runs.files import write_json
 from utils.runs.machine import peak_rate
 from utils.runs.memory import keep_freed_memory
 from utils.runs.run_files import LAST, SPLITS, remove, scored
-from utils.tasks.task import Task
+from utils.tasks.task import TrainedTask
 from utils.training import lightning_internals
 from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite
 from utils.training.checkpoints import (
@@ -51,18 +51,18 @@ from utils.training.precision import half_dtype, precision_name, trainer_precisi
 logger = logging.getLogger(__name__)
 
 
-def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> None:
+def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData) -> None:
     """Train, keep the best and the last checkpoint, and export the best one in Hub format.
 
     Raises:
         RunError: the run diverged, a file cannot be written, or another process of the run is gone.
     """
-    output_dir = Path(plan.run.output_dir)
+    output_dir, model, model_class = Path(plan.run.output_dir), loaded.model, type(loaded.model)
     if plan.checkpoint is not None:
         logger.info("going on from %s", plan.checkpoint)
         if is_first():
             keep_as_last(plan.checkpoint, output_dir)
-    module = TrainingModule(task, model, plan, data.total_steps, data.options.eval_batch_size)
+    module = TrainingModule(task, loaded, plan, data.total_steps, data.options.eval_batch_size)
     checkpoints, callbacks = build_callbacks(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, callbacks)
     if trainer.strategy.launcher is not None:
@@ -75,7 +75,7 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
         f"{parameters:,}",
         f"the stream {data.train.name}" if data.streams else f"{len(data.train):,} examples",
         f"{data.total_steps:,}",
-        "about " if data.options.max_tokens_per_batch else "",
+        "about " if data.lengths.max_tokens_per_batch else "",
         data.examples_per_step,
     )
     try:
@@ -87,7 +87,7 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
                 summary = run_summary(trainer, checkpoints.metric, score, best)
                 if summary["steps_since_start"]:  # otherwise the export stays as it was scored
                     remove(output_dir, *scored(*SPLITS))
-                task.export(best, output_dir / EXPORT)
+                export(loaded, model_class, best, output_dir / EXPORT)
                 write_json(output_dir / "train_summary.json", summary)
                 shown = [(label(name), figure(name, value)) for name, value in summary.items()]
                 table = tabulate([*shown, ("best model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
@@ -124,7 +124,7 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
             f"--early_stopping_patience is {run.early_stopping_patience} and --val_check_interval "
             f"{run.val_check_interval:g} samples; the run's {steps} steps end before its first validation"
         )
-    most = data.options.max_tokens_per_batch
+    most = data.lengths.max_tokens_per_batch
     if most is not None and most < (longest := int(padded_length(data.train.lengths).sum(axis=1).max())):
         raise InputError(
             f"--max_tokens_per_batch is {most}; allowed: at least {longest}, which the longest training example takes "
@@ -199,10 +199,10 @@ def gpu_rate(hardware: HardwareOptions) -> float | None:
     return peak_rate(torch.cuda.get_device_name(), precision_name(hardware)) if hardware.gpus else None
 
 
-def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[BestCheckpoints, list[Callback]]:
+def build_callbacks(plan: Plan, task: TrainedTask, streams: bool) -> tuple[BestCheckpoints, list[Callback]]:
     """The checkpoint callback, and the list of all."""
     run = plan.run
-    metric, mode = task.validation_name(plan.metric), {"loss": "min", **task.figures}[plan.metric]
+    metric, mode = task.validation_name(plan.metric), plan.direction
     checkpoints = BestCheckpoints(run.output_dir, metric, mode, run.save_top_k, plan.conditions)
     measurements, termination = Measurements(run.log_every_n_steps, gpu_rate(plan.hardware)), Termination()
     callbacks: list[Callback] = [
@@ -216,6 +216,6 @@ def build_callbacks(plan: Plan, task: Task[Any], streams: bool) -> tuple[BestChe
         StartClock(measurements),
     ]
     if run.early_stopping_patience >= 0:
-        min_epochs = 0 if streams else plan.optimisation.min_epochs
+        min_epochs = 0 if streams else plan.min_epochs
         callbacks.append(Patience(metric, mode, run.early_stopping_patience, min_epochs, plan.conditions))
     return checkpoints, callbacks

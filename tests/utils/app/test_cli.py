@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bart.errors import InputError
-from utils.app.cli import early_option, fixed, option, parse_dataclass, run_main
+from utils.app.cli import all_options, all_settings, early_option, option, parse_dataclass, part, run_main
 from utils.app.errors import RunError, unwritable
 
 
@@ -58,27 +58,64 @@ def test_defaults_and_types() -> None:
 
 
 @dataclass(frozen=True)
-class Derived(Part):
-    """Another command's options of that group, one of which is not offered and one of which has other spellings."""
+class Spelled:
+    """Options of a group that have other spellings."""
 
-    seed: int = fixed(7)
     kind: str = option(
         "linear", alias="sort", flags={"cosine": "cosine"}, choices=("linear", "cosine"), help="a choice"
     )
 
 
 def test_other_names_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def kind_of(*words: str) -> Derived:
-        return parse_dataclass(Command, [*REQUIRED, *words], "", prog="command", parts={"part": Derived}).part
+    def kind_of(*words: str) -> str:
+        return parse_dataclass(Command, [*REQUIRED, *words], "", prog="command", parts={"part": Spelled}).part.kind
 
-    assert kind_of() == Derived() and kind_of().seed == 7
-    assert kind_of("--sort", "cosine") == kind_of("--cosine") == kind_of("--kind=cosine") == Derived(kind="cosine")
+    assert kind_of() == "linear"
+    assert kind_of("--sort", "cosine") == kind_of("--cosine") == kind_of("--kind=cosine") == "cosine"
     (tmp_path / "options.yaml").write_text("sort: cosine")
-    assert kind_of("--config", str(tmp_path / "options.yaml")).kind == "cosine"
+    assert kind_of("--config", str(tmp_path / "options.yaml")) == "cosine"
     for words, message in ((["--seed", "1"], "unknown argument --seed"), (["--sort", "x"], "--sort: 'x' is not")):
         with pytest.raises(SystemExit):
             kind_of(*words)
         assert message in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A group with a part, as an option of a command."""
+
+    inner: Part = part(Part)
+    size: int = option(3, help="a number", on_resume="may_change", in_card=True)
+
+
+@dataclass(frozen=True)
+class Nested:
+    """Options in parts of parts."""
+
+    whole: Whole
+    name: str = option("a", help="a name")
+
+
+def test_parts_have_parts_and_programs_defaults_of_their_own() -> None:
+    def parse_nested(*words: str) -> Nested:
+        return parse_dataclass(Nested, list(words), "", prog="command", defaults={"seed": 9, "rate": 0.5})
+
+    assert parse_nested() == Nested(Whole(Part(seed=9, rate=0.5)))
+    given = parse_nested("--seed", "1", "--size", "2", "--name", "b")
+    assert given == Nested(Whole(Part(seed=1, rate=0.5), 2), "b")
+    assert all_settings(given) == {"seed": 1, "rate": 0.5, "kind": "linear", "size": 2, "name": "b"}
+    marks = {field.name: (field.metadata["on_resume"], field.metadata["in_card"]) for field, _ in all_options(given)}
+    assert (marks["size"], marks["seed"]) == (("may_change", True), ("must_stay", False))
+
+
+def test_a_value_of_the_file_that_the_command_line_replaces_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "options.yaml"
+    path.write_text("seed: 5\nkind: cosine\n")
+    assert parse(*REQUIRED, "--config", str(path), "--seed", "6", "--kind", "cosine").part == Part(6, kind="cosine")
+    expected = f"command: --config {path} sets seed to 5; the command line's 6 is taken\n"
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from bart.errors import InputError
 from utils.models.generation_options import JSON_OPTIONS, SPELLINGS, GenerationOptions
 from utils.recipes.evaluation import device_of
 from utils.recipes.evaluation_arguments import EvalArguments, parse_eval_arguments
+from utils.tasks.text_to_text import TextToTextEvalOptions
 
 POSITIONAL = ["model", "config.json", "data", "out"]
 # They bear on what generate returns besides the ids, which scoring does not ask for.
 NOT_OFFERED = {"output_scores", "return_dict_in_generate"}
+NOT_OF_GENERATE = {"drop_repeated_sentences", "references", "prefix", "max_target_length", "only_predict"}
 
 
 def parse(*options: str) -> EvalArguments:
@@ -25,7 +27,9 @@ def parse(*options: str) -> EvalArguments:
 def test_every_option_of_generate_can_be_given_once_with_its_type() -> None:
     theirs, ours = typing.get_type_hints(GenerationConfig), typing.get_type_hints(GenerationOptions)
     offered = [field.name for field in dataclasses.fields(GenerationConfig) if field.name not in NOT_OFFERED]
-    assert sorted(ours.keys() - {"drop_repeated_sentences"}) == sorted(SPELLINGS.get(name, name) for name in offered)
+    ours |= typing.get_type_hints(TextToTextEvalOptions)
+    expected = sorted(SPELLINGS.get(name, name) for name in offered)
+    assert sorted(ours.keys() - NOT_OF_GENERATE) == expected
     for name in offered:
         written = name in JSON_OPTIONS or name == "early_stopping"
         expected = {str if written else typing.get_args(theirs[name] | None)[0], type(None)}
@@ -33,7 +37,7 @@ def test_every_option_of_generate_can_be_given_once_with_its_type() -> None:
 
 
 def test_options_of_generate_reach_it() -> None:
-    assert parse().task_options.generation == {}
+    assert parse().make_task().scoring_generation() == {}
     args = parse(
         *("--length_penalty", "2.0", "--do_sample", "--early_stopping", "true", "--eval_beams", "3"),
         *("--eval_max_gen_length", "20", "--eos_token_id", "[2, 3]", "--forced_eos_token_id", "2"),
@@ -48,24 +52,25 @@ def test_options_of_generate_reach_it() -> None:
         "forced_eos_token_id": 2,
         "eos_token_id": [2, 3],
     }
-    assert args.task_options.generation == expected
+    assert args.make_task().scoring_generation() == expected
     config = GenerationConfig(bos_token_id=0, max_length=None, max_new_tokens=60)
     assert config.longest(100) == 61 and config.merged(**expected).longest(100) == 20
     negations = parse("--no_do_sample", "--early_stopping", "false")
-    assert negations.task_options.generation == {"do_sample": False, "early_stopping": False}
+    assert negations.make_task().scoring_generation() == {"do_sample": False, "early_stopping": False}
     longest = parse("--max_new_tokens", "9", "--eval_max_gen_length", "10")
-    assert longest.task_options.generation == {"max_length": 10, "max_new_tokens": 9}
+    assert longest.make_task().scoring_generation() == {"max_length": 10, "max_new_tokens": 9}
 
 
 def test_hyphens_stand_for_underscores() -> None:
     args = parse("--dump-args", "--json-summary=a-b.json", "--length-penalty", "-1.5", "--info", "a-b", "--no-debug")
-    assert (args.dump_args, args.json_summary, args.info, args.debug) == (True, "a-b.json", "a-b", False)
-    assert args.task_options.length_penalty == -1.5
+    scoring = args.scoring
+    assert (scoring.dump_args, scoring.json_summary, scoring.info, args.debug) == (True, "a-b.json", "a-b", False)
+    assert args.task_options.decoding.length_penalty == -1.5
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "int8"])
 def test_a_precision_is_a_flag(precision: str) -> None:
-    assert parse(*([] if precision == "fp32" else [f"--{precision}"])).precision == precision
+    assert parse(*([] if precision == "fp32" else [f"--{precision}"])).hardware.precision == precision
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,7 @@ def test_a_precision_is_a_flag(precision: str) -> None:
 )
 def test_contradictions_are_refused(options: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message).replace(r"\.\*", ".*")) as error:
-        parse(*options.split())
+        parse(*options.split()).make_task()
     assert "\n" not in str(error.value)
 
 
@@ -100,7 +105,7 @@ def test_contradictions_are_refused(options: str, message: str) -> None:
 )
 def test_malformed_lists_of_ids_are_refused(options: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        parse(*options.split()).task_options.generation  # noqa: B018
+        parse(*options.split()).make_task().scoring_generation()
 
 
 @pytest.mark.parametrize(

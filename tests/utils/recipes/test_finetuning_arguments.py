@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
+import typing
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from bart.errors import InputError
-from utils.models.model_to_train import DROPOUTS
+from utils.app.cli import all_settings
+from utils.models.generation_options import GenerationOptions
+from utils.models.options import DROPOUTS
+from utils.recipes.data import with_table_prepared
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
 from utils.recipes.training_arguments import STAMP
@@ -24,6 +27,7 @@ ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --
 --resume_from_checkpoint --config --model_name_or_path --tokenizer --task""".split()
 STREAM = ("--data_dir", "data/{split}.parquet", "--max_steps", "5", "--val_check_interval", "9")
 ROOT = Path(__file__).parents[3]
+BY_NAME = {*typing.get_type_hints(GenerationOptions)} - {"drop_repeated_sentences", "eval_max_gen_length"}
 
 
 def parse(*options: str) -> FinetuneArguments:
@@ -41,11 +45,10 @@ def test_help_names_every_flag_of_the_recipe(capsys: pytest.CaptureFixture[str])
 def test_every_option_is_read_somewhere() -> None:
     args = parse()
     sources = "".join(path.read_text() for path in (ROOT / "utils").rglob("*.py") if "corpora" not in path.parts)
-    parts = (args.run, args.data, args.optimisation, args.hardware, args.task_options)
-    names = [field.name for part in parts for field in dataclasses.fields(part)]
-    assert len(names) > 60
+    names = all_settings(args)
+    assert len(names) > 90
     unread = {name for name in names if not re.search(rf"\.{name}\b", sources)}
-    assert unread == {*DROPOUTS}  # which are read by name
+    assert unread <= {*DROPOUTS, *BY_NAME}  # which are read by name
 
 
 def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path) -> None:
@@ -55,9 +58,9 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
         "max_source_length: 99\nmax_epochs: null\n"
     )
     args = parse_finetune_arguments(["--config", str(path), "--max-steps", "7", "--no-do-train", "--do_predict"])
-    assert (args.task, args.run.do_train, args.run.do_predict) == ("translation", False, True)
+    assert (args.task, args.do_train, args.do_predict) == ("translation", False, True)
     assert (args.optimisation.learning_rate, args.optimisation.max_steps) == (1e-3, 7)
-    assert (args.task_options.max_source_length, args.task_options.eval_beams) == (99, None)
+    assert (args.task_options.max_source_length, args.training.eval_beams) == (99, None)
     settings = args.settings()
     assert (settings["task"], settings["max_steps"], settings["max_source_length"]) == ("translation", 7, 99)
     assert "config" not in settings
@@ -115,7 +118,7 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
 )
 def test_options_that_do_not_go_together(options: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        parse(*options).make_task().read("train")
+        with_table_prepared(parse(*options).make_task()).read("train")
 
 
 def test_processes_are_torchruns_or_one_per_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +199,10 @@ def test_every_run_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 def test_lengths_follow_the_model(tmp_path: Path) -> None:
     def lengths(positions: int, *options: str) -> list[int | None]:
         (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
-        made = parse("--config_path", str(tmp_path / "config.json"), *options).make_task().options
-        names = ("max_source", "max_target", "val_max_target", "test_max_target")
-        return [getattr(made, f"{name}_length") for name in names]
+        args = parse("--config_path", str(tmp_path / "config.json"), *options)
+        task = args.make_task()
+        task = task.fitted(task.config(args.model))
+        return [task.options.max_source_length, *task.training.lengths().values()]
 
     assert lengths(2000) == [1024, 142, 142, 142]
     assert lengths(64) == [64, 64, 64, 64]
@@ -209,7 +213,7 @@ def test_lengths_follow_the_model(tmp_path: Path) -> None:
 
 def test_the_metric_of_the_best_checkpoint_follows_the_task_and_eval_beams() -> None:
     def metric(*options: str) -> str:
-        return parse("--config_path", str(ROOT / "configs/config.json"), *options).make_task().default_metric()
+        return parse("--config_path", str(ROOT / "configs/config.json"), *options).make_task().default_metric(None)
 
     assert metric() == "rouge2"
     assert metric("--eval_beams", "0") == "loss"

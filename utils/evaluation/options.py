@@ -1,0 +1,39 @@
+"""The options of scoring, whatever the task and the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from utils.app.cli import option
+from utils.data.line_files import SPLITS
+
+CONTINUOUS, STATIC = BATCHINGS = ("continuous", "static")
+
+
+@dataclass(frozen=True)
+class ScoringOptions:
+    """The split that is scored, how it is predicted, and what is written of it."""
+
+    type_path: str = option("test", section="prediction", choices=SPLITS, help="split to score", on_resume="may_change")
+    batching: str = option(
+        CONTINUOUS,
+        choices=BATCHINGS,
+        help="continuous: new articles take the places of those that are done, and a latency is the time of an article "
+        "in the batch; static: batches of articles of like length, and a latency is the time of a batch",
+        on_resume="may_change",
+    )
+    warmup_batches: int = option(
+        1,
+        least=0,
+        help="batches predicted before the clock starts, at most half of all; their results count, their times do not",
+        on_resume="may_change",
+    )
+    info: str | None = option(None, section="output", help="a text to store with the scores", on_resume="may_change")
+    dump_args: bool = option(
+        False,
+        help="also print the resolved arguments, which eval_arguments.yaml always holds",
+        on_resume="may_change",
+    )
+    json_summary: str | None = option(
+        None, help="file for scores, speed and arguments as one JSON object", on_resume="may_change"
+    )

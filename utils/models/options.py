@@ -1,0 +1,285 @@
+"""The options of the model that a run trains: where it comes from, how it is computed, what fine-tuning does to it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bart.configuration.configuration import ModelConfig
+from bart.errors import InputError
+from bart.modeling.checkpoint import stored_configs
+from utils.app.cli import option, part
+from utils.models.loading import read_config
+
+SCRATCH = "scratch"  # what --model_name_or_path calls random weights
+DEFAULT_CONFIG = "configs/config.json"
+DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+LORA_DEFAULT = ("q_proj", "v_proj")  # Hu et al. (2021), section 7.1
+
+
+def shipped_config(name: str) -> str:
+    """The path of a config that comes with the code, as short as users see it from the repository's root."""
+    return name if Path(name).exists() else str(Path(__file__).resolve().parents[2] / name)
+
+
+@dataclass(frozen=True)
+class WeightsOptions:
+    """Where the model that fine-tuning starts from comes from."""
+
+    model_name_or_path: str = option(
+        "facebook/bart-large",
+        section="model",
+        help="initial weights: a Hub name, Hub-format or run directory, checkpoint file, or 'scratch' for random ones",
+    )
+    config_path: str | None = option(
+        None,
+        help=f"JSON with architecture and decoding options; by default the weights' own, from scratch {DEFAULT_CONFIG}",
+        on_resume="by_content",
+    )
+    tokenizer: str | None = option(
+        None, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
+    )
+    new_vocabulary: bool = option(
+        False, help="let --tokenizer be another vocabulary than that of the weights; token embeddings start anew"
+    )
+
+    def __post_init__(self) -> None:
+        if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
+            raise InputError(f"--new_vocabulary needs --tokenizer, and a --model_name_or_path that is not {SCRATCH}")
+
+    @property
+    def is_scratch(self) -> bool:
+        """True if training starts from random weights."""
+        return self.model_name_or_path == SCRATCH
+
+    def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+        """The config of --config_path or of the weights.
+
+        Raises:
+            InputError: the file is no config of one of these kinds, or the weights have none.
+        """
+        if self.config_path is not None:
+            return read_config(self.config_path, kinds)
+        config = stored_configs(self.model_name_or_path, kinds)[0]
+        if config is None:
+            raise InputError(f"--model_name_or_path {self.model_name_or_path}: no config there; give --config_path")
+        return config
+
+
+@dataclass(frozen=True)
+class ComputingOptions:
+    """How the model is computed in training."""
+
+    activation_checkpointing: bool = option(
+        False,
+        section="model",
+        help="recompute activations in the backward pass: less memory, a third more time",
+        on_resume="may_change",
+    )
+    compile: bool = option(
+        False,
+        help="train layers that torch.compile has compiled, which takes a minute or more; meant for GPUs, no faster on "
+        "CPUs",
+        on_resume="may_change",
+    )
+    dropout: float | None = option(
+        None,
+        section="regularisation",
+        least=0,
+        most=0.99,
+        help="of embeddings and layer outputs; by default the config's",
+        on_resume="by_content",
+        in_card=True,
+    )
+    attention_dropout: float | None = option(
+        None,
+        least=0,
+        most=0.99,
+        help="of attention weights; by default the config's",
+        on_resume="by_content",
+        in_card=True,
+    )
+    encoder_layerdrop: float | None = option(
+        None,
+        least=0,
+        most=0.99,
+        help="chance to skip an encoder layer; by default the config's",
+        on_resume="by_content",
+    )
+    decoder_layerdrop: float | None = option(
+        None,
+        least=0,
+        most=0.99,
+        help="chance to skip a decoder layer; by default the config's",
+        on_resume="by_content",
+    )
+
+    def set_dropouts(self, config: ModelConfig) -> None:
+        """Put the dropouts that are given in place of the config's own.
+
+        Raises:
+            InputError: the architecture lacks one of them.
+        """
+        for name in DROPOUTS:
+            value = getattr(self, name)
+            if value is not None:
+                if name not in config.dropouts:
+                    raise InputError(f"--{name} is {value}; {config.model_types[0]} has no such dropout")
+                setattr(config, config.dropouts[name], value)
+
+
+@dataclass(frozen=True)
+class AdaptationOptions:
+    """What fine-tuning does to the weights that it starts from: parts that are frozen, layers left out, adapters."""
+
+    freeze_embeds: bool = option(
+        False, section="model", help="do not train token and position embeddings", in_card=True
+    )
+    freeze_encoder: bool = option(False, help="do not train the encoder", in_card=True)
+    distill: str | None = option(
+        None,
+        choices=("sft",),
+        help="sft, shrink and fine-tune, starts from some --layers of the weights (Shleifer & Rush, 2020)",
+        in_card=True,
+    )
+    layers: str | None = option(None, help="layers that --distill keeps, counted from 0, such as 0-6-11", in_card=True)
+    do_encoder: bool = option(False, help="--distill shrinks the encoder")
+    do_decoder: bool = option(False, help="--distill shrinks the decoder")
+    lora_rank: int | None = option(
+        None,
+        section="LoRA",
+        least=1,
+        help="train adapters of this rank and freeze all weights (Hu et al., 2021); the export has them merged in; by "
+        "default all weights are trained",
+        in_card=True,
+    )
+    lora_alpha: float | None = option(
+        None,
+        above=0,
+        help="adapters are scaled by lora_alpha / lora_rank; by default twice the rank",
+        in_card=True,
+    )
+    lora_dropout: float | None = option(
+        None, least=0, most=0.99, help="of the adapters' inputs; by default 0", in_card=True
+    )
+    lora_targets: tuple[str, ...] | None = option(
+        None,
+        choices=LORA_TARGETS,
+        metavar="LAYER",
+        help=f"layers that get adapters, of {', '.join(LORA_TARGETS)}; by default {' '.join(LORA_DEFAULT)}",
+        in_card=True,
+    )
+
+    def __post_init__(self) -> None:
+        for owner, value, names in (
+            ("--distill sft", self.distill, ("layers", "do_encoder", "do_decoder")),
+            ("--lora_rank", self.lora_rank, ("lora_alpha", "lora_dropout", "lora_targets")),
+        ):
+            for name in names:
+                if value is None and getattr(self, name):
+                    raise InputError(f"--{name} is about {owner}, which is not given")
+        if self.distill is not None and (self.layers is None or not self.shrunk_stacks):
+            raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
+        if self.lora_rank is not None and importlib.util.find_spec("peft") is None:
+            raise InputError(f"--lora_rank is {self.lora_rank}; it needs the package peft: pip install peft")
+
+    @property
+    def shrunk_stacks(self) -> list[str]:
+        """The stacks that --distill shrinks."""
+        return [name for name, is_shrunk in (("encoder", self.do_encoder), ("decoder", self.do_decoder)) if is_shrunk]
+
+    @property
+    def kept_layers(self) -> list[int]:
+        """The layers that --distill keeps."""
+        try:
+            layers = [int(number) for number in (self.layers or "").split("-")]
+            if sorted(set(layers)) != layers:
+                raise ValueError
+        except ValueError:
+            raise InputError(f"--layers is {self.layers!r}; allowed: rising numbers such as 0-6-11") from None
+        return layers
+
+    @property
+    def lora_scale(self) -> float | None:
+        """The factor of the product of an adapter's matrices; None without LoRA."""
+        return None if self.lora_rank is None else (self.lora_alpha or 2 * self.lora_rank) / self.lora_rank
+
+    def check_config(self, config: ModelConfig) -> None:
+        """Raise InputError for options about what a network of this config has not."""
+        architecture = config.model_types[0]
+        for name in self.shrunk_stacks:
+            if name not in config.depths:
+                raise InputError(f"--do_{name} is given; {architecture} has no {name}")
+            count = getattr(config, config.depths[name])
+            if max(self.kept_layers) >= count:
+                raise InputError(f"--layers is {self.layers}; the {name} has {count} layers, allowed: 0 to {count - 1}")
+        if self.lora_rank is not None and self.lora_rank > config.d_model:
+            raise InputError(
+                f"--lora_rank is {self.lora_rank}; allowed: at most {config.d_model}, the config's d_model"
+            )
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model that fine-tuning starts from, and what becomes of it."""
+
+    weights: WeightsOptions = part(WeightsOptions)
+    adaptation: AdaptationOptions = part(AdaptationOptions)
+    computing: ComputingOptions = part(ComputingOptions)
+
+    def __post_init__(self) -> None:
+        weights, adaptation = self.weights, self.adaptation
+        if weights.new_vocabulary:
+            for name, value in (("freeze_embeds", adaptation.freeze_embeds), ("lora_rank", adaptation.lora_rank)):
+                if value:
+                    raise InputError(
+                        f"--new_vocabulary and --{name} exclude each other: new embeddings must be trained"
+                    )
+        for owner, value in (("--distill sft", adaptation.distill), ("--lora_rank", adaptation.lora_rank)):
+            if value is not None and weights.is_scratch:
+                raise InputError(
+                    f"{owner} is about trained weights; --model_name_or_path is {SCRATCH}, which has none: name weights"
+                )
+
+    def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+        """The config of --config_path or of the weights, with the dropouts that are given in place of its own.
+
+        Raises:
+            InputError: the file is no config, the weights have none, it is of none of these kinds, or an option is
+                about what it has not.
+        """
+        config = self.weights.config(kinds)
+        if self.weights.new_vocabulary and "bart" not in config.model_types:
+            raise InputError(
+                f"--new_vocabulary is given; allowed with bart alone, and this model is {config.model_types[0]}"
+            )
+        self.computing.set_dropouts(config)
+        self.adaptation.check_config(config)
+        return config
+
+
+@dataclass(frozen=True)
+class NewModelOptions:
+    """The model that pretraining starts from, whose weights are random or those of an earlier run."""
+
+    config_path: str | None = option(
+        None,
+        section="model",
+        help=f"JSON with the architecture, and decoding options for the export; by default {DEFAULT_CONFIG}, of "
+        "mlm_nsp configs/bert_base.json",
+        on_resume="by_content",
+    )
+    computing: ComputingOptions = part(ComputingOptions)
+
+    def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+        """The config of --config_path, with the dropouts that are given in place of its own.
+
+        Raises:
+            InputError: the file is no config of one of these kinds, or an option is about what it has not.
+        """
+        config = read_config(self.config_path, kinds)
+        self.computing.set_dropouts(config)
+        return config

@@ -1,0 +1,212 @@
+"""Tasks that read a text and predict something of it by a head on the network: a class, tags, an answer in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bart.configuration.configuration import ModelConfig
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.pretrained import PretrainedModel
+from bart.tokenization.tokenizer import PretrainedTokenizer
+from bert.configuration.configuration_bert import BertConfig
+from utils.app.cli import option
+from utils.app.progress import Clock
+from utils.data.batches import Batch, Inputs, pad_ids
+from utils.models import loading, model_to_train
+from utils.models.loading import LoadedModel, check_lengths
+from utils.models.options import ModelOptions
+from utils.tasks.task import Prediction, Task
+
+MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """The part of a text that is read."""
+
+    max_source_length: int | None = option(
+        None, section="texts", least=8, help=f"tokens read at once; by default {MOST_READ} at most", in_card=True
+    )
+
+
+@dataclass(frozen=True)
+class HeadTrainingOptions:
+    """The options that finetune.py adds for a head."""
+
+    new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
+    classifier_dropout: float | None = option(
+        None,
+        section="regularisation",
+        least=0,
+        most=0.99,
+        help="of the head; by default the config's",
+        in_card=True,
+    )
+
+
+@dataclass(frozen=True)
+class HeadEvalOptions:
+    """The options that run_eval.py adds for a head."""
+
+    only_predict: ClassVar[dict[str, Any]] = {"predict": True}
+    predict: bool = option(False, section="texts", help="only predict: nothing that examples say of the answer is read")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels that a head learns.
+
+    Attributes:
+        names: of the labels, in the order of the head's outputs.
+        problem: one of `bart.configuration.configuration.PROBLEMS`, of a head that classifies texts.
+    """
+
+    names: list[str]
+    problem: str | None = None
+
+
+@dataclass
+class Example:
+    """An example of a task with a head.
+
+    Attributes:
+        ids: (S,).
+        second: where the second text begins; None of a single one.
+        labels: the right ones, as the task's `collate` takes them; None where nobody knows.
+    """
+
+    ids: np.ndarray
+    labels: Any = None
+    second: int | None = None
+
+
+class HeadExamples:
+    """Examples in memory; see `utils.data.batches.Examples`."""
+
+    def __init__(self, examples: Sequence[Example], seconds: float) -> None:
+        self.examples, self.seconds = examples, seconds
+        self.lengths = np.array([[len(example.ids)] for example in examples])
+        digest = hashlib.sha256()
+        for example in examples:
+            digest.update(example.ids.tobytes() + repr(example.labels).encode())
+        self.identity = {"examples": len(examples), "content": digest.hexdigest()}
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, number: int) -> Example:
+        return self.examples[number]
+
+
+class HeadTask(Task[PretrainedModel]):
+    """The model of a task with a head, and prediction in batches."""
+
+    TrainingOptions = HeadTrainingOptions
+    EvalOptions = HeadEvalOptions
+    config_classes = (BartConfig, BertConfig)
+    model_classes: ClassVar[tuple[type[PretrainedModel], ...]]  # for each of config_classes
+
+    @property
+    def is_labelled(self) -> bool:
+        """True if the labels of examples are read."""
+        return not self.evaluation.predict
+
+    # ---- Model
+
+    def config(self, model: ModelOptions) -> ModelConfig:
+        config = super().config(model)
+        if self.training.classifier_dropout is not None:
+            config.classifier_dropout = self.training.classifier_dropout
+        return config
+
+    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
+        labels = None if learned is None else learned.names
+        new_head = self.training.new_head
+        loaded = model_to_train.initial_model(model, self.config(model), self.model_classes, labels, new_head)
+        return self._checked(loaded)
+
+    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[PretrainedModel]:
+        return self._checked(
+            model_to_train.resumed_model(
+                checkpoint, self.config(model), self.model_classes, model.computing, model.adaptation
+            )
+        )
+
+    def trained_model(
+        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+    ) -> LoadedModel[PretrainedModel]:
+        model_and_tokenizer = loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes)
+        return self._checked(LoadedModel(*model_and_tokenizer))
+
+    def _checked(self, loaded: LoadedModel[PretrainedModel]) -> LoadedModel[PretrainedModel]:
+        config = loaded.model.config
+        check_lengths(config, max_source_length=self.options.max_source_length)
+        if loaded.tokenizer.has_types and config.type_vocab_size < 2:
+            raise InputError(f"config field 'type_vocab_size' is {config.type_vocab_size}; allowed here: at least 2")
+        return loaded
+
+    def read_length(self, loaded: LoadedModel[PretrainedModel]) -> int:
+        """Tokens that the model reads at once."""
+        return self.options.max_source_length or min(MOST_READ, loaded.model.config.max_position_embeddings)
+
+    # ---- Data
+
+    def inputs_of(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
+        """input_ids and attention_mask (B, S) of examples; and token_type_ids, of an architecture that has types."""
+        inputs = pad_ids([example.ids for example in examples], tokenizer.pad_token_id)
+        if tokenizer.has_types:
+            width = inputs["input_ids"].shape[1]
+            seconds = [width if example.second is None else example.second for example in examples]
+            is_second = torch.arange(width) >= torch.tensor(seconds)[:, None]
+            inputs["token_type_ids"] = is_second.long() * inputs["attention_mask"]
+        return inputs
+
+    def output_of(self, model: PretrainedModel, batch: Inputs) -> Any:
+        """The output of the network for a batch of `inputs_of`."""
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return model(**{name: batch[name] for name in names if name in batch})
+
+    # ---- Prediction
+
+    @abstractmethod
+    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+        """Predict the examples of a batch; the caller fills in the seconds."""
+
+    def predict(
+        self,
+        loaded: LoadedModel[PretrainedModel],
+        examples: HeadExamples,
+        numbers: Sequence[int],
+        batch_size: int,
+        clock: Clock,
+    ) -> Iterator[tuple[int, Prediction]]:
+        for start in range(0, len(numbers), batch_size):
+            began, chunk = time.perf_counter(), numbers[start : start + batch_size]
+            inputs = self.collate([examples[number] for number in chunk], loaded.tokenizer)
+            batch = Batch(inputs, list(chunk), 0).to(loaded.model.device)
+            with torch.no_grad():
+                predictions = self.predict_batch(loaded, batch.inputs)
+            seconds = time.perf_counter() - began
+            for number, prediction in zip(chunk, predictions, strict=True):
+                prediction.seconds = seconds
+                yield number, prediction
+
+    def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
+        return {"labels": loaded.labels, "max_source_length": self.read_length(loaded)}
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits of a head in fp32, whatever the network computes in."""
+    return output.logits.float()
