@@ -136,19 +136,3 @@ read_scoring_device() {
         ;;
     esac
 }
-
-# Refuse a file of options, which `options` names by --config, that sets what words of the command line set: those win.
-check_config() { # the words
-    local i file name
-    for ((i = 0; i < ${#options[@]}; i++)); do
-        case ${options[i]} in
-        --config) file=${options[i + 1]:-} ;;
-        --config=*) file=${options[i]#*=} ;;
-        *) continue ;;
-        esac
-        while read -r name; do
-            [[ " $1 " != *" --$name "* ]] ||
-                fail "--config $file sets $name, which would not be obeyed there; give it as --$name, or by its place"
-        done < <(grep -oE '^[a-z0-9_]+' "$file" 2>/dev/null)
-    done
-}

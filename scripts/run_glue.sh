@@ -17,17 +17,23 @@ read_arguments NAME= "${task_values[@]}" -- "$@"
 [[ $NAME ]] || fail_preset glue_params.sh NAME
 DATA_DIR=$NAME
 case $NAME in
-cola | sst2 | mrpc | stsb | qqp | mnli | qnli | rte | wnli) shared=(--task_name "$NAME") DATA_DIR=hub:nyu-mll/glue:$NAME ;;
-esac
-if [[ $NAME == "$DATA_DIR" ]]; then
+cola | sst2 | mrpc | stsb | qqp | mnli | qnli | rte | wnli) ;;
+*)
     train_and_score classification test
     exit
-fi
-training=(--gradient_clip_val 0)
+    ;;
+esac
+DATA_DIR=hub:nyu-mll/glue:$NAME
+training=(--task_name "$NAME" --gradient_clip_val 0)
 [[ $NAME != stsb ]] || training+=(--val_metric loss)
 train_and_score classification val
-score classification "$RESULTS_DIR/submission" --type_path test --predict
+[[ ${SCORE:-1} != 0 ]] || exit 0
+
+score_further() { # folder, split, options
+    score classification "$2" "$RESULTS_DIR/export" "$RESULTS_DIR/$1" --task_name "$NAME" "${@:3}"
+}
+score_further submission test --predict
 if [[ $NAME == mnli ]]; then
-    score classification "$RESULTS_DIR/mismatched" --type_path val --mismatched
-    score classification "$RESULTS_DIR/submission_mismatched" --type_path test --mismatched --predict
+    score_further mismatched val --mismatched
+    score_further submission_mismatched test --mismatched --predict
 fi

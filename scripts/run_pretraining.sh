@@ -120,7 +120,6 @@ train() { # phase, shards, length, batch, learning rate, warm-up, steps, accumul
         --weight_decay 0.1 --dropout 0.1 --attention_dropout 0.1 --gradient_clip_val 0.1
         --save_checkpoint_steps "$SAVE_CHECKPOINTS_STEPS" --log_freq "$SAVE_CHECKPOINTS_STEPS"
         "${start[@]}")
-    check_config "${words[*]} --fp16 --bf16 --tf32 --no_pre_ln"
     echo "phase $1: training on $2; results go to $folder"
     words+=(${further[@]+"${further[@]}"})
     (($1 < ${remaining[${#remaining[@]} - 1]})) || exec "${words[@]}"

@@ -9,8 +9,7 @@
 # given by hand all but the first may be left off from the right. NUM_GPU counts the GPUs of one machine, 0 is the CPU.
 # DATA_DIR data/sample, the synthetic corpus of the preset cpu_smoke, is written where it is missing.
 # Everything from the first argument that starts with "--" goes to finetune.py (python finetune.py --help) and wins over
-# what is fixed here. Options that bear on the scores go to the scoring as well; those that a positional value gives are
-# refused.
+# what is fixed here. Options that a positional value gives are refused.
 # Read from the environment: SEED (default 42); RESULTS_DIR (default results/bart_pyt_<stamp>), where
 # --resume_from_checkpoint last goes on with an interrupted run; LAUNCH (default python), the words that start finetune.py,
 # such as "torchrun --nproc_per_node=8 --numa-binding=node"; SCORE (default 1), where 0 leaves off the scoring.
@@ -22,13 +21,12 @@ read_arguments DATA_DIR=data/cnn_dm/ CONFIG_PATH=configs/config.json NUM_GPU=8 L
     TRAIN_STEPS=20000 WARMUP_STEPS=500 MAX_SOURCE_LEN=1024 MAX_TARGET_LEN=142 EVAL_BEAMS=4 EVAL_BS=128 PRED_BS=64 \
     VAL_CHECK_INTERVAL=0.3 PATIENCE=2 -- "$@"
 ((given > 0)) || fail_preset xsum_params.sh DATA_DIR
-for name in EVAL_BEAMS PRED_BS; do # which the training does not read
+for name in EVAL_BEAMS PRED_BS; do
     [[ ${!name} =~ ^[1-9][0-9]*$ ]] || fail "$name is '${!name}'; allowed: a whole number, at least 1"
 done
 RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_$(date +%y%m%d_%H%M%S)}
 training=(--amp_level O1 --freeze_embeds --max_target_length "$MAX_TARGET_LEN" --val_max_target_length "$MAX_TARGET_LEN"
-    --test_max_target_length "$MAX_TARGET_LEN" --label_smoothing 0.1 --weight_decay 0.1 --gradient_clip_val 0.1
-    --eval_beams 0 --val_check_interval "$VAL_CHECK_INTERVAL" --early_stopping_patience "$PATIENCE")
-scoring=(--bs "$PRED_BS" --eval_beams "$EVAL_BEAMS" --eval_max_gen_length "$MAX_TARGET_LEN" --max_target_length "$MAX_TARGET_LEN")
-both+="__task __eval_max_gen_length "
+    --test_max_target_length "$MAX_TARGET_LEN" --eval_max_gen_length "$MAX_TARGET_LEN" --label_smoothing 0.1
+    --weight_decay 0.1 --gradient_clip_val 0.1 --eval_beams 0 --pred_beams "$EVAL_BEAMS" --pred_batch_size "$PRED_BS"
+    --val_check_interval "$VAL_CHECK_INTERVAL" --early_stopping_patience "$PATIENCE")
 train_and_score summarization test

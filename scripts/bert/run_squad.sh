@@ -19,7 +19,9 @@ read_arguments INIT_CHECKPOINT=google-bert/bert-large-uncased EPOCHS=2.0 BATCH_S
 [[ $EPOCHS =~ ^([1-9][0-9]*)(\.0*)?$ ]] || fail "EPOCHS is '$EPOCHS'; allowed: a whole number, at least 1"
 training=(--model_name_or_path "$INIT_CHECKPOINT" --lr_scheduler linear --warmup_proportion "$WARMUP_PROPORTION")
 [[ $MAX_STEPS != -1 ]] || training+=(--max_epochs "${BASH_REMATCH[1]}")
-[[ ! $VOCAB_FILE ]] || shared=(--tokenizer "$VOCAB_FILE")
+vocabulary=()
+[[ ! $VOCAB_FILE ]] || vocabulary=(--tokenizer "$VOCAB_FILE")
+training+=(${vocabulary[@]+"${vocabulary[@]}"})
 # shellcheck disable=SC2034,SC2153 # task.sh reads them, read_arguments sets PRECISION
 DATA_DIR=$SQUAD_DIR CONFIG_PATH=$CONFIG_FILE LR=$LEARNING_RATE BS=$BATCH_SIZE ACCUM=1 PREC=$PRECISION
 TRAIN_STEPS=$MAX_STEPS WARMUP_STEPS=0 MAX_SOURCE_LEN=384 EVAL_BS=8
@@ -27,6 +29,9 @@ export RESULTS_DIR=$OUT_DIR
 case $MODE in
 "train eval") train_and_score question_answering val ;;
 train) SCORE=0 train_and_score question_answering val ;;
-eval) score_alone question_answering val "$INIT_CHECKPOINT" ;;
+eval)
+    score question_answering val "$INIT_CHECKPOINT" "$RESULTS_DIR" ${vocabulary[@]+"${vocabulary[@]}"} \
+        ${options[@]+"${options[@]}"}
+    ;;
 *) fail "MODE is '$MODE'; allowed: train, eval, 'train eval'" ;;
 esac

@@ -24,7 +24,7 @@ run_job() { # script, beginning of the default of RESULTS_DIR, arguments of the 
 
     if [[ $out_of_time ]] && ((status != 0)); then
         # Where nothing was saved, the next run would get no further either.
-        if [[ $(find "$RESULTS_DIR" -name last.ckpt -newermt "@$started") ]]; then
+        if [[ $(find "$RESULTS_DIR" \( -name last.ckpt -o -name "rank*.jsonl" \) -newermt "@$started") ]]; then
             scontrol requeue "$SLURM_JOB_ID"
         else
             echo "${0##*/}: error: no checkpoint was written before time ran out; not queued again" >&2

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from utils.app.cli import all_settings
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
@@ -147,7 +148,7 @@ def train_settings(call: list[str]) -> dict[str, Any]:
 
 def eval_settings(call: list[str]) -> dict[str, Any]:
     """All options of run_eval.py by name, as a recorded call sets them."""
-    return parse_eval_arguments(call[place_of("run_eval.py", call) + 1 :]).settings()
+    return all_settings(parse_eval_arguments(call[place_of("run_eval.py", call) + 1 :]))
 
 
 def settings_of(call: list[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.recording import Recorder, eval_settings, made_shards, shell, train_settings
+from tests.scripts.recording import Recorder, made_shards, shell, train_settings
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,12 @@ def test_a_relative_path_is_one_of_the_current_folder_or_else_of_the_repository(
     (clone / "data/theirs").mkdir()
     found = {}
     for name in ("both", "mine", "theirs", "none"):
-        config = "configs/config.json" * (name != "none")  # which is the default, too
+        config = "" if name == "none" else "configs/config.json"  # which is the default, too
         command = f"bash {clone}/scripts/run_summarization.sh data/{name} {config} --cache_dir data/{name}"
-        train, score = recorded.succeed(command, tmp_path / "elsewhere", RESULTS_DIR="out")
-        args, scored = train_settings(train), eval_settings(score)
-        assert args["data_dir"] == scored["data_dir"] == args["cache_dir"]
-        assert args["config_path"] == f"{clone}/configs/config.json" == scored["config_path"]
-        assert (args["output_dir"], scored["model"]) == ("out", "out/export")
+        [train] = recorded.succeed(command, tmp_path / "elsewhere", RESULTS_DIR="out")
+        args = train_settings(train)
+        assert args["data_dir"] == args["cache_dir"]
+        assert (args["config_path"], args["output_dir"]) == (f"{clone}/configs/config.json", "out")
         found[name] = args["data_dir"]
     theirs = f"{clone}/data/theirs"
     assert found == {"both": "data/both", "mine": "data/mine", "theirs": theirs, "none": "data/none"}

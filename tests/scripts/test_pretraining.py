@@ -164,13 +164,6 @@ def test_the_benchmark_of_pretraining_runs_the_recipe_at_one_length(recorded: Re
     assert (asked | {"max_steps": "15", "log_freq": "5", "n_val": "64"}).items() <= settings_of(call).items()
 
 
-def test_a_file_of_options_is_refused_where_it_would_not_be_obeyed(pretrain: Any, tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("n_val: 7\nmax_steps: 8\n")
-    assert pretrain(f"--config {tmp_path}/run.yaml") == (2, [])
-    (tmp_path / "run.yaml").write_text("n_val: 7\n")
-    assert pretrain(f"--config {tmp_path}/run.yaml")[0] == 0
-
-
 def test_the_smoke_preset_of_pretraining_makes_all_it_needs(recorded: Recorder, clone: Path) -> None:
     recorded.stand_in("python", PRETRAINS)
     command = "bash scripts/run_pretraining.sh $(source scripts/params/pretrain_params.sh && cpu_smoke)"

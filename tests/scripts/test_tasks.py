@@ -8,11 +8,13 @@ import pytest
 
 from tests.scripts.recording import ROOT, Recorder, eval_settings, presets, train_settings
 
+LEFT_TO_MODEL = {"config_path"}  # whose own config counts
 TASK_SCRIPTS = {"glue": "classification", "tagging": "tagging", "squad": "question_answering"}
 
 
 @pytest.mark.parametrize("data", TASK_SCRIPTS)
-def test_presets_of_tasks_are_options_of_both_programs(data: str, recorded: Recorder) -> None:
+def test_presets_of_tasks_train_and_score_in_one_program(data: str, recorded: Recorder) -> None:
+    """GLUE's predictions for its test sets, and MNLI's mismatched sets, are further runs of run_eval.py."""
     for preset in presets(data):
         started = recorded.succeed(
             f"bash scripts/run_{data}.sh $(source scripts/params/{data}_params.sh && {preset}) --seed 7",
@@ -22,35 +24,38 @@ def test_presets_of_tasks_are_options_of_both_programs(data: str, recorded: Reco
         scored = [call for call in started if any("run_eval.py" in word for word in call)]
         trained = train_settings(train)
         assert (trained["task"], trained["seed"], trained["output_dir"]) == (TASK_SCRIPTS[data], 7, "out")
-        assert len(scored) == {"glue": 4 if preset == "mnli" else 2, "squad": 1, "tagging": 1}[data] - (
-            data == "glue" and preset == "cpu_smoke"
-        )
+        is_glue = data == "glue" and preset != "cpu_smoke"
+        split = "val" if is_glue or (data == "squad" and preset != "cpu_smoke") else "test"
+        assert (trained["do_train"], trained["do_predict"], trained["type_path"]) == (True, True, split)
+        assert len(scored) == (3 if preset == "mnli" else int(is_glue))
         for call in scored:
             settings = eval_settings(call)
-            same = trained.keys() & settings.keys() - {"seed", "tokenizer", "overwrite_output_dir"}
+            assert settings["model"] == "out/export"
+            same = trained.keys() & settings.keys() - {"seed", "tokenizer", "overwrite_output_dir", *LEFT_TO_MODEL}
             assert {name: settings[name] for name in same} == {
                 **{name: trained[name] for name in same},
-                **({"mismatched": settings["mismatched"]} if data == "glue" else {}),
+                **{"mismatched": settings["mismatched"], "type_path": settings["type_path"]},
             }
-            assert settings["device"] == ("cpu" if preset == "cpu_smoke" else "cuda")
+            assert settings["device"] == "cuda"
 
 
 def test_translation_is_scored_with_its_beams(recorded: Recorder) -> None:
     values = "data/x '' 0 1e-4 8 1 fp32 100 10 128 32 64 4"
-    train, score = recorded.succeed(f"bash scripts/run_translation.sh {values} --n_test=5 --n_val 9", RESULTS_DIR="out")
-    trained, scored = train_settings(train), eval_settings(score)
+    [train] = recorded.succeed(f"bash scripts/run_translation.sh {values} --n_test=5 --n_val 9", RESULTS_DIR="out")
+    trained = train_settings(train)
     assert (trained["config_path"], trained["max_target_length"], trained["n_val"]) == (
         "configs/config_translation.json",
         64,
         9,
     )
-    assert (scored["eval_beams"], scored["eval_max_gen_length"], scored["n_obs"], scored["task"]) == (
+    assert (trained["pred_beams"], trained["eval_max_gen_length"], trained["n_test"], trained["task"]) == (
         4,
         64,
         5,
         "translation",
     )
-    assert len(recorded.succeed(f"bash scripts/run_translation.sh {values}", SCORE=0)) == 1
+    [train] = recorded.succeed(f"bash scripts/run_translation.sh {values}", SCORE=0)
+    assert not train_settings(train)["do_predict"]
 
 
 @pytest.mark.parametrize("script", ["glue", "tagging", "squad"])
@@ -69,8 +74,8 @@ def test_seeds_are_trained_once_each_and_compared(recorded: Recorder, tmp_path: 
     variables = {"RESULTS_DIR": tmp_path / "out", "SEED": 7}
     (tmp_path / "out/seed_8").mkdir(parents=True)  # of a run that was killed
     calls = recorded.succeed(command, tmp_path, **variables)
-    assert [Path(call[1]).name for call in calls] == ["finetune.py", "run_eval.py"] * 2 + ["-m"]
-    for seed, call in ((7, calls[0]), (8, calls[2])):
+    assert [Path(call[1]).name for call in calls] == ["finetune.py"] * 2 + ["-m"]
+    for seed, call in ((7, calls[0]), (8, calls[1])):
         values = [call[call.index(f"--{name}") + 1] for name in ("seed", "output_dir")]
         assert values == [str(seed), str(tmp_path / f"out/seed_{seed}")]
         assert (call[-2:] == ["--resume_from_checkpoint", "last"]) == (seed == 8)
