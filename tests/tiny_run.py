@@ -102,12 +102,11 @@ def order_of(options: Sequence[str]) -> tuple[Examples, TrainOrder]:
     """The training examples of a run in one process, and their order."""
     args = parse_finetune_arguments(options)
     task = args.make_task()
-    task.initial_model()
-    examples, data = task.encode(task.read("train"), "train"), args.data
+    examples = task.encode(task.read("train"), "train", task.initial_model(args.model, None))
     order = TrainOrder(
-        *(examples.lengths, data.train_batch_size, args.run.seed),
-        accumulation=data.gradient_accumulation_steps,
-        group_by_length=data.sortish_sampler,
+        *(examples.lengths, args.batches.train_batch_size, args.run.seed),
+        accumulation=args.batches.gradient_accumulation_steps,
+        group_by_length=args.lengths.sortish_sampler,
     )
     return examples, order
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from transformers import AutoTokenizer
 
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
-from utils.data.options import DataOptions
+from utils.data.options import Place
 from utils.data.squad import Question
-from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringEvalOptions
-from utils.tasks.tagging import Sentence, Tagging, TaggingEvalOptions
+from utils.models.loading import LoadedModel
+from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions, WindowOptions
+from utils.tasks.tagging import Sentence, Tagging
 
 Tokenizer = BartTokenizer | BertTokenizer
 PIECES = [
@@ -62,22 +64,21 @@ def test_pairs(tokenizers: tuple[Tokenizer, Any]) -> None:
         assert not ours.has_types or [int(n >= second) for n in range(len(ids))] == expected["token_type_ids"]
 
 
-def task_of(kind: type, options: Any, tokenizer: Tokenizer, positions: int, labels: list[str]) -> Any:
-    task = kind(options, DataOptions())
-    task.tokenizer, task.positions, task.labels = tokenizer, positions, labels
-    return task
+def loaded_with(tokenizer: Tokenizer, labels: list[str]) -> Any:
+    """A loaded model, as far as encoding looks at it: of 40 positions."""
+    return LoadedModel(SimpleNamespace(config=SimpleNamespace(labels=labels, max_position_embeddings=40)), tokenizer)
 
 
 def test_words(tokenizers: tuple[Tokenizer, Any]) -> None:
     """A word's tokens are those it has in running text, where it begins with a space."""
     ours, theirs = tokenizers
     rng = random.Random(1)
-    task = task_of(Tagging, TaggingEvalOptions(), ours, 40, ["O", "X"])
+    task, loaded = Tagging(Place("")), loaded_with(ours, ["O", "X"])
     for _ in range(100):
         words = ["".join(text(rng, 2).split()) or "a" for _ in range(rng.randint(1, 12))]
         words = [word if word.strip("\u200b") else "a" for word in words]  # BERT reads no control characters
         tags = rng.choices(["O", "X"], k=len(words))
-        [example] = task.encode([Sentence("1", words, tags)], "test").examples
+        [example] = task.encode([Sentence("1", words, tags)], "test", loaded).examples
         whole = theirs(" ".join(words))["input_ids"]
         firsts = [len(theirs(" ".join(words[:place]))["input_ids"]) - 1 for place in range(len(words))]
         kept = len(example.firsts)
@@ -92,22 +93,22 @@ def test_windows_and_answers(tokenizers: tuple[Tokenizer, Any]) -> None:
     """Windows are transformers'; an answer's tokens stand for it, and little more, whatever its characters."""
     ours, theirs = tokenizers
     rng = random.Random(2)
-    options = QuestionAnsweringEvalOptions(doc_stride=7, max_query_length=10)
-    task = task_of(QuestionAnswering, options, ours, 40, [])
+    options = QuestionAnsweringOptions(windows=WindowOptions(doc_stride=7, max_query_length=10))
+    task, loaded = QuestionAnswering(Place(""), options), loaded_with(ours, [])
     found = 0
     for number in range(200):
         context, question = text(rng, 60), "word words"
         begin = rng.randrange(len(context))
         answer = context[begin : begin + rng.randint(1, 6)]
         asked = Question(str(number), str(number), question, context, (answer,), (begin,))
-        [example] = task.encode([asked], "test").examples
+        [example] = task.encode([asked], "test", loaded).examples
         expected = theirs(
             question, context, truncation="only_second", max_length=40, stride=7, return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )  # fmt: skip
         assert [window.ids.tolist() for window in example.windows] == expected["input_ids"]
         if ours.has_types:
-            types = task.collate(example.windows)["token_type_ids"].tolist()
+            types = task.collate(example.windows, ours)["token_type_ids"].tolist()
             types = [row[: len(window.ids)] for row, window in zip(types, example.windows, strict=True)]
             assert types == expected["token_type_ids"]
         for window, offsets in zip(example.windows, expected["offset_mapping"], strict=True):

@@ -24,7 +24,7 @@ from utils.app.errors import RunError
 from utils.data import streaming
 from utils.data.batches import Batch
 from utils.data.corruption import Corruption, CorruptionOptions
-from utils.data.options import DataOptions
+from utils.data.options import BatchOptions
 from utils.data.pairs import collate_pairs
 from utils.data.shards import Manifest, ShardExamples, ShardReader, ShardRow, StreamedShards
 from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream
@@ -80,7 +80,8 @@ def rows_of(files: int, split: str = "train") -> list[tuple[list[int], int]]:
 def stream_of(files: int = 2, limit: int = -1, **given: Any) -> TrainStream:
     places = {name: given.pop(name) for name in ("rank", "world_size", "cursor", "start", "seed") if name in given}
     shards = StreamedShards(manifest_of(files), corruption(), limit)
-    return TrainStream(shards, collate, DataOptions(n_train=limit, **given), **{"seed": 7, **places})
+    grouped = given.pop("sortish_sampler", False)
+    return TrainStream(shards, collate, BatchOptions(n_train=limit, **given), 7, grouped, **places)
 
 
 def epoch_of(epoch: int = 0, **given: Any) -> Steps:
@@ -386,7 +387,7 @@ def test_shards_of_another_length_or_vocabulary(made: Path) -> None:
 
 
 def test_a_shard_that_breaks_off_while_it_is_read_ends_a_run_in_one_line(made: Path) -> None:
-    stream = TrainStream(StreamedShards(Manifest.read(made), corruption()), collate, DataOptions(), 7)
+    stream = TrainStream(StreamedShards(Manifest.read(made), corruption()), collate, BatchOptions(), 7)
     for shard in (made / "train").iterdir():
         data = bytearray(shard.read_bytes())
         data[4:-400] = bytes(len(data) - 404)

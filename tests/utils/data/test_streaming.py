@@ -16,7 +16,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError
 from utils.data import streaming
 from utils.data.batches import Batch, Inputs
-from utils.data.options import DataOptions
+from utils.data.options import BatchOptions
 from utils.data.pairs import Pair, StreamedPairs, collate_pairs
 from utils.data.streaming import StreamLoader, TrainStream
 from utils.data.tables import Reader, Table
@@ -65,7 +65,8 @@ def stream_of(
     **options: Any,
 ) -> TrainStream:
     places = {"rank": rank, "world_size": world_size, "cursor": cursor, "start": start}
-    return TrainStream(pairs, collate, DataOptions(**options), seed, **places)
+    grouped = options.pop("sortish_sampler", False)
+    return TrainStream(pairs, collate, BatchOptions(**options), seed, grouped, **places)
 
 
 def epoch_of(pairs: StreamedPairs, epoch: int = 0, **options: Any) -> Steps:

@@ -21,7 +21,7 @@ from utils.tasks.task import Prediction
 
 LENGTHS = np.array([5, 9, 2, 7, 3, 8, 4, 6, 1, 11, 10])
 EXAMPLES: Any = SimpleNamespace(lengths=LENGTHS[:, None], seconds=0.5)
-MODEL: Any = SimpleNamespace(device=torch.device("cpu"))
+LOADED: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device("cpu")))
 
 
 class Notes:
@@ -31,7 +31,7 @@ class Notes:
         self.batches: list[tuple[list[int], int]] = []
 
     def predict(
-        self, model: Any, examples: Any, numbers: Sequence[int], size: int, clock: Clock
+        self, loaded: Any, examples: Any, numbers: Sequence[int], size: int, clock: Clock
     ) -> Iterator[tuple[int, Prediction]]:
         self.batches.append(([int(LENGTHS[number]) for number in numbers], size))
         for number in reversed(numbers):
@@ -46,7 +46,7 @@ def share(
     task, journal = Notes(), Journal(folder, "test")
     journal.open(rank)
     predicted, speed = predict_share(
-        *(task, MODEL, EXAMPLES, todo),  # type: ignore[arg-type]
+        *(task, LOADED, EXAMPLES, todo),  # type: ignore[arg-type]
         fitting=FittingSize(3, "--bs"),
         batching=batching,
         warmup_batches=warmup,
@@ -107,7 +107,7 @@ def test_time_that_is_no_part_of_a_prediction_does_not_count(monkeypatch: pytest
     now = [0.0]
     monkeypatch.setattr(predicting.time, "perf_counter", lambda: now[0])
 
-    def predict(self: Notes, model: Any, examples: Any, numbers: Sequence[int], size: int, clock: Clock) -> Any:
+    def predict(self: Notes, loaded: Any, examples: Any, numbers: Sequence[int], size: int, clock: Clock) -> Any:
         now[0] += 0.5
         with clock.part("paused"):
             now[0] += 1

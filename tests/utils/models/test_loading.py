@@ -15,8 +15,9 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, checkpoint_of, write_tiny_run
-from utils.models.loading import load_for_evaluation
-from utils.models.model_to_train import ModelOptions, initial_model
+from utils.models.loading import LoadedModel, load_for_evaluation
+from utils.models.model_to_train import initial_model
+from utils.models.options import ComputingOptions, ModelOptions, WeightsOptions
 
 TEXTS = ["the dog sat on the mat", "a cat ran", "old men flew over the hill then"]
 OWN = {"num_beams": 3, "max_length": 9, "length_penalty": 0.5}
@@ -37,8 +38,10 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def options(model: Path, **given: object) -> ModelOptions:
-    return ModelOptions(model_name_or_path=str(model), **given)
+def begun(model: Path, dropout: float | None = None, **given: object) -> LoadedModel:
+    """A model to train, as options of its weights say."""
+    options = ModelOptions(WeightsOptions(str(model), **given), computing=ComputingOptions(dropout=dropout))
+    return initial_model(options, options.config([BartConfig]), [BartForConditionalGeneration])
 
 
 def test_another_vocabulary_of_the_same_size_is_refused(model: Path) -> None:
@@ -47,8 +50,8 @@ def test_another_vocabulary_of_the_same_size_is_refused(model: Path) -> None:
     with pytest.raises(InputError, match=f"{message}; leave off --tokenizer$"):
         load_for_evaluation(model, None, other)
     with pytest.raises(InputError, match=f"{message}.* or give --new_vocabulary$"):
-        initial_model(options(model, tokenizer=other))
-    assert len(load_for_evaluation(model, None, copy)[1]) == len(initial_model(options(model, tokenizer=copy))[1])
+        begun(model, tokenizer=other)
+    assert len(load_for_evaluation(model, None, copy)[1]) == len(begun(model, tokenizer=copy).tokenizer)
     for file in (*model.glob("tokenizer*"), *model.glob("*.txt"), model / "vocab.json"):
         file.unlink()
     assert len(load_for_evaluation(model, None, other)[1]) == 265  # nothing to compare with
@@ -56,8 +59,9 @@ def test_another_vocabulary_of_the_same_size_is_refused(model: Path) -> None:
 
 def test_a_new_vocabulary_gets_new_embeddings_and_nothing_else_changes(model: Path) -> None:
     BartTokenizer.train(TEXTS * 9, vocab_size=270).save_pretrained(model.parent / "c")
-    before = initial_model(options(model))[0].state_dict()
-    new, tokenizer = initial_model(options(model, tokenizer=str(model.parent / "c"), new_vocabulary=True))
+    before = begun(model).model.state_dict()
+    loaded = begun(model, tokenizer=str(model.parent / "c"), new_vocabulary=True)
+    new, tokenizer = loaded.model, loaded.tokenizer
     after = new.state_dict()
     table = after.pop("model.shared.weight")
     assert len(table) == len(tokenizer) == new.config.vocab_size == 270
@@ -84,14 +88,14 @@ def test_a_trained_model_decodes_by_its_own_options(
 
 
 def test_training_starts_by_the_config_that_is_given_or_else_by_the_models_own(model: Path, tmp_path: Path) -> None:
-    new, _ = initial_model(options(model, dropout=0.5))
+    new = begun(model, dropout=0.5).model
     assert (new.config.dropout, new.config.vocab_size, new.generation_config.choices()) == (0.5, 265, OWN)
-    assert initial_model(options(model))[0].config.dropout == 0.25
-    given, _ = initial_model(options(model, config_path=str(tmp_path / "config.json")))
+    assert begun(model).model.config.dropout == 0.25
+    given = begun(model, config_path=str(tmp_path / "config.json")).model
     assert given.generation_config.choices() == {"num_beams": 2, "max_length": 20, "min_length": 5}
     (model / "config.json").unlink()
     with pytest.raises(InputError, match=f"--model_name_or_path {model}: no config there; give --config_path"):
-        options(model).config()
+        begun(model)
 
 
 def test_a_run_needs_neither_config_nor_lengths_nor_gpus(

@@ -44,8 +44,8 @@ def test_figures_of_held_out_pairs_are_those_of_transformers(pretrain: Train, ti
     """The loss of all ten, and how often the masked tokens and the next sentences are right."""
     output = pretrain("run", "--max_steps", 20, "--lamb", "--learning_rate", 0.05, "--val_check_interval", 0.5)
     task = parse_pretraining_arguments([*tiny, "--max_steps", "1", "--seed", "9"]).make_task()
-    examples = task.encode(task.read("val"), "val")
-    batch = task.collate([examples[number] for number in range(len(examples))])
+    examples = task.encode(task.read("val"), "val", None)
+    batch = task.collate([examples[number] for number in range(len(examples))], task.tokenizer)
     theirs = BertForPreTraining.from_pretrained(output / "export", dtype=torch.float64)
     positions = batch.pop("masked_positions")
     assert positions.shape[1] == task.most
@@ -76,8 +76,8 @@ def test_all_masked_tokens_are_among_the_positions(
     tiny: list[str], options: tuple[Any, ...], width: int | None
 ) -> None:
     task = parse_pretraining_arguments([*tiny, "--max_steps", "1", *map(str, options)]).make_task()
-    examples = task.encode(task.read("val"), "val")
-    batch = task.collate([examples[number] for number in range(len(examples))])
+    examples = task.encode(task.read("val"), "val", None)
+    batch = task.collate([examples[number] for number in range(len(examples))], task.tokenizer)
     is_masked = batch["labels"] != -100
     positions = batch["masked_positions"]
     assert is_masked.gather(1, positions).sum() == is_masked.sum()

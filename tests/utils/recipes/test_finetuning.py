@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import platform
+import re
 import sys
 import types
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,22 +20,11 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import Train, rows
-from utils.data.corruption import CorruptionOptions
 from utils.data.line_files import read_pairs
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
-from utils.recipes.training import COMPARED_BY_CONTENT, MAY_CHANGE, VALIDATION
 
-MUST_STAY = (
-    *("task", "seed", "n_train", "sortish_sampler", "train_batch_size", "max_tokens_per_batch"),
-    *("gradient_accumulation_steps", "source_field", "target_field", "max_source_length", "max_target_length"),
-    *("optimizer", "learning_rate", "lr_scheduler", "warmup_steps", "warmup_proportion", "weight_decay"),
-    *("gradient_clip_val", "label_smoothing", "freeze_embeds", "freeze_encoder"),
-    *("strategy", "fp16", "bf16", "tf32", "amp_level"),
-    *("model_name_or_path", "tokenizer", "new_vocabulary", "distill", "layers", "do_encoder", "do_decoder"),
-    *("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
-    *("nvlamb", "adam_epsilon", "dropout_off_ratio", *(field.name for field in fields(CorruptionOptions))),
-)
+DOCS = Path(__file__).parents[3] / "docs/training.md"
 
 
 def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
@@ -193,9 +183,14 @@ def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.M
         train("run", "--compile")
 
 
-def test_every_option_is_classed_for_resuming(tiny: list[str]) -> None:
-    """Those of both recipes, each once."""
-    classes = [*MAY_CHANGE, *VALIDATION, *COMPARED_BY_CONTENT, *MUST_STAY]
+def test_options_become_on_resuming_what_the_docs_say(tiny: list[str]) -> None:
+    rows_of_docs = re.findall(r"^\| (may change|may change; scores.*) \| (.*) \|$", DOCS.read_text(), re.MULTILINE)
     pretraining = parse_pretraining_arguments(["--data_dir", "shards", "--max_steps", "1"])
-    settings = {**parse_finetune_arguments(tiny).settings(), **pretraining.settings()}
-    assert sorted(classes) == sorted([*settings, "config"])
+    for kind, (_, row) in zip(("may_change", "validation"), rows_of_docs, strict=True):
+        names = {*parse_finetune_arguments(tiny).settings(kind), *pretraining.settings(kind)}
+        for documented in re.findall(r"`--(\w+\*?)`", row):
+            assert fnmatch.filter(names, documented), documented
+    must_stay = parse_finetune_arguments(tiny).settings("must_stay")
+    assert {"seed", "train_batch_size", "learning_rate", "lora_rank", "max_source_length", "bf16"} <= must_stay.keys()
+    by_content = {"data_dir", "config_path", "dropout", "gpus"}
+    assert by_content <= parse_finetune_arguments(tiny).settings("by_content").keys()

@@ -75,7 +75,8 @@ def test_two_phases(pretrain: Train, tiny: list[str], tmp_path: Path) -> None:
     assert {"last.ckpt", "export", "report.html", "train_summary.json", "metrics.csv", "arguments.yaml"} <= files
     for place in (first, first / "last.ckpt", first / "export"):
         weights_only = ("--resume_from_checkpoint", place, "--load_model_weights_only", "--max_steps", 5)
-        model = parse(*longer, *weights_only).make_task().initial_model()
+        args = parse(*longer, *weights_only)
+        model = args.make_task().initial_model(args.model, None).model
         assert same(dict(model.state_dict()), dict(BartForConditionalGeneration.from_pretrained(place).state_dict()))
     second = pretrain("second", *longer, *weights_only)
     assert (second / "export" / "model.safetensors").is_file()
@@ -105,8 +106,8 @@ def test_figures_of_held_out_texts_are_those_of_transformers(pretrain: Train, ti
     output = pretrain("run", *options)
     start, end = rows(output, "val_loss")
     task = parse(*tiny, "--max_steps", 1, "--seed", 9).make_task()
-    examples = task.encode(task.read("val"), "val")
-    batch = task.collate([examples[number] for number in range(len(examples))])
+    examples = task.encode(task.read("val"), "val", None)
+    batch = task.collate([examples[number] for number in range(len(examples))], task.tokenizer)
     labels = batch["labels"]
     theirs = AutoModelForSeq2SeqLM.from_pretrained(output / "export", dtype=torch.float64)
     logits = theirs(
@@ -155,10 +156,11 @@ def test_mfu_is_logged_where_the_peak_is_known(pretrain: Train, monkeypatch: pyt
 
 
 def test_operations_leave_padding_out(tiny: list[str]) -> None:
-    task = parse(*tiny, "--max_steps", 1).make_task()
-    model = task.initial_model()
+    args = parse(*tiny, "--max_steps", 1)
+    task = args.make_task()
+    model = task.initial_model(args.model, None).model
     pairs = [Pair(np.arange(3, 3 + source), np.arange(3, 3 + target)) for source, target in ((8, 16), (8, 16), (4, 8))]
-    batch = Batch(task.collate(pairs), [0, 1, 2], tokens=60)
+    batch = Batch(task.collate(pairs, task.tokenizer), [0, 1, 2], tokens=60)
     assert task.operations(model, batch) == 2.5 * training_operations(model.config, 8, 16)
 
 

@@ -17,15 +17,15 @@ from utils.tasks.text_to_text import TextToText
 class Reversing(TextToText):
     """Words to themselves, read backwards. Validation and scoring report the share of words that are right."""
 
-    figures: ClassVar[Mapping[str, str]] = {"accuracy": "max"}
+    metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max"}
 
     def read(self, split: str, for_scoring: bool = False) -> Pairs:
-        path = Path(self.data.data_dir) / f"{split}.txt"
+        path = Path(self.place.data_dir) / f"{split}.txt"
         if not path.is_file():
             raise InputError(f"{path}: no such file")
         words = path.read_text(encoding="utf-8").split()
-        if self.data.limit(split) > 0:
-            words = words[: self.data.limit(split)]
+        if self.place.limit(split) > 0:
+            words = words[: self.place.limit(split)]
         return words, [word[::-1] for word in words]
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:

@@ -25,7 +25,7 @@ from tests.utils.training.test_module import assert_trained_alike
 from tests.waiting import waits_for_nothing
 from utils.corpora.sample_tasks import write_sample_tasks
 from utils.data.line_files import SPLITS
-from utils.data.options import DataOptions
+from utils.data.options import Place
 from utils.data.splits import split_of
 from utils.tasks import find_task
 
@@ -174,7 +174,7 @@ def test_one_table_is_split_by_its_texts_alone(task: str, texts_of: Callable[[An
     ]
     (tmp_path / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     kind = find_task(task)
-    reader = kind(kind.EvalOptions(predict=True), DataOptions(data_dir=str(tmp_path / "all.jsonl")))
+    reader = kind(Place(str(tmp_path / "all.jsonl")), evaluation=kind.EvalOptions(predict=True))
     found: list[str] = []
     for split in SPLITS:
         own = texts_of(reader.read(split))
