@@ -218,7 +218,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_one_line(
 
 
 def sigterm_as_the_model_loads() -> None:
-    Summarization.initial_model = lambda self: signal.raise_signal(signal.SIGTERM)
+    Summarization.initial_model = lambda self, *_: signal.raise_signal(signal.SIGTERM)
 
 
 def ctrl_c_in_setting_up() -> None:
