@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Score a checkpoint on a test split with beam search: ROUGE, throughput, latency.
+# Score a checkpoint on a test split with beam search, and measure throughput and latency.
 #
 #   bash scripts/run_eval_summarization.sh <INIT_CKPT> <PRED_BS> <NUM_GPU> <PRECISION> <EVAL_BEAMS> <MAX_SOURCE_LEN>
 #       <MAX_TARGET_LEN> <DATA_DIR> <CONFIG_PATH> [--any_option_of_run_eval.py ...]
 #
 # INIT_CKPT is a checkpoint file, an export, a run's directory or a Hub name. A preset of scripts/params/ supplies the
-# other values: $(source scripts/params/xsum_params.sh && dgxa100_8gpu_fp16_eval). They may be left off from the right:
-# 128 8 fp16 4 1024 142 data/cnn_dm/ configs/config.json. NUM_GPU 0 is the CPU; several GPUs share the articles.
-# Everything from the first argument that starts with "--" goes to run_eval.py (python run_eval.py --help) and wins.
-# RESULTS_DIR (default results/bart_pyt_inference_<stamp>) is read from the environment.
+# other values: $(source scripts/params/xsum_params.sh && dgxa100_8gpu_fp16_eval). They may be left off from the right; the
+# defaults are 128 8 fp16 4 1024 142 data/cnn_dm/ configs/config.json. NUM_GPU 0 is the CPU; several GPUs share the articles.
+# The first argument that starts with "--" and everything after it go to run_eval.py (python run_eval.py --help), and win.
+# The environment may set RESULTS_DIR (default results/bart_pyt_inference_<stamp>).
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 

@@ -5,10 +5,10 @@
 #       <MAX_SOURCE_LEN> <EVAL_BS> [--any_option_of_finetune.py ...]
 #
 # A preset of scripts/params/glue_params.sh supplies all values: $(source scripts/params/glue_params.sh && mnli). NAME is cola,
-# sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli, which are taken from the Hub, or a data directory. Of values given by hand all
-# but the first may be left off from the right. NUM_GPU counts the GPUs of one machine, 0 is the CPU. A task of GLUE is scored
-# on its validation sets, and predictions for its test sets are written as gluebenchmark.com takes them; a directory's test
-# split is scored. Read from the environment: SEED, RESULTS_DIR, LAUNCH, SCORE, as for run_summarization.sh.
+# sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli, whose data come from the Hub, or a data directory. If you give values by hand,
+# all but the first may be left off from the right. NUM_GPU counts the GPUs of one machine; 0 is the CPU. A task of GLUE is
+# scored on its validation sets, and predictions for its test sets are written as gluebenchmark.com takes them; of a directory,
+# the test split is scored. The environment may set SEED, RESULTS_DIR, LAUNCH and SCORE, as for run_summarization.sh.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 source "$root/scripts/task.sh"

@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
-# Pretrain BART by denoising in two phases: on short examples, then, from those weights, on long ones.
+# Pretrain BART by denoising in two phases: on short examples and then, from those weights, on long ones.
 #
 #   bash scripts/run_pretraining.sh <TRAIN_BATCH_SIZE_PHASE1> <TRAIN_BATCH_SIZE_PHASE2> <LEARNING_RATE_PHASE1>
 #       <LEARNING_RATE_PHASE2> <PRECISION> <USE_PRELN> <NUM_GPUS> <WARMUP_STEPS_PHASE1> <WARMUP_STEPS_PHASE2>
 #       <TRAIN_STEPS_PHASE1> <TRAIN_STEPS_PHASE2> <SAVE_CHECKPOINTS_STEPS> <NUM_ACCUMULATION_STEPS_PHASE1>
 #       <NUM_ACCUMULATION_STEPS_PHASE2> <CONFIG_PATH> [--any_option_of_run_pretraining.py ...]
 #
-# A preset of scripts/params/ supplies all values: $(source scripts/params/pretrain_params.sh && h100_8gpu_bf16). They may be
-# left off from the right, or all: 200 32 5e-3 4e-3 bf16 true 8 2166 200 95040 7560 100 40 120 configs/config.json.
-# NUM_GPUS counts the GPUs of one machine, 0 is the CPU. Everything from the first argument that starts with "--" goes to
-# run_pretraining.py in both phases (python run_pretraining.py --help) and wins over what is fixed here.
-# A killed run goes on with the same command; a phase that is done is not trained again. run_pretraining_phase1.sh and
-# run_pretraining_phase2.sh take the same arguments for one phase alone.
-# Read from the environment: DATA_DIR (default data), where pretrain_lddl_128 and pretrain_lddl_512 hold the shards of
-# utils.corpora.make_shards (--data_dir wins; those in data/sample are made where they are missing), or SHARDS_PHASE1 and
-# SHARDS_PHASE2, the folder of each; RESULTS_DIR (default results/bart_pyt_pretraining), for phase_1 and phase_2;
-# INIT_CHECKPOINT, a checkpoint, run, export or Hub name to start phase 1 from; PHASE1_CKPT, a checkpoint or run to start
-# phase 2 from, in place of phase 1; LENGTH_PHASE1 and LENGTH_PHASE2 (default 128 and 512), tokens; SEED (default 42: with a
-# random one a run that goes on would see other noise); LAUNCH (default python), the words that start run_pretraining.py,
-# such as "torchrun --nproc_per_node=8 --numa-binding=node".
+# A preset of scripts/params/ supplies all values: $(source scripts/params/pretrain_params.sh && h100_8gpu_bf16). All values, or
+# some from the right, may be left off; the defaults are
+# 200 32 5e-3 4e-3 bf16 true 8 2166 200 95040 7560 100 40 120 configs/config.json.
+# NUM_GPUS counts the GPUs of one machine; 0 is the CPU. The first argument that starts with "--" and everything after it go to
+# run_pretraining.py in both phases (python run_pretraining.py --help), and win over the values that are fixed here.
+# The same command goes on with a killed run; a phase that is done is not trained again. run_pretraining_phase1.sh and
+# run_pretraining_phase2.sh take the same arguments, for one phase alone.
+# The environment may set
+#   DATA_DIR (default data): in it pretrain_lddl_128 and pretrain_lddl_512 hold the shards of utils.corpora.make_shards;
+#       --data_dir wins, and the shards in data/sample are made if they are missing;
+#   SHARDS_PHASE1 and SHARDS_PHASE2: the folder of each phase's shards, in place of DATA_DIR;
+#   RESULTS_DIR (default results/bart_pyt_pretraining): the folder for phase_1 and phase_2;
+#   INIT_CHECKPOINT: a checkpoint, run, export or Hub name to start phase 1 from;
+#   PHASE1_CKPT: a checkpoint or run to start phase 2 from, in place of phase 1;
+#   LENGTH_PHASE1 and LENGTH_PHASE2 (default 128 and 512): tokens;
+#   SEED (default 42; with a random seed, a run that goes on would see other noise);
+#   LAUNCH (default python): the words that start run_pretraining.py, such as
+#       "torchrun --nproc_per_node=8 --numa-binding=node".
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 [[ $0 != "${BASH_SOURCE[0]}" ]] || phases=(1 2) # otherwise the script of one phase reads this
@@ -27,7 +32,7 @@ read_arguments TRAIN_BATCH_SIZE_PHASE1=200 TRAIN_BATCH_SIZE_PHASE2=32 LEARNING_R
     LEARNING_RATE_PHASE2=4e-3 PRECISION=bf16 USE_PRELN=true NUM_GPUS=8 WARMUP_STEPS_PHASE1=2166 \
     WARMUP_STEPS_PHASE2=200 TRAIN_STEPS_PHASE1=95040 TRAIN_STEPS_PHASE2=7560 SAVE_CHECKPOINTS_STEPS=100 \
     NUM_ACCUMULATION_STEPS_PHASE1=40 NUM_ACCUMULATION_STEPS_PHASE2=120 CONFIG_PATH=configs/config.json -- "$@"
-# What is wrong of phase 2 must be found before phase 1, which takes days.
+# Faults in the values of phase 2 must be found before phase 1, which takes days.
 LENGTH_PHASE1=${LENGTH_PHASE1:-128} LENGTH_PHASE2=${LENGTH_PHASE2:-512}
 for name in NUM_GPUS SAVE_CHECKPOINTS_STEPS \
     {LENGTH,TRAIN_BATCH_SIZE,WARMUP_STEPS,TRAIN_STEPS,NUM_ACCUMULATION_STEPS}_PHASE{1,2}; do

@@ -5,8 +5,8 @@
 #       <MAX_SOURCE_LEN> <EVAL_BS> <SPLIT> [--any_option_of_finetune.py ...]
 #
 # DATA_DIR holds SQuAD's files (train-v1.1.json, dev-v1.1.json), or tables with the columns id, question, context and answers,
-# or is hub:rajpurkar/squad. SPLIT is scored: val, which is what SQuAD's dev set is, or test. A preset of
-# scripts/params/squad_params.sh supplies all values: $(source scripts/params/squad_params.sh && squad_v1). Where questions may
+# or is hub:rajpurkar/squad. SPLIT is the split to score: val, which is SQuAD's dev set, or test. A preset of
+# scripts/params/squad_params.sh supplies all values: $(source scripts/params/squad_params.sh && squad_v1). If some questions
 # have no answer, add --version_2_with_negative. The other values and the environment are those of run_glue.sh.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"

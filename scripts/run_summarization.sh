@@ -5,14 +5,14 @@
 #       <WARMUP_STEPS> <MAX_SOURCE_LEN> <MAX_TARGET_LEN> <EVAL_BEAMS> <EVAL_BS> <PRED_BS> <VAL_CHECK_INTERVAL>
 #       <PATIENCE> [--any_option_of_finetune.py ...]
 #
-# A preset of scripts/params/ supplies all values: $(source scripts/params/xsum_params.sh && dgxa100_8gpu_fp16). Of values
-# given by hand all but the first may be left off from the right. NUM_GPU counts the GPUs of one machine, 0 is the CPU.
-# DATA_DIR data/sample, the synthetic corpus of the preset cpu_smoke, is written where it is missing.
-# Everything from the first argument that starts with "--" goes to finetune.py (python finetune.py --help) and wins over
-# what is fixed here. Options that a positional value gives are refused.
-# Read from the environment: SEED (default 42); RESULTS_DIR (default results/bart_pyt_<stamp>), where
+# A preset of scripts/params/ supplies all values: $(source scripts/params/xsum_params.sh && dgxa100_8gpu_fp16). If you give
+# values by hand, all but the first may be left off from the right. NUM_GPU counts the GPUs of one machine; 0 is the CPU.
+# DATA_DIR data/sample, the synthetic corpus of the preset cpu_smoke, is written if it is missing.
+# The first argument that starts with "--" and everything after it go to finetune.py (python finetune.py --help), and win over
+# the values that are fixed here. Options that a positional value gives are refused.
+# The environment may set SEED (default 42); RESULTS_DIR (default results/bart_pyt_<stamp>), in which
 # --resume_from_checkpoint last goes on with an interrupted run; LAUNCH (default python), the words that start finetune.py,
-# such as "torchrun --nproc_per_node=8 --numa-binding=node"; SCORE (default 1), where 0 leaves off the scoring.
+# such as "torchrun --nproc_per_node=8 --numa-binding=node"; SCORE (default 1): 0 leaves off the scoring.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 source "$root/scripts/task.sh"

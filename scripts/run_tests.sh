@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The environment, the lint and the test suite.
+# Make the environment, and run the lint and the test suite.
 #
 #   bash scripts/run_tests.sh [ARGUMENT of pytest ...]
 #
-# --slow and --network add the tests that are left out by default; tests that need a GPU run where there is one.
+# --slow and --network add the tests that are left out by default; tests that need a GPU run if there is one.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 cd "$root"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Training throughput of the recipe on the CPU and on 1, 2, 4, ... GPUs, in each precision that they have.
+# Measure the training throughput of the recipe on the CPU and on 1, 2, 4, ... GPUs, in each precision that they have.
 #
 #   bash scripts/run_training_benchmark.sh <BS> <MAX_SOURCE_LEN> <MAX_TARGET_LEN> <DATA_DIR>
 #       [--any_option_of_finetune.py ...]
 #
-# Values may be left off from the right: 24 1024 60 data/xsum.
-# Read from the environment: GPU_COUNTS ("0 1 8", 0 is the CPU), PRECISIONS ("fp32 bf16"), STEPS, CONFIG_PATH, TIME_LIMIT and
-# RESULTS_DIR; python -m utils.benchmark training --help says more.
+# Values may be left off from the right; the defaults are 24 1024 60 data/xsum.
+# The environment may set GPU_COUNTS (such as "0 1 8"; 0 is the CPU), PRECISIONS ("fp32 bf16"), STEPS, CONFIG_PATH, TIME_LIMIT
+# and RESULTS_DIR; python -m utils.benchmark training --help explains them.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 

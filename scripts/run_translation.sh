@@ -4,9 +4,10 @@
 #   bash scripts/run_translation.sh <DATA_DIR> <CONFIG_PATH> <NUM_GPU> <LR> <BS> <ACCUM> <PREC> <TRAIN_STEPS> <WARMUP_STEPS>
 #       <MAX_SOURCE_LEN> <EVAL_BS> <MAX_TARGET_LEN> <EVAL_BEAMS> [--any_option_of_finetune.py ...]
 #
-# DATA_DIR holds {train,val,test}.{source,target}, a sentence a line. From a language that BART was not pretrained on, as in
-# the paper, in two runs: --source_encoder_layers 6 --source_tokenizer DIR --translation_stage 1, and then from that run's
-# weights --model_name_or_path RESULTS_DIR --translation_stage 2. The other values and the environment are those of run_glue.sh.
+# DATA_DIR holds {train,val,test}.{source,target}, a sentence a line. For a source language that BART was not pretrained on, the
+# paper trains in two runs: the first with --source_encoder_layers 6 --source_tokenizer DIR --translation_stage 1, the second from
+# its weights with --model_name_or_path RESULTS_DIR --translation_stage 2. The other values and the environment are those of
+# run_glue.sh.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 source "$root/scripts/task.sh"

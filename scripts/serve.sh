@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Summaries over HTTP.
+# Serve summaries over HTTP.
 #
 #   bash scripts/serve.sh <MODEL> [--any_option_of_utils.serving ...]
 #

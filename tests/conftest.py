@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -107,22 +105,6 @@ def train(tiny: list[str], tmp_path: Path, no_pictures: None) -> Callable[..., P
         return tmp_path / name
 
     return run
-
-
-@pytest.fixture
-def load_script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Gives a file of scripts/benchmarks/, by its name without .py, as a module."""
-
-    def load(name: str) -> ModuleType:
-        monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
-        path = Path(__file__).resolve().parents[1] / "scripts" / "benchmarks" / f"{name}.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)  # where dataclasses look up their own
-        spec.loader.exec_module(module)
-        return module
-
-    return load
 
 
 @pytest.fixture(scope="session")

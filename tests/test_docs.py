@@ -1,4 +1,4 @@
-"""README and docs: what they name is there, and their commands, followed line by line, do what they say."""
+"""README and docs: the files that they name exist, and their commands, followed line by line, print what is shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-OUTPUT, SERVES, NEEDS = "", "bash serves", "bash needs: "  # what may stand behind the ``` of a block, besides names
+OUTPUT, SERVES, NEEDS = "", "bash serves", "bash needs: "  # these may stand behind a block's ```, besides languages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    return [Block(page, *found) for found in re.findall(r"^```(.*)\n((?:.*\n)*?)```$", page.read_text(), re.MULTILINE)]
+    blocks = re.findall(r"^```(.*)\n((?:.*\n)*?)```$", page.read_text(), re.MULTILINE)
+    return [Block(page, kind, text) for kind, text in blocks]
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
@@ -50,7 +51,7 @@ def test_blocks_are_run_or_say_what_they_need() -> None:
     assert sorted(listed) == sorted(kind.removeprefix(NEEDS) for kind in needs)
 
 
-def test_what_pages_name_is_there() -> None:
+def test_files_that_pages_name_exist() -> None:
     for page in PAGES:
         text = page.read_text()
         names = [name.replace(".", "/") for name in re.findall(r"python -m (utils[\w.]+)", text)]
@@ -70,13 +71,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         path, _, anchor = target.partition("#")
         if not path.startswith("http"):
-            other = page.parent / path if path else page
-            assert other.is_file(), target
-            assert not anchor or anchor in anchors(other), target
+            linked = page.parent / path if path else page
+            assert linked.is_file(), target
+            assert not anchor or anchor in anchors(linked), target
 
 
 def test_options_that_pages_give_exist() -> None:
-    """Those of commands; `--help` of the other programs is run by their own tests."""
+    """The options of the entry points; the other programs have tests of their own that run their `--help`."""
     parsed = parse_eval_arguments(["model", "config", "data", "out"])
     pretraining = parse_pretraining_arguments(["--data_dir", "data", "--max_steps", "1"]).settings()
     known = {
@@ -96,7 +97,7 @@ def test_options_that_pages_give_exist() -> None:
                 assert used - {"help"} <= names | {name.removeprefix("no_") for name in names}, (page, command)
 
 
-# Steps and warm-up of presets whose output no page shows; a tenth of them shows as well that they run.
+# Steps and warm-up of presets whose output no page shows; a tenth of the steps shows that they run.
 SHORTENED = {"glue": ("300 30", "30 3"), "tagging": ("500 50", "50 5"), "squad": ("700 70", "70 7")}
 
 
@@ -122,17 +123,17 @@ def script(port: int) -> Iterator[str]:
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines without what differs from run to run: numbers, and how wide columns are."""
+    """Lines without the parts that differ from run to run: numbers, and the width of columns."""
     plain = (re.sub(r"\d[\d,.:e-]*", "0", line) for line in text.splitlines())
     return [" ".join(line.split()) for line in plain if line.strip()]
 
 
 def is_line(expected: str, printed: str) -> bool:
-    """Whether a printed line is the one that a page shows, in which "..." stands for anything."""
+    """Return true if a printed line is the one that a page shows, in which "..." stands for anything."""
     return re.fullmatch(".*".join(map(re.escape, expected.split("..."))), printed) is not None
 
 
-def test_what_is_compared_with_a_page() -> None:
+def test_comparison_of_lines_with_a_page() -> None:
     [shown, printed] = (lines_of(text) for text in ("in  12:30  of ... files\n\n", "in 0:01 of 3 small files"))
     assert is_line(shown[0], printed[0])
     assert not is_line(shown[0], "in 0 files") and not is_line("in 0 of 0 files", lines_of("in 1 of 2 filez")[0])

@@ -1,7 +1,7 @@
 """Throughput of training, pretraining or inference in each configuration that a machine has, as a table.
 
 scripts/run_training_benchmark.sh, run_pretraining_benchmark.sh and run_inference_benchmark.sh start this. Each row is a
-run of run_summarization.sh, run_pretraining_phase1.sh or run_eval_summarization.sh, and its figures are those that the
+run of run_summarization.sh, run_pretraining_phase1.sh or run_eval_summarization.sh, and its metrics are those that the
 run reports of itself. A row that fails says why.
 """
 
@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -49,21 +49,22 @@ LATENCIES = {"latency_mean": "mean ms", **{f"latency_p{point}": f"{point} %" for
 
 @dataclass
 class Row:
-    """A configuration and, once it has been run, its figures or why there are none."""
+    """A configuration and, once it has been run, its metrics, or why there are none."""
 
     gpus: int  # 0 for the CPU
     precision: str
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     failure: str | None = None
 
     @property
     def name(self) -> str:
+        """The name of the row's folder."""
         return f"{self.gpus}gpu_{self.precision}" if self.gpus else f"cpu_{self.precision}"
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """What both benchmarks take: the configurations, the seconds of a row, and where results go."""
+class Benchmark:
+    """The options of all benchmarks; what else differs between them has the values of training."""
 
     gpu_counts: tuple[int, ...] = option(
         (), least=0, help="GPUs of each row, 0 for the CPU; by default 0, and 1, 2, 4, ... and all"
@@ -74,10 +75,7 @@ class Arguments:
     time_limit: float = option(1800, above=0, help="seconds that a row may take")
     results_dir: str | None = option(None, help="by default results/bart_pyt_<kind>_benchmark_<stamp>")
 
-
-class _Trains(Arguments):
-    """What the benchmarks of training share."""
-
+    kind: ClassVar[str]
     cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16")
     columns: ClassVar[dict[str, str]] = {
         **COLUMNS,
@@ -88,19 +86,23 @@ class _Trains(Arguments):
     legend: ClassVar[str] = (
         "throughput: samples per second; tokens: of sources and targets, without padding; step ms: median"
     )
-    metrics: ClassVar[str] = "metrics.csv"
+    metrics_file: ClassVar[str] = "metrics.csv"
 
-    def figures(self, folder: Path) -> dict[str, float]:
-        """What a run says of itself.
+    def command(self, row: Row) -> list[str]:
+        """The recipe's command line for a row."""
+        raise NotImplementedError
+
+    def metrics(self, folder: Path) -> dict[str, float]:
+        """Read what a run has measured from its folder.
 
         Raises:
-            OSError, ValueError, KeyError: it does not say that.
+            OSError, ValueError, KeyError: there are none.
         """
-        return training_figures(folder / self.metrics)
+        return training_metrics(folder / self.metrics_file)
 
 
 @dataclass(frozen=True)
-class TrainingArguments(_Trains):
+class TrainingArguments(Benchmark):
     """The benchmark of training."""
 
     batch_size: int = option(24, positional=True, least=1, help="examples per process at once")
@@ -113,7 +115,6 @@ class TrainingArguments(_Trains):
     kind: ClassVar[str] = "training"
 
     def command(self, row: Row) -> list[str]:
-        """What runs a row: the recipe."""
         lengths = (self.max_source_length, self.max_target_length)
         steps = (with_warm_up(self.steps), 1)
         values = (self.data_dir, self.config_path, row.gpus, 1e-4, self.batch_size, 1, row.precision, *steps, *lengths)
@@ -125,8 +126,8 @@ class TrainingArguments(_Trains):
 
 
 @dataclass(frozen=True)
-class PretrainingArguments(_Trains):
-    """The benchmark of pretraining."""
+class PretrainingArguments(Benchmark):
+    """The benchmark of pretraining, which runs the first phase of the recipe at one length."""
 
     batch_size: int = option(200, positional=True, least=1, help="examples per process at once")
     length: int = option(128, positional=True, least=16, help="tokens of an example")
@@ -137,10 +138,9 @@ class PretrainingArguments(_Trains):
     steps: int = option(50, least=1, help="optimizer steps that are measured")
 
     kind: ClassVar[str] = "pretraining"
-    metrics: ClassVar[str] = "phase_1/metrics.csv"
+    metrics_file: ClassVar[str] = "phase_1/metrics.csv"
 
     def command(self, row: Row) -> list[str]:
-        """What runs a row: the first phase of the recipe, at this length."""
         steps = with_warm_up(self.steps)
         values = (self.batch_size, "", "", "", row.precision, "", row.gpus, 1, "", steps, "", steps, 1, "")
         return [
@@ -150,31 +150,9 @@ class PretrainingArguments(_Trains):
         ]
 
 
-def training_figures(path: Path) -> dict[str, float]:
-    """The speeds that a training run has logged to its metrics.csv, without the first interval, which warms up.
-
-    Raises:
-        OSError, ValueError, KeyError: it has not.
-    """
-    with path.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["samples_per_second"]]
-    measured = rows[1:]
-    # All intervals have equally many samples.
-    throughput = statistics.harmonic_mean(float(row["samples_per_second"]) for row in measured)
-    tokens = statistics.mean(float(row["tokens_per_second"]) / float(row["samples_per_second"]) for row in measured)
-    mfus = [float(row["mfu"]) for row in measured if row.get("mfu")]  # of GPUs whose peak is known
-    return {
-        "throughput": throughput,
-        "tokens_per_second": throughput * tokens,
-        "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
-        "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
-        **({"mfu": statistics.mean(mfus)} if mfus else {}),
-    }
-
-
 @dataclass(frozen=True)
-class InferenceArguments(Arguments):
-    """The benchmark of inference."""
+class InferenceArguments(Benchmark):
+    """The benchmark of inference, which scores `batches` batches after one to warm up."""
 
     batch_size: int = option(128, positional=True, least=1, help="articles per process at once")
     eval_beams: int = option(6, positional=True, least=1, help="beams")
@@ -195,7 +173,6 @@ class InferenceArguments(Arguments):
     )
 
     def command(self, row: Row) -> list[str]:
-        """What runs a row: scoring of `batches` batches, after one to warm up."""
         lengths = (self.max_source_length, self.max_target_length)
         values = (self.model, self.batch_size, row.gpus, row.precision, self.eval_beams, *lengths)
         articles = self.batch_size * max(row.gpus, 1) * (self.batches + 1)
@@ -204,8 +181,7 @@ class InferenceArguments(Arguments):
             *("--n_obs", str(articles), "--warmup_batches", "1"),
         ]
 
-    def figures(self, folder: Path) -> dict[str, float]:
-        """As for training."""
+    def metrics(self, folder: Path) -> dict[str, float]:
         speed = json.loads((folder / "test_speed.json").read_bytes())
         if not speed["articles_per_second"]:
             raise ValueError("no article was timed")
@@ -217,15 +193,36 @@ class InferenceArguments(Arguments):
         }
 
 
-Benchmark = TrainingArguments | PretrainingArguments | InferenceArguments
-KINDS: dict[str, type[Benchmark]] = {
-    each.kind: each for each in (TrainingArguments, PretrainingArguments, InferenceArguments)
-}
+KINDS = {kind.kind: kind for kind in (TrainingArguments, PretrainingArguments, InferenceArguments)}
 
 
 def with_warm_up(steps: int) -> int:
     """Optimizer steps of a run: a logging interval to warm up, and as many as hold the steps that are measured."""
     return LOG_EVERY * (1 - -steps // LOG_EVERY)
+
+
+def training_metrics(path: Path) -> dict[str, float]:
+    """The speeds that a training run has logged to its metrics.csv, without the first interval, which warms up.
+
+    Raises:
+        OSError, ValueError, KeyError: there are none.
+    """
+    with path.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["samples_per_second"]]
+    measured = rows[1:]
+    # All intervals have equally many samples.
+    throughput = statistics.harmonic_mean(float(row["samples_per_second"]) for row in measured)
+    tokens = statistics.mean(float(row["tokens_per_second"]) / float(row["samples_per_second"]) for row in measured)
+    metrics = {
+        "throughput": throughput,
+        "tokens_per_second": throughput * tokens,
+        "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
+        "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
+    }
+    mfus = [float(row["mfu"]) for row in measured if row.get("mfu")]  # of GPUs whose peak is known
+    if mfus:
+        metrics["mfu"] = statistics.mean(mfus)
+    return metrics
 
 
 def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
@@ -239,16 +236,16 @@ def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
         raise InputError(f"the first value is {given}; allowed: {', '.join(KINDS)}, each of which has --help")
     kind, *words = argv
     cut = next((place for place, word in enumerate(words) if word.startswith("--")), len(words))
-    given, extras = words[:cut], words[cut:]
+    values, extras = words[:cut], words[cut:]
     if extras[:1] == ["--help"]:
-        given, extras = ["--help"], []
+        values, extras = ["--help"], []
     for each in fields(KINDS[kind]):
         value = os.environ.get(each.name.upper())
         if value and not each.metadata["positional"]:
-            given += [f"--{each.name}", *(value.split() if isinstance(each.default, tuple) else [value])]
+            values += [f"--{each.name}", *(value.split() if isinstance(each.default, tuple) else [value])]
     args = parse_dataclass(
         KINDS[kind],
-        given,
+        values,
         f"{str(__doc__).splitlines()[0]}\n\nThe options below are read from the environment, by their names in "
         "capitals, such as STEPS=20;\noptions of the command line go to the program that is measured.",
         prog=f"python -m utils.benchmark {kind}",
@@ -298,17 +295,17 @@ def end_group(leader: subprocess.Popen[bytes]) -> None:
 
 
 def run(command: Sequence[str], folder: Path, time_limit: float) -> int | None:
-    """Run a command with its output in `folder/output.txt`, and end what it leaves running.
+    """Run a command with its output in `folder/output.txt`, and end the processes that it leaves.
 
     The output goes to a file, not a pipe, since a process that outlives the command would keep the pipe open.
 
     Returns:
         The exit status; None if it took longer than the time limit.
     """
-    environment = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
+    variables = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
     try:
@@ -319,28 +316,28 @@ def run(command: Sequence[str], folder: Path, time_limit: float) -> int | None:
         end_group(process)
 
 
-def reason(lines: Iterable[str]) -> str | None:
+def reason(lines: Sequence[str]) -> str | None:
     """The line of a failed run's output that says most about why: an error's, or the last; None if there is none."""
     lines = [line.strip() for line in lines if line.strip()]
     # That another process is gone follows from its error.
-    errors = re.compile(r"(\[\w+\]: *)?([\w.]+: error(?!: another process of this run is gone)|[\w.]*Error): \S")
-    found = [line for line in lines if errors.match(line)] or lines
-    return found[-1] if found else None
+    pattern = re.compile(r"(\[\w+\]: *)?([\w.]+: error(?!: another process of this run is gone)|[\w.]*Error): \S")
+    errors = [line for line in lines if pattern.match(line)]
+    return (errors or lines)[-1] if lines else None
 
 
 def measure(
-    command: Sequence[str], figures: Callable[[Path], dict[str, Any]], folder: Path, time_limit: float
+    command: Sequence[str], read: Callable[[Path], dict[str, Any]], folder: Path, time_limit: float
 ) -> tuple[dict[str, Any], str | None]:
     """Run a command as `run` does, in a new folder.
 
     Args:
-        figures: reads them from the folder; OSError, ValueError or KeyError: there are none.
+        read: reads the metrics from the folder; OSError, ValueError or KeyError: there are none.
 
     Returns:
-        The figures, or none and why.
+        The metrics and, if there are none, why.
     """
     folder.mkdir(parents=True)
-    status, found, failure = run(command, folder, time_limit), {}, None
+    status, metrics, failure = run(command, folder, time_limit), {}, None
     if status is None:
         failure = f"it took longer than the time limit of {time_limit:g} s"
     elif status:
@@ -348,33 +345,40 @@ def measure(
         failure = reason(output.splitlines()) or f"it ended with status {status}"
     else:
         try:
-            found = figures(folder)
+            metrics = read(folder)
         except (OSError, ValueError, KeyError) as error:
             failure = f"it left no figures ({type(error).__name__}: {error})"
     for path in [*folder.rglob("*.ckpt"), *folder.rglob("export")]:  # gigabytes that nobody asked for
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return found, failure
+    return metrics, failure
 
 
 def compare(rows: Sequence[Row]) -> None:
     """Add to each row its speed-up over fp32 on the same device, and its throughput over that of the fewest GPUs."""
-    rates = {(row.gpus, row.precision): row.figures["throughput"] for row in rows if row.figures}
-    for row in rows:
-        if row.figures and (base := rates.get((row.gpus, "fp32"))):
-            row.figures["speed_up"] = row.figures["throughput"] / base
-        if row.figures and row.gpus:
-            fewest = min(count for count, precision in rates if count and precision == row.precision)
-            row.figures["weak_scaling"] = row.figures["throughput"] / rates[fewest, row.precision]
+    measured = [row for row in rows if row.metrics]
+    rates = {(row.gpus, row.precision): row.metrics["throughput"] for row in measured}
+    for row in measured:
+        rate, full = row.metrics["throughput"], rates.get((row.gpus, "fp32"))
+        if full is not None:
+            row.metrics["speed_up"] = rate / full
+        if row.gpus:
+            fewest = min(gpus for gpus, precision in rates if gpus and precision == row.precision)
+            row.metrics["weak_scaling"] = rate / rates[fewest, row.precision]
 
 
-def write_table(args: Benchmark, extras: Sequence[str], rows: Sequence[Row], info: dict[str, Any], folder: Path) -> str:
+def write_table(
+    args: Benchmark, extras: Sequence[str], rows: Sequence[Row], machine: dict[str, Any], folder: Path
+) -> str:
     """Write the rows so far as Markdown, which reads well as it is, and as JSON; return the Markdown."""
     compare(rows)
     arguments = {name: value for name, value in asdict(args).items() if isinstance(value, (int, str))}
-    hardware = ", ".join(dict.fromkeys([info["processor"], f"{info['cores']} cores", *info["devices"]]))
-    cells = [asdict(row) | row.figures | {"device": row.gpus or "CPU", "batch_size": args.batch_size} for row in rows]
+    hardware = ", ".join(dict.fromkeys([machine["processor"], f"{machine['cores']} cores", *machine["devices"]]))
+    cells = [
+        {"device": row.gpus or "CPU", "precision": row.precision, "batch_size": args.batch_size, **row.metrics}
+        for row in rows
+    ]
     parts = [
-        f"BART {args.kind} on {hardware}; torch {info['versions']['torch']}; {info['date']}",
+        f"BART {args.kind} on {hardware}; torch {machine['versions']['torch']}; {machine['date']}",
         ", ".join([*(f"{name} {value}" for name, value in arguments.items()), *extras]),
         table(cells, args.columns),
         *(f"{row.name} failed: {row.failure}" for row in rows if row.failure),
@@ -382,8 +386,11 @@ def write_table(args: Benchmark, extras: Sequence[str], rows: Sequence[Row], inf
     ]
     text = "\n\n".join(parts)
     (folder / f"{args.kind}_benchmark.log").write_text(text, encoding="utf-8")
-    report = {"kind": args.kind, "machine": info, "arguments": arguments, "options": list(extras)}
-    write_json(folder / f"{args.kind}_benchmark.json", {**report, "rows": [asdict(row) for row in rows]})
+    written = [
+        {"gpus": row.gpus, "precision": row.precision, "figures": row.metrics, "failure": row.failure} for row in rows
+    ]
+    report = {"kind": args.kind, "machine": machine, "arguments": arguments, "options": list(extras), "rows": written}
+    write_json(folder / f"{args.kind}_benchmark.json", report)
     return text
 
 
@@ -392,19 +399,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     # As an exception, so that the row that runs is ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows = configurations(args)
-    info = environment(torch.cuda.device_count())
-    stamp = time.strftime("%y%m%d_%H%M%S")
-    folder = Path(args.results_dir or f"results/bart_pyt_{args.kind}_benchmark_{stamp}")
+    machine = environment(torch.cuda.device_count())
+    folder = Path(args.results_dir or f"results/bart_pyt_{args.kind}_benchmark_{time.strftime('%y%m%d_%H%M%S')}")
     if folder.exists():
         raise InputError(f"RESULTS_DIR is {folder}, which is there already; allowed: a directory that is not")
     writable_folder("RESULTS_DIR", folder)
     for number, row in enumerate(rows, 1):
         output = folder / row.name
         print(f"[{number}/{len(rows)}] {output}/output.txt", file=sys.stderr, flush=True)
-        row.figures, row.failure = measure([*args.command(row), *extras], args.figures, output, args.time_limit)
-        text = write_table(args, extras, rows[:number], info, folder)
+        row.metrics, row.failure = measure([*args.command(row), *extras], args.metrics, output, args.time_limit)
+        text = write_table(args, extras, rows[:number], machine, folder)
     print(f"{text}\nresults lie in {folder}")
-    if not any(row.figures for row in rows):
+    if not any(row.metrics for row in rows):
         raise RunError(f"no configuration could be measured; {folder} has their output")
 
 

@@ -1,4 +1,4 @@
-"""What training, pretraining and beam search cost: parameters, operations of matrix products, memory, time.
+"""The cost of training, pretraining and beam search: parameters, operations of matrix products, memory, time.
 
     python -m utils.cost --config_path configs/config_xsum.json --shape 40x1024x60 --gpu h200
 
@@ -52,7 +52,7 @@ class CostArguments:
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one device; operations are those of a step, or of a batch that is decoded, and memory is in bytes."""
+    """The costs of a training step, or of a batch that is decoded, on one device; memory is in bytes."""
 
     operations: float
     weights: float
@@ -69,7 +69,7 @@ class Costs:
 
 
 def parameters(config: BartConfig) -> dict[str, int]:
-    """How many there are: `matrices` that multiply states, `tables` of tokens and positions, and all `others`."""
+    """The numbers of parameters: `matrices` that multiply states, `tables` of tokens and positions, and the `rest`."""
     c, d = config, config.d_model
     attention, norm = 4 * d * d, 2 * d
     encoder, decoder = attention + 2 * d * c.encoder_ffn_dim, 2 * attention + 2 * d * c.decoder_ffn_dim
@@ -77,17 +77,17 @@ def parameters(config: BartConfig) -> dict[str, int]:
     return {
         "matrices": c.encoder_layers * encoder + c.decoder_layers * decoder,
         "tables": c.vocab_size * d + 2 * (c.max_position_embeddings + 2) * d,
-        "others": c.encoder_layers * biases[0] + c.decoder_layers * biases[1] + (4 if c.pre_ln else 2) * norm,
+        "rest": c.encoder_layers * biases[0] + c.decoder_layers * biases[1] + (4 if c.pre_ln else 2) * norm,
     }
 
 
 def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool, freeze: bool) -> float:
     """Bytes that the forward pass keeps for the backward pass, with dropout, under autocast if half.
 
-    A linear layer keeps its inputs, in half precision a copy of its own, which on a CPU projections of the same states
-    share, and matrices that became one; a norm keeps its inputs in fp32; attention keeps queries, keys, values and its
-    result; the loss keeps its gradients by states and weights. On a GPU dropout keeps a byte for each place, but
-    attention's, which draws again. On a CPU, with the compiled kernels, all draw again.
+    A linear layer keeps its inputs, in half precision as a copy, which on a CPU projections of the same states share,
+    and matrices that became one; a norm keeps its inputs in fp32; attention keeps queries, keys, values and its result;
+    the loss keeps its gradients by states and weights. On a GPU dropout keeps a byte for each place, but attention's
+    draws again. On a CPU, with the compiled kernels, all draw again.
 
     Args:
         shape: B, S, T.
@@ -105,13 +105,15 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
         kept = 1 if c.activation_function == "relu" else 2  # relu's inputs are not needed, its results are kept anyway
         return size * d + kept * size * width + added
 
-    own = (casts_of_3 + 4) * size * d + added
-    encoder = own + of_head * c.encoder_attention_heads + feed_forward(c.encoder_ffn_dim)
-    decoder = own + of_head * c.decoder_attention_heads + feed_forward(c.decoder_ffn_dim)
+    self_attention = (casts_of_3 + 4) * size * d + added
+    encoder = self_attention + of_head * c.encoder_attention_heads + feed_forward(c.encoder_ffn_dim)
+    decoder = self_attention + of_head * c.decoder_attention_heads + feed_forward(c.decoder_ffn_dim)
     decoder += 3 * size * d + of_head * c.decoder_attention_heads + added
-    # Of each source token: keys and values in each layer, and the encoder's states, which are one tensor unless cast.
+    # Each source token has keys and values in each layer, and the encoder's states, which are one tensor unless cast.
     states = c.decoder_layers * 2 * size * d + (c.decoder_layers * casts_of_2 if half else 1) * size * d
-    embedded = added + d * FULL * c.pre_ln + NORM * c.pre_ln
+    embedded = added
+    if c.pre_ln:
+        embedded += d * FULL + NORM
     total = batch * source * (c.encoder_layers * encoder + states + embedded)
     total += batch * target * (c.decoder_layers * decoder + embedded + FULL * d)
     if half:
@@ -124,30 +126,35 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
 def loss_temporaries(config: BartConfig, targets: int, half: bool, on_cpu: bool, freeze: bool) -> float:
     """Bytes that the loss holds at most, beside what it keeps for the backward pass; see `bart.modeling.loss`.
 
-    In half precision a copy of the weight. Of a chunk of targets the logits, on a GPU with two copies in fp32; and,
-    if the weight is trained, the chunk's gradient of it, which is added to the others'. The backward pass begins with a
-    copy of all of that gradient.
+    In half precision it holds a copy of the weight. It holds the logits of a chunk of targets, on a GPU with two copies
+    in fp32, and, if the weight is trained, the chunk's gradient of it, which is added to those of the chunks before.
+    The backward pass begins with a copy of all of that gradient.
     """
     from bart.modeling.loss import LOGITS_AT_ONCE  # torch takes seconds to load
 
     vocabulary, weight = config.vocab_size, config.vocab_size * config.d_model
     size, trained = HALF if half else FULL, 0 if freeze else weight
-    of_target = vocabulary * (size if on_cpu else 2 * FULL + half * HALF)
-    at_once, most = LOGITS_AT_ONCE // vocabulary, 0
-    for start in (0, at_once) if targets > at_once else (0,):
-        count, sum_is_there = min(at_once, targets - start), start > 0
-        # In fp32 the first chunk's gradient becomes the sum; on a CPU one in half precision is cast before it is added.
-        added = trained * (size * (half or sum_is_there) + FULL * (half and on_cpu and sum_is_there))
-        most = max(
-            most,
-            count * of_target - FULL * trained * (not sum_is_there),
-            count * vocabulary * size + added,
-        )
-    return max(HALF * weight * half + most, FULL * trained)
+    logit = size  # with its copies
+    if not on_cpu:
+        logit = 2 * FULL + (HALF if half else 0)
+
+    def of_chunk(count: int, follows: bool) -> float:
+        """The bytes of a chunk of so many targets; if it follows another, there is a sum of gradients."""
+        gradient = size if half or follows else 0  # in fp32 the first chunk's gradient becomes the sum
+        if half and on_cpu and follows:
+            gradient += FULL  # it is cast before it is added
+        before_gradient = count * vocabulary * logit - (0 if follows else FULL * trained)
+        return max(before_gradient, count * vocabulary * size + gradient * trained)
+
+    at_once = LOGITS_AT_ONCE // vocabulary
+    most = of_chunk(min(at_once, targets), follows=False)
+    if targets > at_once:
+        most = max(most, of_chunk(min(at_once, targets - at_once), follows=True))
+    return max(most + (HALF * weight if half else 0), FULL * trained)
 
 
 def training(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool = False, freeze: bool = True) -> Costs:
-    """Of a step with AdamW, or LAMB, and fp32 weights; embeddings are frozen as the fine-tuning recipe has them."""
+    """The costs of a step with AdamW, or LAMB, and fp32 weights; the fine-tuning recipe freezes the embeddings."""
     from bart.modeling.modeling_bart import training_operations  # torch takes seconds to load
 
     counts = parameters(config)
@@ -164,22 +171,23 @@ def training(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool 
 
 
 def beam_search(config: BartConfig, shape: Sequence[int], beams: int, half: bool) -> Costs:
-    """Of generating T tokens for each of B sources; the beams of an article share the keys and values of its source."""
+    """The costs of T tokens for each of B sources; the beams of an article share the keys and values of its source."""
     c, d = config, config.d_model
     batch, source, target = shape
     size, counts = HALF if half else FULL, parameters(config)
     encoder = c.encoder_layers * source * (4 * d * d + 2 * d * c.encoder_ffn_dim + 2 * d * source)
     once = encoder + c.decoder_layers * source * 2 * d * d
     step = c.decoder_layers * (6 * d * d + 2 * d * c.decoder_ffn_dim + 2 * d * source) + d * c.vocab_size
-    own = c.decoder_layers * 2 * d * beams * target * (target + 1) / 2  # all beams' columns are read, under a mask
+    # All beams' columns are read, under a mask.
+    self_attention = c.decoder_layers * 2 * d * beams * target * (target + 1) / 2
     cross_cache = c.decoder_layers * 2 * d * source * batch * size
-    own_cache = c.decoder_layers * 2 * d * target * beams * batch * size
+    self_cache = c.decoder_layers * 2 * d * target * beams * batch * size
     decoder = c.decoder_layers * (6 * d * d + 2 * d * c.decoder_ffn_dim) + c.vocab_size * d
     return Costs(
-        operations=2 * batch * (once + beams * (target * step + own)),
+        operations=2 * batch * (once + beams * (target * step + self_attention)),
         weights=size * sum(counts.values()),
-        cache=cross_cache + own_cache,
-        read=target * (size * decoder + cross_cache + own_cache / 2),
+        cache=cross_cache + self_cache,
+        read=target * (size * decoder + cross_cache + self_cache / 2),
     )
 
 
@@ -203,12 +211,12 @@ def describe(args: CostArguments) -> str:
     ]
     peak = args.peak * 1e12 if args.peak else peak_rate(gpu or "", args.precision)
     named = {
-        "TFLOP": [one.operations / 1e12 for one in costs],
-        **{f"{name} GB": [getattr(one, name) / 1e9 or None for one in costs] for name in MEMORY},
-        "together GB": [one.memory / 1e9 for one in costs],
+        "TFLOP": [each.operations / 1e12 for each in costs],
+        **{f"{name} GB": [getattr(each, name) / 1e9 or None for each in costs] for name in MEMORY},
+        "together GB": [each.memory / 1e9 for each in costs],
     }
     if peak:
-        times = [max(one.operations / peak, one.read / BANDWIDTHS[gpu] if gpu else 0) for one in costs]
+        times = [max(each.operations / peak, each.read / BANDWIDTHS[gpu] if gpu else 0) for each in costs]
         named |= {"seconds at the peak": times, "examples/s at the peak": [shape[0] / time for time in times]}
     rows = [{"what": what, **dict(zip(WORK, values, strict=True))} for what, values in named.items()]
     counts = parameters(config)

@@ -1,4 +1,4 @@
-"""What `run_gpu_checks.sh` runs: checks, each a line of bash, and the table of what came of them."""
+"""The checks of `run_gpu_checks.sh`, each a line of bash, and the table of their results."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
+# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
 from bart.errors import InputError, naming
 from bart.tokenization.tokenization_bart import BartTokenizer
+from scripts.benchmarks.measuring import MODES_ON_CUDA
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.tables import table
-from utils.benchmark import LOG_EVERY, measure, training_figures
+from utils.benchmark import LOG_EVERY, measure, training_metrics
 from utils.runs.files import write_json
 from utils.runs.machine import ROOT, environment
 
@@ -32,6 +33,7 @@ COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",
     "ratio": "ratio", "peak_memory_gb": "peak GB", "mfu": "MFU", "seconds": "seconds", "why": "why",
 }  # fmt: skip
+BOTH = f"--modes {' '.join(MODES_ON_CUDA)}"  # ours and transformers, in inference
 # Options of fine-tuning runs of a tiny model.
 FINE_TUNING = {
     "fp32": "", "tf32": "--tf32", "bf16": "--bf16", "fp16": "--fp16",
@@ -45,150 +47,206 @@ FINE_TUNING = {
     "ddp": "--bf16 --strategy ddp", "fsdp": "--bf16 --strategy fsdp",
     "ddp compiled": "--bf16 --strategy ddp --compile", "fsdp compiled": "--bf16 --strategy fsdp --compile",
 }  # fmt: skip
-# Network, tokens, batch, and sequences per second of the large one on an A100 in half precision, by NVIDIA's pages.
+# Network, tokens, batch, and sequences per second of the large network on an A100 in half precision, by NVIDIA's pages.
 PRETRAINING = (
     ("bart", 128, 200, 326.53),
     ("bart", 512, 32, 69.31),
     ("bert", 128, 256, 580.0),
     ("bert", 512, 32, 210.0),
 )
-Figures = dict[str, Any]
+Row = dict[str, Any]  # of the table
 
 
 @dataclass(frozen=True)
 class Check:
-    """A line of bash, which finds the repository at $ROOT and its folder at $OUT, and what it leaves there.
+    """A line of bash, which finds the repository at $ROOT and its folder at $OUT.
 
     Attributes:
-        figures: of the folder, some of COLUMNS.
-        minutes: it may take.
-        gpus: it needs.
+        metrics: reads some of COLUMNS from the folder.
+        minutes: the time that the line may take.
+        gpus: the number of GPUs that it needs.
     """
 
     name: str
     command: str
-    figures: Callable[[Path], Figures]
+    metrics: Callable[[Path], Row]
     minutes: float = 5
     gpus: int = 0
 
 
 @dataclass(frozen=True)
 class Arguments:
+    """The command line."""
+
     out: str = option(positional=True, help="folder for the results; one that is there is gone on with")
     checks: tuple[str, ...] = option((), positional=True, help="names, or first words of names; by default all")
 
 
 def all_checks(on_gpu: bool) -> list[Check]:
-    """Everything there is to check; on a CPU with tiny models."""
-    device, vocabulary = ("cuda", "$TOKENIZER") if on_gpu else ("cpu", "data/sample/tokenizer")
-    checks = [Check("tests", 'python -m pytest -q -m gpu -p no:cacheprovider "$ROOT"', passed, 8, gpus=1)]
+    """All checks; those of a machine without a GPU have tiny models."""
+    largest = "large" if on_gpu else "tiny"
+    return [
+        Check("tests", 'python -m pytest -q -m gpu -p no:cacheprovider "$ROOT"', passed, 8, gpus=1),
+        *fine_tuning_checks(on_gpu),
+        *decoding_checks(on_gpu),
+        *training_checks(on_gpu),
+        *(pretraining_check(on_gpu, *phase) for phase in PRETRAINING),
+        questions_check(on_gpu),
+        benchmark_check("bert inference", "sequences/s", f"bert_inference.py --shape {largest} {BOTH}", on_gpu),
+    ]
+
+
+def fine_tuning_checks(on_gpu: bool) -> list[Check]:
+    """Runs of a tiny model in each precision, with each optimizer and strategy, and with LoRA."""
     tune = 'python "$ROOT/finetune.py" --do_train --data_dir data/sample --config_path "$ROOT/configs/config_tiny.json"'
     tune += f" --max_steps 40 --log_every_n_steps {LOG_EVERY} --n_val 32 --eval_beams 0 --dropout 0.1 --output_dir"
     scratch = "--model_name_or_path scratch --tokenizer data/sample/tokenizer"
+    checks = []
     for name, options in FINE_TUNING.items():
-        needed = 2 if "--strategy" in options else int(any(flag in options for flag in ("fp16", "tf32", "compile")))
-        line = f'{tune} "$OUT/run" {scratch} --gpus {max(needed, int(on_gpu))} {options}'
-        checks.append(Check(f"fine-tuning {name}", line, trained, 5 if "compile" in options else 2, gpus=needed))
-    first = f'{tune} "$OUT/first" {scratch} --gpus {int(on_gpu)}'
-    line = f'{tune} "$OUT/run" --model_name_or_path "$OUT/first/export" --lora_rank 8 --gpus {int(on_gpu)} --bf16'
-    checks.append(Check("fine-tuning LoRA", f"{first} && {line}", trained, 3))
+        gpus = 0
+        if "--strategy" in options:
+            gpus = 2
+        elif any(flag in options for flag in ("fp16", "tf32", "compile")):
+            gpus = 1
+        command = f'{tune} "$OUT/run" {scratch} --gpus {max(gpus, int(on_gpu))} {options}'
+        checks.append(Check(f"fine-tuning {name}", command, trained, 5 if "compile" in options else 2, gpus))
+    base = f'{tune} "$OUT/first" {scratch} --gpus {int(on_gpu)}'
+    lora = f'{tune} "$OUT/run" --model_name_or_path "$OUT/first/export" --lora_rank 8 --gpus {int(on_gpu)} --bf16'
+    return [*checks, Check("fine-tuning LoRA", f"{base} && {lora}", trained, 3)]
 
-    def beside(name: str, unit: str, script: str, options: str) -> Check:
-        line = f'python "$ROOT/scripts/benchmarks/{script}" --output "$OUT/figures.json" {options}'
-        return Check(name, line, partial(compared, unit=unit))
 
-    once = f"--device {device} --repeats 1 --modes transformers_fp32 transformers_bf16 ours_fp32 ours_bf16"
-    for shape in ("base", "large", "large_batch1") if on_gpu else ("tiny",):
-        checks.append(beside(f"decoding {shape}", "articles/s", "benchmark_decoding.py", f"--shape {shape} {once}"))
-    eager = f"BART_GRAPHS=0 {checks[-1].command}"
-    checks.append(replace(checks[-1], name=f"{checks[-1].name} without graphs", command=eager, gpus=1))
-    options = f'--gpus {int(on_gpu)} --rounds 1 --steps 10 --tokenizer "{vocabulary}"'
+def benchmark_check(name: str, unit: str, words: str, on_gpu: bool) -> Check:
+    """A benchmark beside the peers, a file of this folder with its options; one run of each mode."""
+    line = f'python "$ROOT/scripts/benchmarks"/{words} --rounds 1 --device {"cuda" if on_gpu else "cpu"}'
+    return Check(name, f'{line} --output "$OUT/figures.json"', partial(fastest, unit=unit))
+
+
+def decoding_checks(on_gpu: bool) -> list[Check]:
+    """Decoding beside transformers; the last shape once more without CUDA graphs."""
+    checks = [
+        benchmark_check(f"decoding {shape}", "articles/s", f"decoding.py --shape {shape} {BOTH}", on_gpu)
+        for shape in (("base", "large", "large_batch1") if on_gpu else ("tiny",))
+    ]
+    last = checks[-1]
+    return [*checks, replace(last, name=f"{last.name} without graphs", command=f"BART_GRAPHS=0 {last.command}", gpus=1)]
+
+
+def training_checks(on_gpu: bool) -> list[Check]:
+    """Training beside transformers' Trainer, and the same compiled."""
+    tokenizer = "$TOKENIZER" if on_gpu else "data/sample/tokenizer"
+    checks = []
     for shape in ("xsum", "cnn_dm") if on_gpu else ("tiny",):
         for precision in ("bf16", "tf32") if on_gpu else ("fp32",):
-            given = f"--shape {shape} --precision {precision} {options}"
-            checks.append(beside(f"training {shape} {precision}", "samples/s", "benchmark_training.py", given))
-            compiled = f"{checks[-1].command} --modes ours_compiled transformers"
-            checks.append(replace(checks[-1], name=f"{checks[-1].name} compiled", command=compiled, minutes=7, gpus=1))
-    for kind, length, batch, rate in PRETRAINING:
-        bert = kind == "bert"
-        task, words = ("--task mlm_nsp", "data/sample/bert_tokenizer") if bert else ("", vocabulary)
-        size = ("bert_large" if bert else "config") if on_gpu else ("bert_tiny" if bert else "config_tiny")
-        stories = 60_000 if on_gpu else 4000
-        line = f"""python -m utils.corpora.sample_corpus --output_dir "$OUT/corpus" --n_train {stories} &&
-            awk '{{ print }} NR % 40 == 0 {{ print "" }}' "$OUT/corpus/train.source" >"$OUT/train.txt" &&
-            python -m utils.corpora.make_shards {task} --input "$OUT/train.txt" --output "$OUT/shards" \\
-                --val_ratio 0.05 --tokenizer "{words}" --sequence_length {length} {"--duplicate_factor 1" * bert} &&
-            python "$ROOT/run_pretraining.py" {task} --data_dir "$OUT/shards" --output_dir "$OUT/run" \\
-                --config_path "$ROOT/configs/{size}.json" --max_source_length {length} --max_steps 30 --n_val 16 \\
-                --val_check_interval 1.0 --train_batch_size {batch if on_gpu else 4} --log_freq {LOG_EVERY} \\
-                --gpus {int(on_gpu)} {"--bf16" * on_gpu}"""
-        published = {"peer": "A100, published", "peer_rate": rate} if on_gpu else {}
-        # BERT's loss is of few tokens, so that a vocabulary of 1,600 saves little.
-        checks.append(Check(f"pretraining {kind} {length}", line, partial(trained, **published)))
-    longer = r"\1 " * 40  # contexts of several windows, so that nearly all of these are full
-    line = f"""python -m utils.corpora.sample_tasks --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
-        sed -E -i.once 's/"context": "(.*)", "answers"/"context": "{longer}", "answers"/' \
-            "$OUT"/data/questions/*.jsonl &&
-        python "$ROOT/finetune.py" --task question_answering --do_train --data_dir "$OUT/data/questions" \
-            --config_path "$ROOT/configs/bert_{"large" if on_gpu else "tiny"}.json" --model_name_or_path scratch \
-            --tokenizer data/sample/bert_tokenizer --max_source_length 384 --train_batch_size {32 if on_gpu else 4} \
-            --max_steps 30 --log_every_n_steps {LOG_EVERY} --val_check_interval 1.0 --output_dir "$OUT/run" \
-            --gpus {int(on_gpu)} {"--bf16" * on_gpu}"""
-    published = {"peer": "A100, published", "peer_rate": 110.0} if on_gpu else {}
-    checks.append(Check("fine-tuning BERT on questions", line, partial(trained, **published)))
-    given = f"--shape {'large' if on_gpu else 'tiny'} {once}"
-    checks.append(beside("bert inference", "sequences/s", "benchmark_bert_inference.py", given))
+            words = f'training.py --shape {shape} --precision {precision} --steps 10 --tokenizer "{tokenizer}"'
+            check = benchmark_check(f"training {shape} {precision}", "samples/s", words, on_gpu)
+            command = f"{check.command} --modes ours_compiled transformers"
+            checks += [check, replace(check, name=f"{check.name} compiled", command=command, minutes=7, gpus=1)]
     return checks
 
 
-def compared(folder: Path, unit: str) -> Figures:
-    """Of a benchmark: the fastest of ours beside the fastest of the peers."""
-    rows = json.loads((folder / "figures.json").read_bytes())["results"]
-    ours, peer = (
-        max((row for row in rows if row["mode"].startswith("ours") == own), key=lambda row: row["rate"])
-        for own in (True, False)
-    )
-    named = {"rate": ours["rate"], "unit": f"{unit}, {ours['mode']}", "peak_memory_gb": ours["peak_memory_gb"]}
-    return named | {"peer_rate": peer["rate"], "peer": peer["mode"]}
+def pretraining_check(on_gpu: bool, network: str, length: int, batch_size: int, published: float) -> Check:
+    """Pretraining beside a published rate; see PRETRAINING."""
+    if network == "bert":
+        # BERT's loss is of few tokens, so that a vocabulary of 1,600 saves little.
+        task, tokenizer, duplicates = "--task mlm_nsp", "data/sample/bert_tokenizer", "--duplicate_factor 1"
+        config = "bert_large" if on_gpu else "bert_tiny"
+    else:
+        task, tokenizer, duplicates = "", "$TOKENIZER" if on_gpu else "data/sample/tokenizer", ""
+        config = "config" if on_gpu else "config_tiny"
+    command = f"""python -m utils.corpora.sample_corpus --output_dir "$OUT/corpus" \\
+            --n_train {60_000 if on_gpu else 4000} &&
+        awk '{{ print }} NR % 40 == 0 {{ print "" }}' "$OUT/corpus/train.source" >"$OUT/train.txt" &&
+        python -m utils.corpora.make_shards {task} --input "$OUT/train.txt" --output "$OUT/shards" \\
+            --val_ratio 0.05 --tokenizer "{tokenizer}" --sequence_length {length} {duplicates} &&
+        python "$ROOT/run_pretraining.py" {task} --data_dir "$OUT/shards" --output_dir "$OUT/run" \\
+            --config_path "$ROOT/configs/{config}.json" --max_source_length {length} --max_steps 30 --n_val 16 \\
+            --val_check_interval 1.0 --train_batch_size {batch_size if on_gpu else 4} --log_freq {LOG_EVERY} \\
+            {"--gpus 1 --bf16" if on_gpu else "--gpus 0"}"""
+    return Check(f"pretraining {network} {length}", command, beside_published(published) if on_gpu else trained)
 
 
-def trained(folder: Path, **others: Any) -> Figures:
-    """Of a training run: its speed, and that its loss is a number; and other figures."""
-    figures = training_figures(folder / "run/metrics.csv")
+def questions_check(on_gpu: bool) -> Check:
+    """Fine-tuning of BERT on questions, beside a published rate."""
+    longer = r"\1 " * 40  # contexts of several windows, so that nearly all of these are full
+    command = f"""python -m utils.corpora.sample_tasks --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
+        sed -E -i.once 's/"context": "(.*)", "answers"/"context": "{longer}", "answers"/' \\
+            "$OUT"/data/questions/*.jsonl &&
+        python "$ROOT/finetune.py" --task question_answering --do_train --data_dir "$OUT/data/questions" \\
+            --config_path "$ROOT/configs/bert_{"large" if on_gpu else "tiny"}.json" --model_name_or_path scratch \\
+            --tokenizer data/sample/bert_tokenizer --max_source_length 384 --train_batch_size {32 if on_gpu else 4} \\
+            --max_steps 30 --log_every_n_steps {LOG_EVERY} --val_check_interval 1.0 --output_dir "$OUT/run" \\
+            {"--gpus 1 --bf16" if on_gpu else "--gpus 0"}"""
+    return Check("fine-tuning BERT on questions", command, beside_published(110.0) if on_gpu else trained)
+
+
+def fastest(folder: Path, unit: str) -> Row:
+    """The fastest mode of ours and the fastest of the peers, from the report of a benchmark."""
+    results = json.loads((folder / "figures.json").read_bytes())["results"]
+    results.sort(key=lambda result: result["rate"])
+    ours = [result for result in results if result["mode"].startswith("ours")][-1]
+    peer = [result for result in results if not result["mode"].startswith("ours")][-1]
+    row = {"rate": ours["rate"], "unit": f"{unit}, {ours['mode']}", "peak_memory_gb": ours["peak_memory_gb"]}
+    return {**row, "peer_rate": peer["rate"], "peer": peer["mode"]}
+
+
+def trained(folder: Path) -> Row:
+    """The speed of a training run, whose loss must be a number."""
+    metrics = training_metrics(folder / "run/metrics.csv")
     loss = json.loads((folder / "run/train_summary.json").read_bytes())["train_loss"]
     if not loss < float("inf"):
         raise ValueError(f"the loss is {loss}")
-    named = {name: figures[name] for name in ("peak_memory_gb", "mfu") if name in figures}
-    return {"rate": figures["throughput"], "unit": "samples/s", **named, **others}
+    row = {"rate": metrics["throughput"], "unit": "samples/s", "peak_memory_gb": metrics["peak_memory_gb"]}
+    return {**row, "mfu": metrics.get("mfu")}
 
 
-def passed(folder: Path) -> Figures:
-    """Of pytest: how many tests passed; it fails where none is."""
-    found = re.findall(r"(\d+) passed", (folder / "output.txt").read_text(encoding="utf-8"))
-    if not found:
+def beside_published(rate: float) -> Callable[[Path], Row]:
+    """The same as `trained`, beside a published rate."""
+    return lambda folder: {**trained(folder), "peer": "A100, published", "peer_rate": rate}
+
+
+def passed(folder: Path) -> Row:
+    """The number of tests that passed, which must not be 0."""
+    counts = re.findall(r"(\d+) passed", (folder / "output.txt").read_text(encoding="utf-8"))
+    if not counts:
         raise ValueError("no test was run")
-    return {"rate": int(found[-1]), "unit": "tests"}
+    return {"rate": int(counts[-1]), "unit": "tests"}
 
 
-def run_check(check: Check, folder: Path, gpus: int) -> Figures:
-    """Run a check where there are so many GPUs; the row of the table."""
+def run_check(check: Check, folder: Path, gpus: int) -> Row:
+    """Run a check if there are so many GPUs; return its row."""
     if check.gpus > gpus:
         return {"name": check.name, "result": "skipped", "why": f"it needs {check.gpus} CUDA devices, and has {gpus}"}
     shutil.rmtree(folder, ignore_errors=True)
     os.environ |= {"ROOT": str(ROOT), "OUT": str(folder.resolve())}
     started = time.monotonic()
-    figures, why = measure(["bash", "-c", check.command], check.figures, folder, 60 * check.minutes)
+    metrics, why = measure(["bash", "-c", check.command], check.metrics, folder, 60 * check.minutes)
     row = {"name": check.name, "result": "failed" if why else "passed", "seconds": round(time.monotonic() - started)}
     if why is not None:
         return row | {"why": why.replace("|", "/")}
-    if "peer_rate" in figures:
-        figures["ratio"] = figures["rate"] / figures["peer_rate"]
-    return row | figures
+    if "peer_rate" in metrics:
+        metrics["ratio"] = metrics["rate"] / metrics["peer_rate"]
+    return row | metrics
 
 
-def write_table(out: Path, info: Figures, rows: Sequence[Figures]) -> str:
-    """Write checks.md, and return it."""
-    text = ", ".join([*info["devices"], f"torch {info['versions']['torch']}", info["date"]])
+def read_rows(path: Path, machine: dict[str, Any]) -> dict[str, Row]:
+    """The rows of earlier calls by the names of their checks.
+
+    Raises:
+        InputError: they are of another machine.
+    """
+    if not path.exists():
+        return {}
+    stored = json.loads(path.read_bytes())
+    if stored["machine"]["devices"] != machine["devices"]:
+        before, now = (", ".join(each["devices"]) for each in (stored["machine"], machine))
+        raise InputError(f"{path.parent} has results of {before}, and this machine has {now}; name another folder")
+    return stored["rows"]
+
+
+def write_results(out: Path, machine: dict[str, Any], rows: Sequence[Row]) -> str:
+    """Write checks.json and checks.md; return the latter."""
+    write_json(out / "checks.json", {"machine": machine, "rows": {row["name"]: row for row in rows}})
+    text = ", ".join([*machine["devices"], f"torch {machine['versions']['torch']}", machine["date"]])
     text += f"\n\n{table(rows, COLUMNS)}\n"
     (out / "checks.md").write_text(text, encoding="utf-8")
     return text
@@ -196,9 +254,9 @@ def write_table(out: Path, info: Figures, rows: Sequence[Figures]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_dataclass(Arguments, argv, str(__doc__))
-    given = os.environ.get("MINUTES", "8")
-    if not re.fullmatch(r"\d{1,4}(\.\d+)?", given):
-        raise InputError(f"MINUTES is {given!r}; allowed: a number of minutes")
+    minutes = os.environ.get("MINUTES", "8")
+    if not re.fullmatch(r"\d{1,4}(\.\d+)?", minutes):
+        raise InputError(f"MINUTES is {minutes!r}; allowed: a number of minutes")
     started, out, gpus = time.monotonic(), Path(args.out), torch.cuda.device_count()
     checks = all_checks(gpus > 0)
     for name in args.checks:
@@ -208,31 +266,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         tokenizer = os.environ.setdefault("TOKENIZER", "facebook/bart-large")
         with naming(f"TOKENIZER is {tokenizer!r}"):
             BartTokenizer.from_pretrained(tokenizer)
-    path, info = out / "checks.json", environment(gpus)
-    before = json.loads(path.read_bytes()) if path.exists() else {"machine": info, "rows": {}}
-    if before["machine"]["devices"] != info["devices"]:
-        was, now = (", ".join(machine["devices"]) for machine in (before["machine"], info))
-        raise InputError(f"{out} has results of {was}, and this machine has {now}; name another folder")
-    rows: dict[str, Figures] = before["rows"]
-    chosen = [one for one in checks if not args.checks or one.name.startswith(args.checks)]
-    done = {"passed", "skipped"} if args.checks else {"passed", "skipped", "failed"}
-    left = [one for one in chosen if one.name not in rows or rows[one.name]["result"] not in done]
-    left.sort(key=lambda one: one.name in rows)  # so that those that fail again do not keep off others
+    machine = environment(gpus)
+    rows = read_rows(out / "checks.json", machine)
+    chosen = [check for check in checks if not args.checks or check.name.startswith(args.checks)]
+    done = ("passed", "skipped") if args.checks else ("passed", "skipped", "failed")
+    left = [check for check in chosen if check.name not in rows or rows[check.name]["result"] not in done]
+    left.sort(key=lambda check: check.name in rows)  # so that those that fail again do not keep off others
     out.mkdir(parents=True, exist_ok=True)
-    put_off = 0
+    postponed = 0
     for number, check in enumerate(left):
-        if number and time.monotonic() - started + 60 * check.minutes > 60 * float(given):
-            put_off += 1
+        if number and time.monotonic() - started + 60 * check.minutes > 60 * float(minutes):
+            postponed += 1
             continue
         print(f"[{number + 1}/{len(left)}] {check.name}", file=sys.stderr, flush=True)
         rows[check.name] = run_check(check, out / check.name.replace(" ", "_"), gpus)
-        write_json(path, {"machine": info, "rows": rows})
-        write_table(out, info, [rows[one.name] for one in checks if one.name in rows])
-    if put_off:
-        print(f"{put_off} checks are left: the same command goes on", file=sys.stderr)
+        write_results(out, machine, [rows[check.name] for check in checks if check.name in rows])
+    if postponed:
+        print(f"{postponed} checks are left: the same command goes on", file=sys.stderr)
         return UNFINISHED
-    print(write_table(out, info, [rows[one.name] for one in checks if one.name in rows]))
-    return int(any(rows[one.name]["result"] == "failed" for one in chosen))
+    print(write_results(out, machine, [rows[check.name] for check in checks if check.name in rows]))
+    return int(any(rows[check.name]["result"] == "failed" for check in chosen))
 
 
 if __name__ == "__main__":

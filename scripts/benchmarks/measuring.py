@@ -1,4 +1,4 @@
-"""What the benchmarks share: runs in turns, a made-up model's shape."""
+"""The scaffold of the benchmarks: options, runs in turns and in new processes, comparisons, the report."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from multiprocessing import get_context, parent_process
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
+from utils.app.cli import option
+from utils.app.tables import table
+from utils.runs.files import check_output, write_json
 from utils.runs.machine import process_memory_gb
 
 if TYPE_CHECKING:
@@ -19,29 +26,62 @@ if TYPE_CHECKING:
 
 # Width, layers of the encoder and as many of the decoder, heads.
 NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
-DEVICES = ("cpu", "cuda")
+# Packages that a peer needs and a machine may lack.
+PACKAGES = {"ctranslate2": ("ctranslate2",), "onnxruntime": ("onnx", "onnxruntime")}
+MODES_ON_CUDA = ("transformers_fp32", "transformers_bf16", "ours_fp32", "ours_bf16")
+
+Run = Mapping[str, Any]  # figures of one run, with `rate` and `peak_memory_gb`
 
 
-def check_device(device: str, modes: Sequence[str]) -> None:
-    """Raise InputError where there is no such device, or a mode cannot be measured on it."""
-    if device == "cuda":
-        import torch  # which a peer's process must not hold
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of all benchmarks."""
 
-        if not torch.cuda.is_available():
-            raise InputError("--device is cuda; this machine has no CUDA device")
-        allowed = ("transformers_fp32", "transformers_bf16", "ours_fp32", "ours_bf16")
-        if not set(modes) <= {*allowed}:
-            raise InputError(f"--modes is {' '.join(modes)}; allowed with --device cuda: {', '.join(allowed)}")
+    rounds: int = option(3, least=1, help="timed runs of each mode, in turns; the table has their medians")
+    output: str | None = option(None, help="JSON file for all figures")
+
+    def __post_init__(self) -> None:
+        check_output("output", self.output)
 
 
-def forget_loading(device: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """The options of the benchmarks that a GPU can run, too."""
+
+    device: str = option("cpu", choices=("cpu", "cuda"), help="the device of all modes")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.device == "cuda":
+            import torch  # which the process of a peer must not hold
+
+            if not torch.cuda.is_available():
+                raise InputError("--device is cuda; this machine has no CUDA device")
+
+
+def check_modes(modes: Sequence[str], device: str) -> None:
+    """Raise InputError if a mode of inference, such as "ours_fp32", cannot be measured on this machine or device."""
+    for package in packages_of(modes):
+        if find_spec(package) is None:
+            raise InputError(f"--modes holds {package}, which needs `pip install -r requirements-dev.txt`")
+    if device == "cuda" and not set(modes) <= set(MODES_ON_CUDA):
+        raise InputError(f"--modes is {' '.join(modes)}; allowed with --device cuda: {', '.join(MODES_ON_CUDA)}")
+
+
+def packages_of(modes: Sequence[str]) -> list[str]:
+    """The packages of PACKAGES that modes of inference need."""
+    peers = dict.fromkeys(mode.split("_")[0] for mode in modes)
+    return [package for peer in peers for package in PACKAGES.get(peer, ())]
+
+
+def reset_peak_memory(device: str) -> None:
     """Let `device_memory_gb` of a GPU count from now on: a copy for inference is made there from fp32 weights."""
     if device == "cuda":
         sys.modules["torch"].cuda.reset_peak_memory_stats()
 
 
 def device_memory_gb(device: str) -> float:
-    """As `utils.runs.memory.peak_memory_gb`, in a process that may hold no torch."""
+    """The same as `utils.runs.memory.peak_memory_gb`, in a process that may hold no torch."""
     if device == "cuda":
         return sys.modules["torch"].cuda.max_memory_allocated() / 1e9
     return process_memory_gb()
@@ -61,15 +101,13 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def in_turns(
-    modes: Sequence[str], rounds: int, work: Callable[..., Any], *arguments: object
-) -> dict[str, list[dict[str, Any]]]:
+def in_turns(modes: Sequence[str], rounds: int, work: Callable[..., Run], *arguments: object) -> dict[str, list[Run]]:
     """Call `work(mode, *arguments)` in each round once for every mode; return the results of each mode.
 
     A machine whose speed drifts is then as fast for one mode as for another. Every call is a process of its own, so
     that its peak memory is its own.
     """
-    results: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
+    results: dict[str, list[Run]] = {mode: [] for mode in modes}
     for number in range(1, rounds + 1):
         for mode in modes:
             print(f"running {mode}, {number} of {rounds}", file=sys.stderr, flush=True)
@@ -77,7 +115,31 @@ def in_turns(
     return results
 
 
-def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]], peer: str) -> list[dict[str, Any]]:
+def beside_peers(
+    args: Any, prepare: Callable[[Any, Path], Any], work: Callable[[str, Any, Path], Run]
+) -> tuple[Any, dict[str, list[Run]]]:
+    """Prepare a temporary folder, and run all modes on it in turns; each in a new process.
+
+    Args:
+        args: the options, with `modes` and `rounds`.
+        prepare: called with the options and the folder.
+        work: called with a mode, the options and the folder.
+
+    Returns:
+        The result of `prepare`, and the runs of each mode.
+    """
+    quiet_peers()
+    with TemporaryDirectory(prefix="benchmark_") as temporary:
+        folder = Path(temporary)
+        return in_new_process(prepare, args, folder), in_turns(args.modes, args.rounds, work, args, folder)
+
+
+def quiet_peers() -> None:
+    """Let the libraries of the peers print no bars of progress and no advice, here and in new processes."""
+    os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+
+
+def compared(runs: Mapping[str, Sequence[Run]], peer: str) -> list[dict[str, Any]]:
     """A row for each mode: the median of its runs' `rate`, its speed-up over a peer, and the most memory of a run."""
     medians = {mode: statistics.median(run["rate"] for run in done) for mode, done in runs.items()}
     return [
@@ -92,11 +154,23 @@ def compared(runs: Mapping[str, Sequence[Mapping[str, Any]]], peer: str) -> list
     ]
 
 
-def made_up_config(network: str, **fields: Any) -> BartConfig:
-    """The config of a network of NETWORKS."""
+def report(
+    args: Options,
+    columns: Mapping[str, str],
+    results: Sequence[Mapping[str, Any]],
+    machine: Mapping[str, Any],
+    **facts: object,
+) -> None:
+    """Print the results as a table, and write them to --output with the machine, the options and other facts."""
+    print(table(results, columns))
+    if args.output is not None:
+        write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), **facts, "results": results})
+
+
+def made_up_config(width: int, layers: int, heads: int, **fields: Any) -> BartConfig:
+    """The config of a network with as many layers in the encoder as in the decoder."""
     from bart.configuration.configuration_bart import BartConfig
 
-    width, layers, heads = NETWORKS[network]
     for side in ("encoder", "decoder"):
         fields |= {f"{side}_layers": layers, f"{side}_attention_heads": heads, f"{side}_ffn_dim": 4 * width}
     return BartConfig(d_model=width, **fields)

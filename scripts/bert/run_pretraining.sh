@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pretrain BERT on masked tokens and next sentences in two phases: on pairs of 128 tokens, then, from those weights, of 512.
+# Pretrain BERT on masked tokens and next sentences in two phases: on pairs of 128 tokens and then, from those weights, of 512.
 #
 #   bash scripts/bert/run_pretraining.sh <TRAIN_BATCH_SIZE> <LEARNING_RATE> <PRECISION> <NUM_GPUS> <WARMUP_PROPORTION>
 #       <TRAIN_STEPS> <SAVE_CHECKPOINT_STEPS> <RESUME_TRAINING> <CREATE_LOGFILE> <ACCUMULATE_GRADIENTS>
@@ -9,15 +9,16 @@
 #       <WIKIPEDIA_SOURCE> <NUM_DASK_WORKERS> <NUM_SHARDS_PER_WORKER> <NUM_WORKERS> <SAMPLE_RATIO> <PHASE2_BIN_SIZE>
 #       <MASKING> <BERT_CONFIG> [--any_option_of_run_pretraining.py ...]
 #
-# They are the values of NVIDIA's script, with its defaults, and may be left off from the right; presets:
+# The values and their defaults are those of NVIDIA's script; they may be left off from the right. A preset supplies all:
 # $(source scripts/params/bert_pretrain_params.sh && dgxa100-80g_8gpu_fp16). A batch is that of one GPU and optimizer step.
-# DATA_DIR_PHASE1 and _PHASE2 are folders of shards; where one is missing, it is made from the texts in WIKIPEDIA_SOURCE.
-# INIT_CHECKPOINT, unless None, has the weights to begin with. A killed run goes on with the same command, masks are drawn
-# anew in each epoch, a log is always written and gradients are exchanged behind the accumulation, in fp32: RESUME_TRAINING,
-# CREATE_LOGFILE, ALLREDUCE_POST_ACCUMULATION(_FP16), CODEDIR, SAMPLE_RATIO and MASKING change nothing.
-# Read from the environment: VOCAB_FILE, folder or Hub name of the vocabulary for new shards (default
-# google-bert/bert-large-uncased); RESULTS_DIR (default results/JOB_NAME), for phase_1 and phase_2; PHASE1_CKPT and LAUNCH,
-# as run_pretraining.sh has them.
+# DATA_DIR_PHASE1 and _PHASE2 are folders of shards; if one is missing, it is made from the texts in WIKIPEDIA_SOURCE.
+# INIT_CHECKPOINT, unless None, has the weights to begin with.
+# RESUME_TRAINING, CREATE_LOGFILE, ALLREDUCE_POST_ACCUMULATION(_FP16), CODEDIR, SAMPLE_RATIO and MASKING change nothing: the same
+# command goes on with a killed run, masks are drawn anew in each epoch, a log is always written, and gradients are exchanged
+# after the accumulation, in fp32.
+# The environment may set VOCAB_FILE, folder or Hub name of the vocabulary for new shards (default
+# google-bert/bert-large-uncased); RESULTS_DIR (default results/JOB_NAME), for phase_1 and phase_2; PHASE1_CKPT and LAUNCH, as
+# for run_pretraining.sh.
 set -euo pipefail
 source "$(dirname "$0")/../arguments.sh"
 

@@ -4,10 +4,10 @@
 #   bash scripts/bert/run_squad.sh <INIT_CHECKPOINT> <EPOCHS> <BATCH_SIZE> <LEARNING_RATE> <WARMUP_PROPORTION> <PRECISION>
 #       <NUM_GPU> <SEED> <SQUAD_DIR> <VOCAB_FILE> <OUT_DIR> <MODE> <CONFIG_FILE> <MAX_STEPS> [--any_option_of_finetune.py ...]
 #
-# They are the values of NVIDIA's script, with its defaults, and may be left off from the right; presets:
+# The values and their defaults are those of NVIDIA's script; they may be left off from the right. A preset supplies all:
 # $(source scripts/params/bert_squad_params.sh && dgxa100-80g_8gpu_fp16). INIT_CHECKPOINT is a checkpoint, run, export or
 # Hub name; scratch means random weights. SQUAD_DIR holds train-v1.1.json and dev-v1.1.json, or is hub:NAME. VOCAB_FILE is a
-# folder with a vocabulary, in place of the checkpoint's own. MODE is train, eval or "train eval" (in quotes); eval scores
+# folder with a vocabulary that replaces the checkpoint's own. MODE is train, eval or "train eval" (in quotes); eval scores
 # INIT_CHECKPOINT. MAX_STEPS, unless -1, ends training in place of EPOCHS. For SQuAD 2 add --version_2_with_negative.
 set -euo pipefail
 source "$(dirname "$0")/../arguments.sh"

@@ -4,7 +4,7 @@
 #   bash scripts/docker/launch.sh [COMMAND] [GPUS]
 #
 # COMMAND is one shell command line (default: an interactive bash). GPUS is `all` (default), numbers such as 0,1, or
-# `none` for the image bart_pyt:cpu without any.
+# `none`, which takes the image bart_pyt:cpu and no GPU.
 set -euo pipefail
 source "$(dirname "$0")/../arguments.sh"
 

@@ -1,5 +1,5 @@
-# Presets for CNN-DM, to be sourced. A function prints the arguments of run_summarization.sh; the one with
-# `_eval` behind its name prints those of run_eval_summarization.sh that follow the checkpoint:
+# Presets for CNN-DM, to be sourced. A function prints the arguments of run_summarization.sh; the function with
+# `_eval` at the end of its name prints the arguments of run_eval_summarization.sh that follow the checkpoint:
 #
 #   bash scripts/run_summarization.sh $(source scripts/params/cnn_dm_params.sh && dgxa100_8gpu_fp16)
 #   bash scripts/run_eval_summarization.sh CKPT $(source scripts/params/cnn_dm_params.sh && dgxa100_8gpu_fp16_eval)
@@ -22,7 +22,7 @@ _preset h100_8gpu_bf16     8 1.25e-4 40 1 bf16 2000  50  128 128 0.3
 _preset h200_1gpu_bf16     1 1.25e-4 40 8 bf16 2000  50  128 128 0.3
 
 # A minute on a laptop, to see that everything runs: the tiny model from scratch, on the synthetic corpus of the quickstart.
-# The options are what suits that, where the recipe has what suits the fine-tuning of a large model.
+# The options suit that; the values of the recipe suit the fine-tuning of a large model.
 cpu_smoke() {
     echo data/sample configs/config_tiny.json 0 2e-3 16 1 fp32 600 60 160 64 4 64 64 1.0 100 --model_name_or_path scratch \
         --tokenizer data/sample/tokenizer --no_freeze_embeds --lr_scheduler linear --label_smoothing 0 --weight_decay 0.01 \

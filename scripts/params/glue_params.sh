@@ -1,6 +1,5 @@
-# Presets for GLUE, to be sourced: learning rates, batches and steps of fairseq's README, which has betas of 0.9 and 0.98 where
-# ours are 0.9 and 0.999. A function prints the arguments of
-# run_glue.sh:
+# Presets for GLUE, to be sourced. Learning rates, batches and steps are those of fairseq's README; its betas are 0.9 and 0.98,
+# ours are 0.9 and 0.999. A function prints the arguments of run_glue.sh:
 #
 #   bash scripts/run_glue.sh $(source scripts/params/glue_params.sh && mnli)
 # shellcheck shell=bash

@@ -1,5 +1,5 @@
-# Presets for pretraining, to be sourced. A function prints the arguments of run_pretraining.sh, run_pretraining_phase1.sh and
-# run_pretraining_phase2.sh:
+# Presets for pretraining, to be sourced. A function prints the arguments of run_pretraining.sh, which are also those of
+# run_pretraining_phase1.sh and run_pretraining_phase2.sh:
 #
 #   bash scripts/run_pretraining.sh $(source scripts/params/pretrain_params.sh && dgxa100_8gpu_bf16)
 # shellcheck shell=bash
@@ -22,8 +22,9 @@ cpu_smoke() {
         --dropout 0 --attention_dropout 0 --val_check_interval 0.25
 }
 
-# An hour on two CPU cores, for scripts/pretrain_small.sh: a model of 10 M parameters. Less than an epoch, so no dropout; small
-# batches, sentences in order and deleted tokens, with which it learns to copy from its 1,000th step on.
+# An hour on two CPU cores, for scripts/pretrain_small.sh: a model of 10 M parameters. It trains for less than an epoch, so there
+# is no dropout. Batches are small, sentences stay in order and tokens are deleted, so that it learns to copy from its 1,000th
+# step on.
 cpu_small() {
     echo 8 8 1e-3 5e-4 fp32 true 0 200 30 4500 100 500 1 1 configs/config_small.json --optimizer adamw \
         --gradient_clip_val 1 --dropout 0 --attention_dropout 0 --mlm_probability 0 \

@@ -3,7 +3,7 @@
 #   bash scripts/run_squad.sh $(source scripts/params/squad_params.sh && cpu_smoke)
 # shellcheck shell=bash
 
-# The rates and windows of NVIDIA's BERT for SQuAD, two epochs of batches of 32.
+# NVIDIA's learning rate and windows for BERT on SQuAD; two epochs of batches of 32.
 squad_v1() { echo hub:rajpurkar/squad configs/config.json 1 3e-5 32 1 bf16 5500 550 384 64 val; }
 squad_v2() { echo hub:rajpurkar/squad_v2 configs/config.json 1 3e-5 32 1 bf16 8200 820 384 64 val --version_2_with_negative; }
 

@@ -153,7 +153,7 @@ def test_speed_up_is_over_fp32_of_the_same_device_and_scaling_over_the_fewest_gp
     rates = {(0, "fp32"): 1.0, (1, "fp32"): 10.0, (1, "fp16"): 40.0, (2, "fp16"): 72.0, (2, "fp32"): None}
     rows = [Row(*of, {} if rate is None else {"throughput": rate}) for of, rate in rates.items()]
     compare(rows)
-    found = [(row.figures.get("speed_up"), row.figures.get("weak_scaling")) for row in rows]
+    found = [(row.metrics.get("speed_up"), row.metrics.get("weak_scaling")) for row in rows]
     assert found == [(1.0, None), (1.0, 1.0), (4.0, 1.0), (None, 1.8), (None, None)]
 
 
@@ -163,7 +163,7 @@ def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> No
     seconds = {4: 40.0, 9: 1.0, 14: 2.0, 19: 4.0}
     lines = [f"{step},{40 / time},{100 * step / time},{time / 5},{step},\n" for step, time in seconds.items()]
     (tmp_path / "metrics.csv").write_text("".join([f"{columns}\n", *lines, "19,,,,,3.0\n"]))
-    figures = TrainingArguments().figures(tmp_path)
+    figures = TrainingArguments().metrics(tmp_path)
     assert figures["throughput"] == pytest.approx(120 / 7)
     assert figures["tokens_per_second"] == pytest.approx((900 + 1400 + 1900) / 7)
     assert figures["step_milliseconds"] == pytest.approx(400)
@@ -176,7 +176,7 @@ def test_pretraining_has_its_own_folder_and_the_mean_of_mfu(tmp_path: Path) -> N
     columns = "samples_per_second,tokens_per_second,step_time_p50,peak_memory_gb,mfu"
     lines = [f"{rate},{100 * rate},0.1,2,{mfu}\n" for rate, mfu in ((1, 0.1), (8, 0.3), (8, 0.4))]
     (tmp_path / "phase_1/metrics.csv").write_text("".join([f"{columns}\n", *lines]))
-    figures = PretrainingArguments().figures(tmp_path)
+    figures = PretrainingArguments().metrics(tmp_path)
     assert (figures["throughput"], figures["tokens_per_second"]) == (8, 800)
     assert figures["mfu"] == pytest.approx(0.35)
 

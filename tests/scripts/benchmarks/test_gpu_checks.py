@@ -1,4 +1,4 @@
-"""scripts/benchmarks/gpu_checks.py: what is run again, what is left for another call, and what the table says."""
+"""scripts/benchmarks/gpu_checks.py: which checks are run again or left to another call, and the table."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from bart.errors import InputError
+from scripts.benchmarks import bert_inference, decoding, gpu_checks, training
 from utils.app.cli import parse_dataclass
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
 
-@pytest.fixture
-def script(load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    script = load_script("gpu_checks")
-    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: 0)
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("MINUTES", "9")
-    return script
 
 
 @pytest.fixture
-def use(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Puts lines of bash, by their names, in the place of all checks; each counts its runs, and has 3 minutes."""
 
-    def figures(folder: Path) -> dict[str, Any]:
+    def metrics(folder: Path) -> dict[str, Any]:
         return {"rate": float((folder / "rate").read_text()), "unit": "articles/s", "peer_rate": 2.0, "peer": "theirs"}
 
     def use(*names: str, **commands: str) -> None:
         lines = {**dict.fromkeys(names, 'echo 5 >"$OUT/rate"'), **commands}
         checks = [
-            script.Check(name, f'echo "$OUT" >>"$OUT/../runs"; {line}', figures, 3, gpus=int(name.startswith("gpu")))
+            gpu_checks.Check(
+                name, f'echo "$OUT" >>"$OUT/../runs"; {line}', metrics, 3, gpus=int(name.startswith("gpu"))
+            )
             for name, line in lines.items()
         ]
-        monkeypatch.setattr(script, "all_checks", lambda on_gpu: checks)
+        monkeypatch.setattr(gpu_checks, "all_checks", lambda on_gpu: checks)
 
     return use
 
@@ -52,59 +53,54 @@ def runs(out: Path) -> list[str]:
     return [Path(line).name for line in (out / "runs").read_text().splitlines()]
 
 
-def test_a_row_for_each_check(script: ModuleType, use: Callable[..., None], tmp_path: Path) -> None:
+def test_a_row_for_each_check(use: Callable[..., None], tmp_path: Path) -> None:
     use("fast", "gpu only", bad='echo "x.py: error: no such thing" >&2; exit 2', silent="true")
-    assert script.main([str(tmp_path)]) == 1
-    found = rows(tmp_path)
-    assert {name: row["result"] for name, row in found.items()} == {
+    assert gpu_checks.main([str(tmp_path)]) == 1
+    results = rows(tmp_path)
+    assert {name: row["result"] for name, row in results.items()} == {
         "fast": "passed", "gpu only": "skipped", "bad": "failed", "silent": "failed"
     }  # fmt: skip
-    assert (found["fast"]["rate"], found["fast"]["ratio"]) == (5, 2.5)
-    assert found["gpu only"]["why"] == "it needs 1 CUDA devices, and has 0"
-    assert found["bad"]["why"] == "x.py: error: no such thing"
-    assert "it left no figures (FileNotFoundError" in found["silent"]["why"]
+    assert (results["fast"]["rate"], results["fast"]["ratio"]) == (5, 2.5)
+    assert results["gpu only"]["why"] == "it needs 1 CUDA devices, and has 0"
+    assert results["bad"]["why"] == "x.py: error: no such thing"
+    assert "it left no figures (FileNotFoundError" in results["silent"]["why"]
     text = (tmp_path / "checks.md").read_text()
-    assert [line.split("|")[1].strip() for line in text.splitlines()[4:]] == [*found]
+    assert [line.split("|")[1].strip() for line in text.splitlines()[4:]] == [*results]
     # Failed ones only where they are named.
     use("fast", "gpu only", "silent", bad="exit 3")
-    assert script.main([str(tmp_path)]) == 1
-    assert script.main([str(tmp_path), "silent", "fast"]) == 0
+    assert gpu_checks.main([str(tmp_path)]) == 1
+    assert gpu_checks.main([str(tmp_path), "silent", "fast"]) == 0
     assert rows(tmp_path)["silent"]["result"] == "passed"
     assert runs(tmp_path) == ["fast", "bad", "silent", "silent"]
 
 
 def test_what_might_not_end_in_time_is_left_to_another_call(
-    script: ModuleType, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use("one", "two", "three")
     monkeypatch.setenv("MINUTES", "2.9")  # at least one is run
     for done in (1, 2):
-        assert script.main([str(tmp_path)]) == script.UNFINISHED
+        assert gpu_checks.main([str(tmp_path)]) == gpu_checks.UNFINISHED
         assert len(rows(tmp_path)) == done
-    assert script.main([str(tmp_path)]) == 0
+    assert gpu_checks.main([str(tmp_path)]) == 0
     assert runs(tmp_path) == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_the_programs_take_the_options(
-    on_gpu: bool, script: ModuleType, load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checks = script.all_checks(on_gpu)
+def test_the_programs_take_the_options(on_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = gpu_checks.all_checks(on_gpu)
     assert len({check.name for check in checks}) == len(checks) and all(check.minutes < 9 for check in checks)
-    monkeypatch.setattr(script.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     parsers: dict[str, Callable[[list[str]], object]] = {
         "finetune.py": parse_finetune_arguments, "run_pretraining.py": parse_pretraining_arguments
     }  # fmt: skip
-    for name, arguments in (("decoding", "BenchmarkArguments"), ("training", "Arguments")):
-        kind = getattr(load_script(f"benchmark_{name}"), arguments)
-        parsers[f"benchmark_{name}.py"] = partial(parse_dataclass, kind, description="")
-    kind = load_script("benchmark_bert_inference").BenchmarkArguments
-    parsers["benchmark_bert_inference.py"] = partial(parse_dataclass, kind, description="")
+    for program in (decoding, training, bert_inference):
+        parsers[Path(program.__file__).name] = partial(parse_dataclass, program.Arguments, description="")
     seen = set()
     for check in checks:
         for line in check.command.replace("\\\n", "").split("&&"):
             # The folder of the benchmarks' file of figures must be there.
-            words = shlex.split(line.replace("$ROOT", str(script.ROOT)).replace("$OUT/figures", "figures"))
+            words = shlex.split(line.replace("$ROOT", str(gpu_checks.ROOT)).replace("$OUT/figures", "figures"))
             for place, word in enumerate(words):
                 if parse := parsers.get(Path(word).name):
                     parse(words[place + 1 :])
@@ -113,34 +109,34 @@ def test_the_programs_take_the_options(
 
 
 def test_those_that_failed_do_not_keep_off_others(
-    script: ModuleType, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(bad="exit 1", one="sleep 0; echo 5 >$OUT/rate")
     monkeypatch.setenv("MINUTES", "2.9")
-    assert script.main([str(tmp_path), "bad", "one"]) == script.UNFINISHED
-    assert script.main([str(tmp_path), "bad", "one"]) == script.UNFINISHED  # bad is left
+    assert gpu_checks.main([str(tmp_path), "bad", "one"]) == gpu_checks.UNFINISHED
+    assert gpu_checks.main([str(tmp_path), "bad", "one"]) == gpu_checks.UNFINISHED  # bad is left
     assert runs(tmp_path) == ["bad", "one"]
 
 
 def test_results_of_another_machine_are_left_alone(
-    script: ModuleType, use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use("one")
-    assert script.main([str(tmp_path)]) == 0
-    there = script.environment(0)
-    monkeypatch.setattr(script, "environment", lambda gpus: there | {"devices": ["NVIDIA H200"]})
+    assert gpu_checks.main([str(tmp_path)]) == 0
+    there = gpu_checks.environment(0)
+    monkeypatch.setattr(gpu_checks, "environment", lambda gpus: there | {"devices": ["NVIDIA H200"]})
     with pytest.raises(InputError, match="has results of .*, and this machine has NVIDIA H200; name another folder"):
-        script.main([str(tmp_path)])
+        gpu_checks.main([str(tmp_path)])
 
 
-def test_bad_values(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="no check begins with 'speed'; there are: tests, fine-tuning fp32, "):
-        script.main([str(tmp_path), "speed"])
+        gpu_checks.main([str(tmp_path), "speed"])
     monkeypatch.setenv("MINUTES", "many")
     with pytest.raises(InputError, match="MINUTES is 'many'; allowed: a number of minutes"):
-        script.main([str(tmp_path)])
+        gpu_checks.main([str(tmp_path)])
     monkeypatch.setenv("MINUTES", "9")
     monkeypatch.setenv("TOKENIZER", str(tmp_path / "none"))
-    monkeypatch.setattr(script.torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(InputError, match="TOKENIZER is '.*none': "):
-        script.main([str(tmp_path)])
+        gpu_checks.main([str(tmp_path)])

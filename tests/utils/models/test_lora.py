@@ -17,11 +17,11 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests import forked
 from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, rows, same
-from utils.models import model_to_train
+from utils.models.options import LORA_TARGETS
 from utils.training.optim import build_optimizer
 
 Lora = Callable[..., Path]  # the fixture `lora`
-TARGETS = ("--lora_targets", *model_to_train.LORA_TARGETS)
+TARGETS = ("--lora_targets", *LORA_TARGETS)
 
 
 @pytest.fixture

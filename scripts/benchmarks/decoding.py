@@ -1,7 +1,6 @@
 """Decoding speed beside the peers: transformers, CTranslate2 and ours, in turns, on the same inputs.
 
-    python scripts/benchmarks/benchmark_decoding.py --shape base --output results.json
-    python scripts/benchmarks/benchmark_decoding.py --shape text --model MODEL --data_dir DATA --output results.json
+    python scripts/benchmarks/decoding.py --shape base --output results.json
 
 Every run is a process of its own. Decoding is timed from ids to ids, without loading, tokenising and the conversion of
 weights. The table has medians, the speed over that of the first mode, the peak memory of a process, and the share of
@@ -26,40 +25,35 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-# Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
+# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from scripts.benchmarks.measuring import (
-    DEVICES,
-    check_device,
-    compared,
-    device_memory_gb,
-    forget_loading,
-    in_new_process,
-    in_turns,
-    made_up_config,
-)
+from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
-from utils.runs.files import check_output, write_json
 from utils.runs.machine import environment
 
-# torch, transformers and ctranslate2 are imported where they are used, so that no process holds another one's library.
+# torch, transformers and ctranslate2 are imported where they are used, so that each process holds its own alone.
 
 MODES = "transformers_fp32 transformers_bf16 ctranslate2_fp32 ctranslate2_int8 ours_fp32 ours_bf16 ours_int8".split()
+CTRANSLATE2_PRECISIONS = {"fp32": "float32", "int8": "int8"}
 TEXT = "text"
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-# Other options that all three have; those that one lacks are left out.
-SHARED = ("num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "repetition_penalty")
-SHARED += ("forced_bos_token_id", "forced_eos_token_id")
+# Further decoding options that all three have; those that a peer lacks are left out.
+SHARED = (
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+)
 COLUMNS = {
     "mode": "mode",
     "rate": "articles/s",
@@ -68,6 +62,7 @@ COLUMNS = {
     "peak_memory_gb": "peak GB",
     "identical_share": "same ids",
 }
+Inputs = Mapping[str, Any]  # `articles`, a list of ids for each; `batch_size`; `decoding`, the options
 Decode = Callable[..., list[list[int]]]  # articles, and the most new ids of each -> their ids
 
 
@@ -75,7 +70,7 @@ Decode = Callable[..., list[list[int]]]  # articles, and the most new ids of eac
 class Shape:
     """Fixed work: articles of random ids, for each of which exactly `steps` ids are generated."""
 
-    network: str  # of scripts.benchmarks.measuring.NETWORKS
+    network: str  # a key of measuring.NETWORKS
     articles: int
     source_length: int
     steps: int
@@ -91,8 +86,10 @@ SHAPES = {
 }
 
 
-@dataclass(frozen=True)
-class BenchmarkArguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(measuring.DeviceOptions):
+    """The options of the command."""
+
     shape: str = option(
         "base",
         choices=(*SHAPES, TEXT),
@@ -100,28 +97,24 @@ class BenchmarkArguments:
         "articles of 1024 ids, 142 steps, 4 beams; large_batch1 is the same with 1 article; tiny is for trying this "
         "out; text is the test split of line files, with the decoding options of --model that all three have",
     )
-    modes: tuple[str, ...] = option(tuple(MODES), choices=MODES, help="what is run, in this order")
-    repeats: int = option(3, least=1, help="timed runs of each mode, in turns; the table has their medians")
-    threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
-    device: str = option(
-        "cpu", choices=DEVICES, help="of all modes; cuda takes those of transformers and ours, but int8"
+    modes: tuple[str, ...] = option(
+        tuple(MODES), choices=MODES, help="what is run, in this order; on cuda transformers and ours, but int8"
     )
-    output: str | None = option(None, help="JSON file for all figures")
+    threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
     model: str | None = option(None, help="Hub-format directory, checkpoint or Hub name; for --shape text")
     data_dir: str | None = option(None, help="directory with test.{source,target}; for --shape text")
     limit: int = option(500, least=1, help="articles to decode at most; for --shape text")
     batch_size: int = option(32, least=1, help="articles decoded at once at most; for --shape text")
 
     def __post_init__(self) -> None:
-        if any(mode.startswith("ctranslate2") for mode in self.modes) and find_spec("ctranslate2") is None:
-            raise InputError("--modes holds ctranslate2, which needs `pip install -r requirements-dev.txt`")
-        check_device(self.device, self.modes)
-        if [self.model is None, self.data_dir is None] != [self.shape != TEXT] * 2:
+        super().__post_init__()
+        measuring.check_modes(self.modes, self.device)
+        needed = self.shape == TEXT
+        if (self.model is not None, self.data_dir is not None) != (needed, needed):
             raise InputError("--shape text needs --model and --data_dir, which no other shape takes")
-        check_output("output", self.output)
 
 
-def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:
+def prepare(args: Arguments, folder: Path) -> dict[str, Any]:
     """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`; return the decoding options."""
     import torch
 
@@ -138,10 +131,10 @@ def prepare(args: BenchmarkArguments, folder: Path) -> dict[str, Any]:
     config.add_final_layer_norm, config.add_bias_logits = False, False
     model.save_pretrained(folder / "model", tokenizer)
     batch_size = args.batch_size if args.shape == TEXT else len(articles)
-    inputs = {"articles": articles, "batch_size": batch_size, "decoding": decoding.to_dict(), "device": args.device}
+    inputs = {"articles": articles, "batch_size": batch_size, "decoding": decoding.to_dict()}
     (folder / "inputs.json").write_text(json.dumps(inputs), encoding="utf-8")
-    for mode, quantization in (("ctranslate2_fp32", "float32"), ("ctranslate2_int8", "int8")):
-        if mode in args.modes:
+    for precision, quantization in CTRANSLATE2_PRECISIONS.items():
+        if (mode := f"ctranslate2_{precision}") in args.modes:
             from ctranslate2.converters import TransformersConverter
 
             TransformersConverter(str(folder / "model")).convert(str(folder / mode), quantization=quantization)
@@ -162,18 +155,17 @@ def random_inputs(shape: Shape) -> tuple[Any, Any, list[list[int]], dict[str, An
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *(f"token{i}" for i in range(4, shape.vocab_size - 1)), "<mask>"]
     pipeline = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[]))
     pipeline.pre_tokenizer, pipeline.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
-    config = made_up_config(shape.network, vocab_size=shape.vocab_size)
+    config = measuring.made_up_config(*measuring.NETWORKS[shape.network], vocab_size=shape.vocab_size)
     # With this deviation layers keep the scale of their input, so that the ids generated depend on the article.
     config.init_std = config.d_model**-0.5
-    model = BartForConditionalGeneration(config)
     # The first four ids and the last are special.
     articles = torch.randint(4, shape.vocab_size - 1, (shape.articles, shape.source_length)).tolist()
     length = shape.steps + 1  # the start token counts
     options = {"num_beams": shape.beams, "max_length": length, "min_length": length, "no_repeat_ngram_size": 3}
-    return model, BartTokenizer(pipeline), articles, options
+    return BartForConditionalGeneration(config), BartTokenizer(pipeline), articles, options
 
 
-def text_inputs(args: BenchmarkArguments) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
+def text_inputs(args: Arguments) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
     """The model of --model, its vocabulary, the articles of --data_dir, and decoding options of the model."""
     from bart.modeling.modeling_bart import BartForConditionalGeneration
     from bart.tokenization.tokenization_bart import BartTokenizer
@@ -191,51 +183,51 @@ def text_inputs(args: BenchmarkArguments) -> tuple[Any, Any, list[list[int]], di
     return model, tokenizer, articles, {name: getattr(given, name) for name in SHARED} | lengths
 
 
-def load_ours(folder: Path, precision: str, inputs: Mapping[str, Any]) -> Decode:
+def load_ours(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
     """Ours; the decoding options lie beside the weights."""
     from bart.modeling.modeling_bart import BartForConditionalGeneration
 
-    model = BartForConditionalGeneration.from_pretrained(folder / "model").to(inputs["device"]).for_inference(precision)
+    model = BartForConditionalGeneration.from_pretrained(folder / "model").to(device).for_inference(precision)
 
     def decode(articles: list[list[int]], **options: int) -> list[list[int]]:
         done = model.generate_many(articles, inputs["batch_size"], **options)
-        found = {article.index: article.sequences[0].tolist() for article in done}
-        return [summary(found[number], inputs) for number in range(len(articles))]
+        rows = {article.index: article.sequences[0].tolist() for article in done}
+        return [summary(rows[number], inputs) for number in range(len(articles))]
 
     return decode
 
 
-def load_transformers(folder: Path, precision: str, inputs: Mapping[str, Any]) -> Decode:
+def load_transformers(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
     """transformers; the decoding options lie beside the weights."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
     from transformers import BartForConditionalGeneration
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    model = BartForConditionalGeneration.from_pretrained(folder / "model", dtype=dtype).eval().to(inputs["device"])
-    pad_token_id = inputs["decoding"]["pad_token_id"]
+    model = BartForConditionalGeneration.from_pretrained(folder / "model", dtype=dtype).eval().to(device)
+    padding, batch_size = inputs["decoding"]["pad_token_id"], inputs["batch_size"]
 
     def decode(articles: list[list[int]], **options: int) -> list[list[int]]:
-        found: dict[int, list[int]] = {}
+        rows: dict[int, list[int]] = {}
         order = sorted(range(len(articles)), key=lambda number: -len(articles[number]))
-        for start in range(0, len(order), inputs["batch_size"]):
-            numbers = order[start : start + inputs["batch_size"]]
-            rows = [torch.tensor(articles[number]) for number in numbers]
-            ids = pad_sequence(rows, batch_first=True, padding_value=pad_token_id).to(inputs["device"])
-            mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(inputs["device"])
-            found |= zip(numbers, model.generate(ids, attention_mask=mask, **options).tolist(), strict=True)
-        return [summary(found[number], inputs) for number in range(len(articles))]
+        for start in range(0, len(order), batch_size):
+            numbers = order[start : start + batch_size]
+            sources = [torch.tensor(articles[number]) for number in numbers]
+            ids = pad_sequence(sources, batch_first=True, padding_value=padding).to(device)
+            mask = pad_sequence([torch.ones_like(source) for source in sources], batch_first=True).to(device)
+            rows |= zip(numbers, model.generate(ids, attention_mask=mask, **options).tolist(), strict=True)
+        return [summary(rows[number], inputs) for number in range(len(articles))]
 
     return decode
 
 
-def summary(row: list[int], inputs: Mapping[str, Any]) -> list[int]:
+def summary(row: list[int], inputs: Inputs) -> list[int]:
     """Generated ids without the start token, EOS and padding."""
     eos = inputs["decoding"]["eos_token_id"]
     return row[1 : row.index(eos, 1)] if eos in row[1:] else row[1:]
 
 
-def load_ctranslate2(folder: Path, precision: str, inputs: Mapping[str, Any]) -> Decode:
+def load_ctranslate2(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
     """CTranslate2's `translate_batch`, given all articles. Its lengths do not count the start token.
 
     It makes batches of the articles itself; giving it batches one by one was measured to take as long. It has no forced
@@ -244,9 +236,10 @@ def load_ctranslate2(folder: Path, precision: str, inputs: Mapping[str, Any]) ->
     import ctranslate2
 
     path, decoding = folder / f"ctranslate2_{precision}", inputs["decoding"]
-    kind = {"fp32": "float32", "int8": "int8"}[precision]
     threads = int(os.environ["OMP_NUM_THREADS"])
-    translator = ctranslate2.Translator(str(path), compute_type=kind, intra_threads=threads, inter_threads=1)
+    translator = ctranslate2.Translator(
+        str(path), device, compute_type=CTRANSLATE2_PRECISIONS[precision], intra_threads=threads, inter_threads=1
+    )
     tokens = json.loads((path / "shared_vocabulary.json").read_text(encoding="utf-8"))
     index = {token: number for number, token in enumerate(tokens)}
     is_forced = decoding["forced_eos_token_id"] is not None
@@ -276,52 +269,40 @@ def load_ctranslate2(folder: Path, precision: str, inputs: Mapping[str, Any]) ->
 PEERS = {"ours": load_ours, "transformers": load_transformers, "ctranslate2": load_ctranslate2}
 
 
-def measure(mode: str, folder: Path, is_text: bool) -> dict[str, Any]:
+def measure(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
     """Articles per second of a run over all articles after a warm-up, their ids, and this process's peak memory."""
     inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
     peer, precision = mode.split("_")
-    decode = PEERS[peer](folder, precision, inputs)
+    decode = PEERS[peer](folder, precision, args.device, inputs)
     articles = inputs["articles"]
-    forget_loading(inputs["device"])
+    measuring.reset_peak_memory(args.device)
     # Texts make batches of many shapes, for each of which libraries make kernels on first use; on GPUs later steps are
     # of other shapes too.
-    is_short = not is_text and inputs["device"] == "cpu"
+    is_short = args.shape != TEXT and args.device == "cpu"
     decode(articles, **({"max_length": 4, "min_length": 0} if is_short else {}))
     start = time.perf_counter()
     ids = decode(articles)
     rate = len(articles) / (time.perf_counter() - start)
-    return {"rate": rate, "ids": ids, "peak_memory_gb": device_memory_gb(inputs["device"])}
+    return {"rate": rate, "ids": ids, "peak_memory_gb": measuring.device_memory_gb(args.device)}
 
 
 def summarise(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     """One row of figures per mode."""
-    first, *_ = runs
-    rows = compared(runs, first)
+    first = next(iter(runs))
+    expected, rows = runs[first][0]["ids"], measuring.compared(runs, first)
     for row in rows:
-        pairs = zip(runs[row["mode"]][0]["ids"], runs[first][0]["ids"], strict=True)
-        same = [one == other for one, other in pairs]
-        row |= {"seconds": len(same) / row["rate"], "identical_share": sum(same) / len(same)}
+        pairs = zip(runs[row["mode"]][0]["ids"], expected, strict=True)
+        identical = sum(ids == expected_ids for ids, expected_ids in pairs)
+        row |= {"seconds": len(expected) / row["rate"], "identical_share": identical / len(expected)}
     return rows
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(BenchmarkArguments, argv, str(__doc__))
-    # For the processes of the peers, which read the number of threads when they load torch.
-    os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    with TemporaryDirectory(prefix="benchmark_decoding_") as temporary:
-        folder = Path(temporary)
-        decoding = in_new_process(prepare, args, folder)
-        results = summarise(in_turns(args.modes, args.repeats, measure, folder, args.shape == TEXT))
-    print(table(results, COLUMNS))
-    if args.output is not None:
-        packages = ["ctranslate2"] if find_spec("ctranslate2") else []
-        report = {
-            "machine": environment(int(args.device == "cuda"), *packages),
-            "arguments": asdict(args),
-            "decoding": decoding,
-        }
-        write_json(Path(args.output), {**report, "results": results})
+    args = parse_dataclass(Arguments, argv, str(__doc__))
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
+    decoding, runs = measuring.beside_peers(args, prepare, measure)
+    machine = environment(int(args.device == "cuda"), *measuring.packages_of(args.modes))
+    measuring.report(args, COLUMNS, summarise(runs), machine, decoding=decoding)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """BERT's speed in inference beside the peers: transformers, ONNX Runtime and ours, in turns, on the same inputs.
 
-    python scripts/benchmarks/benchmark_bert_inference.py --shape base --output results.json
+    python scripts/benchmarks/bert_inference.py --shape base --output results.json
 
 A question-answering model with random weights reads random sequences of full length, as SQuAD's recipe makes them. Each
 run is a process of its own, and is timed after a warm-up from ids to logits. The table has the medians of its sequences
@@ -17,33 +17,20 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-# Run as a file, Python looks for modules in scripts/bert, and not in the root that holds bart, bert and utils.
+# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bert and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from bart.errors import InputError
-from scripts.benchmarks.measuring import (
-    DEVICES,
-    check_device,
-    compared,
-    device_memory_gb,
-    forget_loading,
-    in_new_process,
-    in_turns,
-)
+from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
-from utils.runs.files import check_output, write_json
 from utils.runs.machine import environment
 
-# torch, transformers and onnxruntime are imported where they are used, so that no process holds another one's library.
+# torch, transformers and onnxruntime are imported where they are used, so that each process holds its own alone.
 
 MODES = "transformers_fp32 transformers_bf16 onnxruntime_fp32 onnxruntime_int8 ours_fp32 ours_bf16 ours_int8".split()
 COLUMNS = {
@@ -54,13 +41,15 @@ COLUMNS = {
     "peak_memory_gb": "peak GB",
     "error": "error",
 }
-LEAST_PASSES, LEAST_SECONDS = 3, 1  # over all sequences, timed together
+LEAST_PASSES, LEAST_SECONDS = 3, 1  # passes over all sequences are timed together
 OPSET = 17  # of the exported graph
 Read = Callable[[np.ndarray], np.ndarray]  # ids (B, S) -> logits (2, B, S)
 
 
 @dataclass(frozen=True)
 class Shape:
+    """A network, and the random sequences that it reads at once."""
+
     sequences: int
     length: int = 384
     width: int = 768
@@ -77,32 +66,27 @@ SHAPES = {
 }
 
 
-@dataclass(frozen=True)
-class BenchmarkArguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(measuring.DeviceOptions):
+    """The options of the command."""
+
     shape: str = option(
         "base",
         choices=tuple(SHAPES),
         help="base is bert-base, 8 sequences of 384 tokens; base_batch1 is the same with 1 sequence; large is "
         "bert-large, 8 of 384; tiny is for trying this out",
     )
-    modes: tuple[str, ...] = option(tuple(MODES), choices=MODES, help="what is run, in this order")
-    repeats: int = option(3, least=1, help="timed runs of each mode, in turns; the table has their medians")
-    threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
-    device: str = option(
-        "cpu", choices=DEVICES, help="of all modes; cuda takes those of transformers and ours, but int8"
+    modes: tuple[str, ...] = option(
+        tuple(MODES), choices=MODES, help="what is run, in this order; on cuda transformers and ours, but int8"
     )
-    output: str | None = option(None, help="JSON file for all figures")
+    threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
 
     def __post_init__(self) -> None:
-        if any(mode.startswith("onnxruntime") for mode in self.modes):
-            for name in ("onnx", "onnxruntime"):
-                if find_spec(name) is None:
-                    raise InputError(f"--modes holds {name}, which needs `pip install -r requirements-dev.txt`")
-        check_device(self.device, self.modes)
-        check_output("output", self.output)
+        super().__post_init__()
+        measuring.check_modes(self.modes, self.device)
 
 
-def prepare(args: BenchmarkArguments, folder: Path) -> None:
+def prepare(args: Arguments, folder: Path) -> None:
     """Write `folder/model` and `folder/onnxruntime_*.onnx`."""
     import torch
 
@@ -134,15 +118,13 @@ def export(folder: Path, shape: Shape) -> None:
     graph, optimised = str(folder / "exported.onnx"), str(folder / "onnxruntime_fp32.onnx")
     model = BertForQuestionAnswering.from_pretrained(folder / "model").eval()
     model.config.return_dict = False
-    names = ["input_ids", "start", "end"]
-    axes = {name: {0: "batch", 1: "length"} for name in names}
     torch.onnx.export(
         model,
         (torch.from_numpy(inputs(shape)),),
         graph,
-        input_names=names[:1],
-        output_names=names[1:],
-        dynamic_axes=axes,
+        input_names=["input_ids"],
+        output_names=["start", "end"],
+        dynamic_axes={name: {0: "batch", 1: "length"} for name in ("input_ids", "start", "end")},
         opset_version=OPSET,
         dynamo=False,
     )
@@ -158,6 +140,7 @@ def inputs(shape: Shape) -> np.ndarray:
 
 
 def load_ours(folder: Path, precision: str, device: str) -> Read:
+    """Ours, ready for inference."""
     from bert.modeling.modeling_bert import BertForQuestionAnswering
 
     model = BertForQuestionAnswering.from_pretrained(folder / "model").to(device)
@@ -165,6 +148,7 @@ def load_ours(folder: Path, precision: str, device: str) -> Read:
 
 
 def load_transformers(folder: Path, precision: str, device: str) -> Read:
+    """transformers' class, with the same weights."""
     import torch
     from transformers import BertForQuestionAnswering
 
@@ -186,6 +170,7 @@ def reader(model: Any, device: str) -> Read:
 
 
 def load_onnxruntime(folder: Path, precision: str, device: str) -> Read:
+    """ONNX Runtime with the exported graph, on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -198,51 +183,37 @@ def load_onnxruntime(folder: Path, precision: str, device: str) -> Read:
 PEERS = {"ours": load_ours, "transformers": load_transformers, "onnxruntime": load_onnxruntime}
 
 
-def measure(mode: str, folder: Path, shape: Shape, device: str) -> dict[str, Any]:
+def measure(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
     """Sequences per second after a warm-up, their logits, and this process's peak memory."""
     peer, precision = mode.split("_")
-    read, ids = PEERS[peer](folder, precision, device), inputs(shape)
-    forget_loading(device)
+    read, ids = PEERS[peer](folder, precision, args.device), inputs(SHAPES[args.shape])
+    measuring.reset_peak_memory(args.device)
     read(ids)
     start, passes = time.perf_counter(), 0
     while passes < LEAST_PASSES or time.perf_counter() - start < LEAST_SECONDS:
         logits = read(ids)
         passes += 1
-    rate = passes * shape.sequences / (time.perf_counter() - start)
-    return {"rate": rate, "logits": logits, "peak_memory_gb": device_memory_gb(device)}
+    rate = passes * len(ids) / (time.perf_counter() - start)
+    return {"rate": rate, "logits": logits, "peak_memory_gb": measuring.device_memory_gb(args.device)}
 
 
-def summarise(runs: Mapping[str, Sequence[dict[str, Any]]], shape: Shape) -> list[dict[str, Any]]:
+def summarise(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     """One row of figures per mode."""
-    first, *_ = runs
-    rows, right = compared(runs, first), runs[first][0]["logits"]
+    first = next(iter(runs))
+    expected, rows = runs[first][0]["logits"], measuring.compared(runs, first)
     for row in rows:
-        error = runs[row["mode"]][0]["logits"] - right
-        row |= {"seconds": shape.sequences / row["rate"], "error": float((error**2).mean() ** 0.5 / right.std())}
+        error = runs[row["mode"]][0]["logits"] - expected
+        row["seconds"] = expected.shape[1] / row["rate"]
+        row["error"] = float((error**2).mean() ** 0.5 / expected.std())
     return rows
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(BenchmarkArguments, argv, str(__doc__))
-    # For the processes of the peers, which read the number of threads when they load torch.
-    os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    with TemporaryDirectory(prefix="benchmark_inference_") as temporary:
-        folder = Path(temporary)
-        in_new_process(prepare, args, folder)
-        shape = SHAPES[args.shape]
-        results = summarise(in_turns(args.modes, args.repeats, measure, folder, shape, args.device), shape)
-    print(table(results, COLUMNS))
-    if args.output is not None:
-        packages = ["onnxruntime"] if any(mode.startswith("onnxruntime") for mode in args.modes) else []
-        write_json(
-            Path(args.output),
-            {
-                "machine": environment(int(args.device == "cuda"), *packages),
-                "arguments": asdict(args),
-                "results": results,
-            },
-        )
+    args = parse_dataclass(Arguments, argv, str(__doc__))
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
+    _, runs = measuring.beside_peers(args, prepare, measure)
+    machine = environment(int(args.device == "cuda"), *measuring.packages_of(args.modes))
+    measuring.report(args, COLUMNS, summarise(runs), machine)
 
 
 if __name__ == "__main__":

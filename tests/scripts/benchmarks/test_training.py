@@ -1,12 +1,9 @@
-"""scripts/benchmarks/benchmark_training.py: both train alike, and what it counts."""
+"""scripts/benchmarks/training.py: both train alike, and the table."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,24 +12,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-from scripts.benchmarks import measuring
+from scripts.benchmarks import measuring, training
 
 
-@pytest.fixture
-def script(load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script, which runs everything in this process: loading torch anew would take longer than all the rest."""
+@pytest.fixture(autouse=True)
+def peer_is_there(in_this_process: None) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
-    script = load_script("benchmark_training")
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    for module in (script, measuring):
-        monkeypatch.setattr(module, "in_new_process", lambda work, *arguments: work(*arguments))
-    return script
 
 
 @pytest.mark.slow
-def test_both_train_alike_and_are_measured(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_train_alike_and_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     BartTokenizer.train(["The new mayor has spoken."] * 2, 300).save_pretrained(tmp_path / "vocabulary")
     steps: list[list[dict[str, Any]]] = []
 
@@ -43,16 +32,16 @@ def test_both_train_alike_and_are_measured(
         steps.append([{**group, "parameters": size} for group, size in zip(settings, sizes, strict=True)])
 
     hook = register_optimizer_step_post_hook(note)
-    options = ["--shape", "tiny", "--gpus", "0", "--steps", "5", "--rounds", "1"]
+    options = ["--shape", "tiny", "--steps", "5", "--rounds", "1"]
     output = tmp_path / "training.json"
-    script.main([*options, "--tokenizer", str(tmp_path / "vocabulary"), "--output", str(output)])
+    training.main([*options, "--tokenizer", str(tmp_path / "vocabulary"), "--output", str(output)])
     hook.remove()
     assert len(steps) == 20
     for ours, theirs in zip(steps[:10], steps[10:], strict=True):
         assert [group["weight_decay"] for group in ours] == [0.1, 0]
-        for one, other in zip(ours, theirs, strict=True):
-            assert one.pop("lr") == pytest.approx(other.pop("lr"), rel=1e-9)
-            assert one == other
+        for group, peer_group in zip(ours, theirs, strict=True):
+            assert group.pop("lr") == pytest.approx(peer_group.pop("lr"), rel=1e-9)
+            assert group == peer_group
     report = json.loads(output.read_text())
     ours, theirs = report["results"]
     assert (ours["mode"], theirs["mode"], theirs["speed_up"]) == ("ours", "transformers", 1)
@@ -76,16 +65,14 @@ def test_both_train_alike_and_are_measured(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--gpus", "1"], "--gpus is 1; this machine has 0 CUDA devices"),
-        (["--gpus", "0", "--precision", "fp16", "--shape", "tiny"], "--fp16"),
-        (["--gpus", "0", "--precision", "tf32", "--shape", "tiny"], "--tf32"),
-        (["--output", "nowhere/at/all.json"], "--output is 'nowhere/at/all.json'"),
+        (["--precision", "fp16", "--shape", "tiny"], "--fp16"),
+        (["--precision", "tf32", "--shape", "tiny"], "--tf32"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_at_once(
-    script: ModuleType, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+def test_a_precision_that_cpus_lack_is_refused_at_once(
+    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(script, "in_new_process", lambda *_: pytest.fail("something was begun"))
+    monkeypatch.setattr(measuring, "in_new_process", lambda *_: pytest.fail("something was begun"))
     with pytest.raises(InputError, match=message):
-        script.main(options)
+        training.main(options)

@@ -1,15 +1,11 @@
-"""scripts/benchmarks/benchmark_decoding.py: whole runs on tiny models, and bad options."""
+"""scripts/benchmarks/decoding.py: whole runs on tiny models, and bad options."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +15,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from scripts.benchmarks import measuring
+from scripts.benchmarks import decoding
 from tests.tiny_run import write_tiny_run
 
 TRANSFORMERS, CTRANSLATE2, OURS = "transformers_fp32", "ctranslate2_fp32", "ours_fp32"
@@ -27,19 +23,13 @@ TRANSFORMERS, CTRANSLATE2, OURS = "transformers_fp32", "ctranslate2_fp32", "ours
 SAME_IDS = 0.9
 
 
-@pytest.fixture
-def script(load_script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, one_thread: None) -> ModuleType:
-    """The script, which runs everything in this process: loading torch anew would take longer than all the rest."""
+@pytest.fixture(autouse=True)
+def peer_is_there(in_this_process: None) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
-    script = load_script("benchmark_decoding")
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    for module in (script, measuring):
-        monkeypatch.setattr(module, "in_new_process", lambda work, *arguments: work(*arguments))
-    return script
 
 
 @pytest.fixture
-def decode(script: ModuleType, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def decode(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Decodes 12 articles in batches of 8 with a model of some config, in these modes; gives the report."""
 
     def run(modes: list[str], **config: Any) -> dict[str, Any]:
@@ -52,17 +42,17 @@ def decode(script: ModuleType, tmp_path: Path) -> Callable[..., dict[str, Any]]:
         model.final_logits_bias[0, 2] = 4.0
         model.save_pretrained(folder / "model", BartTokenizer.from_pretrained(folder / "tokenizer"))
         options = ["--shape", "text", "--model", folder / "model", "--data_dir", folder / "data", "--modes", *modes]
-        options += ["--limit", 12, "--batch_size", 8, "--threads", 1, "--repeats", 1, "--output", folder / "out.json"]
-        script.main([str(word) for word in options])
+        options += ["--limit", 12, "--batch_size", 8, "--threads", 1, "--rounds", 1, "--output", folder / "out.json"]
+        decoding.main([str(word) for word in options])
         return json.loads((folder / "out.json").read_text())
 
     return run
 
 
-def test_peers_agree_on_random_weights(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_peers_agree_on_random_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     modes, output = [TRANSFORMERS, CTRANSLATE2, OURS], tmp_path / "out.json"
-    options = ["--shape", "tiny", "--threads", "1", "--repeats", "2", "--modes", *modes]
-    script.main([*options, "--output", str(output)])
+    options = ["--shape", "tiny", "--threads", "1", "--rounds", "2", "--modes", *modes]
+    decoding.main([*options, "--output", str(output)])
     head, _, *rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines()]
     assert head == ["mode", "articles/s", "seconds", "speed-up", "peak GB", "same ids"]
     assert [row[0] for row in rows] == modes
@@ -77,8 +67,8 @@ def test_peers_agree_on_random_weights(script: ModuleType, tmp_path: Path, capsy
 
 def test_articles_that_stop_by_themselves(decode: Callable[..., dict[str, Any]]) -> None:
     report = decode([TRANSFORMERS, OURS])
-    decoding = report["decoding"]
-    assert (decoding["num_beams"], decoding["no_repeat_ngram_size"], decoding["max_length"]) == (2, 3, 12)
+    given = report["decoding"]
+    assert (given["num_beams"], given["no_repeat_ngram_size"], given["max_length"]) == (2, 3, 12)
     assert report["results"][1]["identical_share"] >= SAME_IDS
 
 
@@ -94,11 +84,11 @@ def test_options_that_a_peer_lacks_are_left_out(decode: Callable[..., dict[str, 
     assert report["results"][1]["identical_share"] >= SAME_IDS
 
 
-def test_other_ids_are_counted(script: ModuleType) -> None:
+def test_other_ids_are_counted() -> None:
     ids = {TRANSFORMERS: [[4], [5]], OURS: [[4], [6]]}
-    runs = {mode: [{"rate": 0.5, "ids": found, "peak_memory_gb": 1.0}] for mode, found in ids.items()}
-    theirs, ours = script.summarise(runs)
-    assert (theirs["identical_share"], ours["identical_share"], ours["seconds"]) == (1, 0.5, 4)
+    runs = {mode: [{"rate": 0.5, "ids": rows, "peak_memory_gb": 1.0}] for mode, rows in ids.items()}
+    peer, ours = decoding.summarise(runs)
+    assert (peer["identical_share"], ours["identical_share"], ours["seconds"]) == (1, 0.5, 4)
 
 
 @pytest.mark.parametrize(
@@ -106,23 +96,15 @@ def test_other_ids_are_counted(script: ModuleType) -> None:
     [
         (["--shape", "text"], "--shape text needs --model and --data_dir"),
         (["--data_dir", "x"], "--shape text needs --model and --data_dir, which no other shape takes"),
-        (["--output", "no/such/folder/x.json"], "--output is 'no/such/folder/x.json'"),
         (["--shape", "text", "--data_dir", "x", "--model", "./nowhere"], "./nowhere: no such file or folder"),
     ],
 )
-def test_bad_options(script: ModuleType, options: list[str], message: str) -> None:
+def test_bad_options(options: list[str], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        script.main(options)
+        decoding.main(options)
 
 
 def test_the_peers_have_no_pre_ln(decode: Callable[..., dict[str, Any]]) -> None:
     with pytest.raises(InputError, match="is Pre-LN, which the peers lack; allowed: --modes of ours alone"):
         decode([OURS, CTRANSLATE2], pre_ln=True)
     decode([OURS], pre_ln=True)
-
-
-def test_a_process_of_ctranslate2_holds_no_torch(load_script: Callable[[str], ModuleType]) -> None:
-    """Its peak memory would be larger by that; the script is loaded anew in every process."""
-    program = "import runpy, sys; runpy.run_path(sys.argv[1]); print({'torch', 'transformers'} & set(sys.modules))"
-    command = [sys.executable, "-c", program, load_script("benchmark_decoding").__file__]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "set()\n"
