@@ -30,9 +30,7 @@ class ScoringOptions:
     )
     info: str | None = option(None, section="output", help="a text to store with the scores", on_resume="may_change")
     dump_args: bool = option(
-        False,
-        help="also print the resolved arguments, which eval_arguments.yaml always holds",
-        on_resume="may_change",
+        False, help="also print the resolved arguments, which eval_arguments.yaml always holds", on_resume="may_change"
     )
     json_summary: str | None = option(
         None, help="file for scores, speed and arguments as one JSON object", on_resume="may_change"

@@ -76,9 +76,7 @@ class GenerationOptions(DecodingOptions):
     """All fields of GenerationConfig on which the ids depend, but for the beams; None leaves one to the model."""
 
     eval_max_gen_length: int | None = decoding_option(
-        section=GENERATE,
-        least=2,
-        help="max_length of generate: longest sequence, the start token included",
+        section=GENERATE, least=2, help="max_length of generate: longest sequence, the start token included"
     )
     max_new_tokens: int | None = decoding_option(
         help="most ids after the start token, in place of --eval_max_gen_length"
@@ -89,7 +87,7 @@ class GenerationOptions(DecodingOptions):
         help="taken off a token's score for each beam of an earlier group that chose it"
     )
     num_return_sequences: int | None = decoding_option(
-        help="sequences of each article; the best one is scored, the others are written beside it",
+        help="sequences of each article; the best one is scored, the others are written beside it"
     )
     do_sample: bool | None = decoding_option(help="draw tokens at random; see --seed")
     temperature: float | None = decoding_option(help="scores are divided by it when sampling")

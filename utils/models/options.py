@@ -110,11 +110,7 @@ class ComputingOptions:
         on_resume="by_content",
     )
     decoder_layerdrop: float | None = option(
-        None,
-        least=0,
-        most=0.99,
-        help="chance to skip a decoder layer; by default the config's",
-        on_resume="by_content",
+        None, least=0, most=0.99, help="chance to skip a decoder layer; by default the config's", on_resume="by_content"
     )
 
     def set_dropouts(self, config: ModelConfig) -> None:
@@ -157,10 +153,7 @@ class AdaptationOptions:
         in_card=True,
     )
     lora_alpha: float | None = option(
-        None,
-        above=0,
-        help="adapters are scaled by lora_alpha / lora_rank; by default twice the rank",
-        in_card=True,
+        None, above=0, help="adapters are scaled by lora_alpha / lora_rank; by default twice the rank", in_card=True
     )
     lora_dropout: float | None = option(
         None, least=0, most=0.99, help="of the adapters' inputs; by default 0", in_card=True

@@ -34,9 +34,7 @@ class FinetuneArguments(TrainingArguments):
     )
     do_train: bool = option(False, help="train on the train split", on_resume="may_change")
     do_predict: bool = option(
-        False,
-        help="score a split, by default test, with the best checkpoint after training",
-        on_resume="may_change",
+        False, help="score a split, by default test, with the best checkpoint after training", on_resume="may_change"
     )
     pred_batch_size: int | None = option(
         None,

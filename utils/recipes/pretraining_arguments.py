@@ -38,9 +38,7 @@ class ShardOptions:
     """Where shards are."""
 
     data_dir: str = option(
-        section="data",
-        help="directory of shards, which utils.corpora.make_shards makes",
-        on_resume="by_content",
+        section="data", help="directory of shards, which utils.corpora.make_shards makes", on_resume="by_content"
     )
 
 

@@ -163,12 +163,7 @@ def load_to_train(
 
 def identity_of(args: TrainingArguments, data: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a run which goes on from a checkpoint must share with the one that wrote it."""
-    return {
-        "format": [FORMAT, ORDER],
-        **args.settings("must_stay"),
-        "processes": args.hardware.processes,
-        "data": data,
-    }
+    return {"format": [FORMAT, ORDER], **args.settings("must_stay"), "processes": args.hardware.processes, "data": data}
 
 
 def predict(args: FinetuneArguments, task: Task, raw: Any) -> None:

@@ -47,12 +47,7 @@ class HeadTrainingOptions:
 
     new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
     classifier_dropout: float | None = option(
-        None,
-        section="regularisation",
-        least=0,
-        most=0.99,
-        help="of the head; by default the config's",
-        in_card=True,
+        None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's", in_card=True
     )
 
 

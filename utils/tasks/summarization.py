@@ -18,12 +18,7 @@ from utils.metrics.rouge import ROUGE_MODES, rouge, rouge_per_example, wordnet_e
 from utils.metrics.significance import means_and_intervals
 from utils.models.loading import LoadedModel
 from utils.tasks.task import Prediction, Scores
-from utils.tasks.text_to_text import (
-    TextToText,
-    TextToTextEvalOptions,
-    TextToTextOptions,
-    TextToTextTrainingOptions,
-)
+from utils.tasks.text_to_text import TextToText, TextToTextEvalOptions, TextToTextOptions, TextToTextTrainingOptions
 
 ROUGE_155 = "rouge-1.5.5"
 

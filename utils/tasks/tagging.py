@@ -30,15 +30,7 @@ from utils.data.places import SPLIT_NAMES
 from utils.metrics.tags import entity_counts, scores_of_tags
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
-from utils.tasks.head import (
-    Example,
-    HeadExamples,
-    HeadTask,
-    HeadTrainingOptions,
-    Labels,
-    ReadingOptions,
-    logits_of,
-)
+from utils.tasks.head import Example, HeadExamples, HeadTask, HeadTrainingOptions, Labels, ReadingOptions, logits_of
 from utils.tasks.task import Prediction, Scores, text_of
 from utils.text.lines import iter_lines
 

@@ -255,12 +255,7 @@ class Task(TrainedTask[Model]):
 
     @abstractmethod
     def predict(
-        self,
-        loaded: LoadedModel[Model],
-        examples: Examples,
-        numbers: Sequence[int],
-        batch_size: int,
-        clock: Clock,
+        self, loaded: LoadedModel[Model], examples: Examples, numbers: Sequence[int], batch_size: int, clock: Clock
     ) -> Iterator[tuple[int, Prediction]]:
         """Predict some examples, at most batch_size of them at once, in any order.
 

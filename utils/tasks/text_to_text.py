@@ -76,12 +76,7 @@ class TextToTextTrainingOptions:
     """The options that finetune.py adds."""
 
     label_smoothing: float = option(
-        0.0,
-        section="regularisation",
-        least=0,
-        most=1,
-        help="probability spread over the vocabulary",
-        in_card=True,
+        0.0, section="regularisation", least=0, most=1, help="probability spread over the vocabulary", in_card=True
     )
     max_target_length: int | None = option(
         None,

@@ -38,10 +38,7 @@ class RunOptions:
     """Where a run writes, where it begins, and when it saves, validates and logs."""
 
     config: str | None = option(
-        None,
-        section="run",
-        help="YAML file of these options by name; the command line wins",
-        on_resume="may_change",
+        None, section="run", help="YAML file of these options by name; the command line wins", on_resume="may_change"
     )
     output_dir: str | None = option(
         None,
@@ -69,11 +66,7 @@ class RunOptions:
         on_resume="may_change",
     )
     log_every_n_steps: int = option(
-        10,
-        alias="log_freq",
-        least=1,
-        help="optimizer steps between two lines of the logs",
-        on_resume="may_change",
+        10, alias="log_freq", least=1, help="optimizer steps between two lines of the logs", on_resume="may_change"
     )
     wandb_project: str | None = option(None, help="Weights & Biases project to log to as well", on_resume="may_change")
 
@@ -147,10 +140,7 @@ class OptimisationOptions:
     )
     weight_decay: float = option(0.0, least=0, help="of all but biases and norms", in_card=True)
     gradient_clip_val: float = option(
-        1.0,
-        least=0,
-        help="gradient norm limit, which is lamb's pre-normalisation too; 0 for none",
-        in_card=True,
+        1.0, least=0, help="gradient norm limit, which is lamb's pre-normalisation too; 0 for none", in_card=True
     )
     adam_epsilon: float | None = option(
         None,
@@ -218,10 +208,7 @@ class HardwareOptions:
         on_resume="by_content",
     )
     accelerator: str | None = option(
-        None,
-        choices=("cpu", "gpu"),
-        help="with --devices, another way to say --gpus",
-        on_resume="by_content",
+        None, choices=("cpu", "gpu"), help="with --devices, another way to say --gpus", on_resume="by_content"
     )
     devices: int | None = option(
         None,
