@@ -47,6 +47,8 @@ class FinetuneArguments(TrainingArguments):
     def __post_init__(self) -> None:
         if not (self.do_train or self.do_predict):
             raise InputError("nothing to do: give --do_train, --do_predict or both")
+        if self.optimisation.max_steps == 0:
+            raise InputError("--max_steps is 0; allowed: -1, or at least 1")
         weights, rank = self.model.weights, self.model.adaptation.lora_rank
         if weights.is_scratch and weights.config_path is None:
             config_path = shipped_config(self.task_class.default_config)

@@ -61,7 +61,8 @@ class PretrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         optimisation, checkpoint = self.optimisation, self.run.resume_from_checkpoint
         if optimisation.max_steps < 1:
-            raise InputError("--max_steps is not given; allowed: at least 1, the optimizer steps of the run")
+            given = "not given" if optimisation.max_steps < 0 else optimisation.max_steps
+            raise InputError(f"--max_steps is {given}; allowed: at least 1, the optimizer steps of the run")
         if self.load_model_weights_only and checkpoint in (None, LAST):
             raise InputError(
                 f"--load_model_weights_only needs --resume_from_checkpoint with a checkpoint, run directory or export; "

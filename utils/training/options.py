@@ -156,8 +156,6 @@ class OptimisationOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.max_steps == 0:
-            raise InputError("--max_steps is 0; allowed: -1, or at least 1")
         if self.warmup_steps and self.warmup_proportion:
             raise InputError(
                 f"--warmup_steps is {self.warmup_steps} and --warmup_proportion {self.warmup_proportion:g}; "

@@ -321,7 +321,8 @@ def test_options(capsys: pytest.CaptureFixture[str], tiny: list[str]) -> None:
     assert args.optimisation.gradient_clip_val == 0.1 and args.task_options.pre_ln
     for name in ("adafactor", "sgd"):  # which have no epsilon of Adam
         assert parse(*tiny, "--max_steps", 7, "--optimizer", name).optimisation.optimizer == name
-    assert not parse(*tiny, "--max_steps", 7, "--no_pre_ln").task_options.config().pre_ln
+    args = parse(*tiny, "--max_steps", 7, "--no_pre_ln")
+    assert not args.make_task().config(args.model).pre_ln
 
 
 def cut_off(folder: Path) -> None:
@@ -341,7 +342,7 @@ def smaller_config(folder: Path, **fields: object) -> None:
 @pytest.mark.parametrize(
     ("before", "options", "message"),
     [
-        (None, "--max_steps 0", "--max_steps: '0' is not allowed: it takes an integer at least 1"),
+        (None, "--max_steps 0", "--max_steps is 0; allowed: at least 1, the optimizer steps of the run"),
         (None, "", "--max_steps is not given; allowed: at least 1"),
         (None, "--max_steps 5 --data_dir nowhere", "--data_dir nowhere: there is no such directory"),
         (cut_off, "--max_steps 5", "train/32-00001.parquet: the shard is cut off or damaged"),
