@@ -22,7 +22,8 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, tiny_bart
 from tests.utils.long_texts import sentences, texts_of, tokenizer, tokens
 from utils.app.cli import run_main
-from utils.summarize import LONG_DOCUMENTS, main, summarize
+from utils.prediction.options import LONG_DOCUMENTS
+from utils.summarize import main, summarize
 from utils.text.windows import split_text
 
 ROOT = Path(__file__).parents[2]

@@ -15,6 +15,10 @@ import torch
 from bart.generation import GeneratedArticle
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import tiny_bart
+from utils.prediction.options import InferenceOptions, LongDocumentOptions
+from utils.prediction.summarizing import load_summarizer
+from utils.serving.arguments import ServeArguments
+from utils.serving.summaries import SummaryService
 
 WORDS = "the a dog cat bird sat ran flew on over mat hill tree and then it was seen by old young men".split()
 POSITIONS = 150
@@ -30,6 +34,13 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.final_logits_bias[0, tokenizer.eos_token_id] = 6.0
     model.save_pretrained(folder, tokenizer)
     return folder
+
+
+def service(model: Path, **options: Any) -> SummaryService:
+    """The service of a model, with its options by name."""
+    inference = InferenceOptions(model=str(model), gpus=0)
+    args = ServeArguments(inference=inference, documents=LongDocumentOptions(), threads=1, **options)
+    return SummaryService(*load_summarizer(inference), args)
 
 
 @pytest.fixture(scope="session")

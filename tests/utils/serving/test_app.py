@@ -20,20 +20,15 @@ from fastapi.testclient import TestClient
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-from tests.utils.serving.conftest import POSITIONS, Decoder
+from tests.utils.serving.conftest import POSITIONS, Decoder, service
 from utils.app.cli import run_main
 from utils.models.loading import load_for_evaluation
+from utils.prediction.summarizing import Rounds, summarize
 from utils.serving.__main__ import bound_socket, main
-from utils.serving.app import Service, create_app
-from utils.serving.arguments import ServeArguments
-from utils.summarize import Rounds, summarize
+from utils.serving.app import create_app
+from utils.serving.summaries import SummaryService
 
 JSON = {"content-type": "application/json"}
-
-
-def service(export: Path, **options: Any) -> Service:
-    args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
-    return Service(*args.load(), args)
 
 
 def tokens(export: Path, text: str) -> int:
@@ -240,7 +235,7 @@ ARTICLE = {"text": "A dog ran."}
 Test = Callable[[httpx2.AsyncClient, FastAPI], Awaitable[None]]
 
 
-def run(test: Test, service: Service, decoder: Decoder) -> None:
+def run(test: Test, service: SummaryService, decoder: Decoder) -> None:
     """Run a test with a client of an application; a minute's limit only ends a test that hangs."""
 
     async def started() -> None:
@@ -296,7 +291,7 @@ def test_short_texts_pass_long_ones(export: Path, decoder: Decoder, monkeypatch:
         assert len(texts[0]) < 100 or split.wait(60)
         return Rounds([text[:100] for text in texts], *others)
 
-    monkeypatch.setattr("utils.serving.app.Rounds", rounds)
+    monkeypatch.setattr("utils.serving.summaries.Rounds", rounds)
 
     async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         content = {"text": "The cat sat. " * 6000}
@@ -408,7 +403,7 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
         assert await answered() == failed
         health = await client.get("/healthz")
         assert (health.status_code, health.json()) == (500, {"status": "failed", "queue": 0, "batch": 0})
-        monkeypatch.setattr("utils.serving.app.Rounds", lambda *_: 1 / 0)
+        monkeypatch.setattr("utils.serving.summaries.Rounds", lambda *_: 1 / 0)
         assert await answered() == (500, "a fault of the service; its log says more")
 
     run(test, service(export), decoder)

@@ -22,12 +22,10 @@ import httpx2
 import pytest
 import uvicorn
 
-from tests.utils.serving.conftest import Decoder, until
+from tests.utils.serving.conftest import Decoder, service, until
 from utils.models.loading import load_for_evaluation
+from utils.prediction.summarizing import summarize
 from utils.serving.__main__ import Server, bound_socket
-from utils.serving.app import Service
-from utils.serving.arguments import ServeArguments
-from utils.summarize import summarize
 
 ROOT = Path(__file__).parents[3]
 OPTIONS = [{}, {}, {"num_beams": 1}, {"max_length": 9, "length_penalty": 0.5}]
@@ -124,10 +122,9 @@ def test_memory_does_not_grow(export: Path, texts: list[str], tmp_path: Path) ->
 @contextmanager
 def server_thread(export: Path, **options: Any) -> Iterator[tuple[uvicorn.Server, str]]:
     """A server in a thread of this process, and its address."""
-    args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
     bound = bound_socket("127.0.0.1", 0)
     address = "http://127.0.0.1:{1}".format(*bound.getsockname())
-    server = Server(Service(*args.load(), args))
+    server = Server(service(export, **options))
     thread = threading.Thread(target=server.run, args=[[bound]])
     thread.start()
     try:
@@ -180,7 +177,7 @@ def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
 
 def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoder never gets to the end of its step."""
-    monkeypatch.setattr("utils.serving.app.CLOSING_SECONDS", 0)
+    monkeypatch.setattr("utils.serving.summaries.CLOSING_SECONDS", 0)
     with server_thread(export, batch_size=1, drain_seconds=0) as (server, address):
         half = sent(address, {"text": "A dog ran."}, missing=10)
         work = [sent(address, {"text": "A dog ran."}) for _ in range(3)]

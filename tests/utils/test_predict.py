@@ -15,10 +15,10 @@ from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassif
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
-from utils.predict.__main__ import main
+from utils.predict import main
 from utils.serving.app import create_app
-from utils.serving.arguments import ServeArguments
-from utils.serving.prediction import PredictionService
+from utils.serving.arguments import parse_serve_arguments
+from utils.serving.predictions import PredictionService
 
 KINDS = {
     "classification": (BartForSequenceClassification, ["yes", "no"]),
@@ -93,7 +93,7 @@ def test_inputs_that_are_none(task: str, line: str, message: str, model: str, tm
 def test_the_service(
     task: str, path: str, inputs: list[dict[str, Any]], wrong: dict[str, Any], fields: set[str], model: str
 ) -> None:
-    service = PredictionService(ServeArguments(model=model, task=task, gpus=0))
+    service = PredictionService(parse_serve_arguments([model, "--task", task, "--gpus", "0"]))
     with TestClient(create_app(service), base_url="http://localhost") as client:
         answer = client.post(path, json={"inputs": inputs})
         assert answer.status_code == 200, answer.text

@@ -1,0 +1,70 @@
+"""`python -m utils.predict MODEL --task TASK < INPUT`: a prediction of any task for each line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bart.errors import InputError
+from utils.app.cli import early_option, option, parse_dataclass, run_main
+from utils.prediction.documents import read_documents, write_lines
+from utils.prediction.options import MODEL, InferenceOptions
+from utils.prediction.predictor import Predictor
+from utils.runs.files import check_output
+from utils.tasks import TASKS, find_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictArguments:
+    """The options of the command; those of the model and of the task are parts of their own."""
+
+    input: str | None = option(
+        None,
+        section="texts",
+        help="UTF-8, a line for each input, counted from 0: a text, or a JSON object with text and pair, words, or "
+        "with question and context; by default standard input",
+    )
+    task: str = option(TASKS[0], section=MODEL, help=f"{', '.join(TASKS)}, or the path of a Python file with a task")
+    batch_size: int = option(8, section=MODEL, least=1, help="inputs that are predicted at once")
+    json: bool = option(False, section="output", help="print a JSON object for each line, with scores and more")
+    output: str | None = option(None, help="file for the predictions, one a line; by default standard output")
+    inference: InferenceOptions
+    task_options: Any
+
+
+def parse_line(number: int, line: str) -> Any:
+    """Return a line as a task takes it: a JSON object as such, all else as a text.
+
+    Raises:
+        InputError: the line begins like an object and is none.
+    """
+    try:
+        return json.loads(line) if line.lstrip().startswith("{") else line
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"input {number}: not JSON ({error}); a text must not begin with {{") from None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    task = find_task(early_option(sys.argv[1:] if argv is None else argv, "task", TASKS[0]))
+    args = parse_dataclass(
+        PredictArguments,
+        argv,
+        "Predict by any task: a summary, a translation, a class, tags or an answer for each line.",
+        parts={"inference": InferenceOptions, "task_options": task.EvalOptions},
+    )
+    check_output("output", args.output)
+    lines = read_documents(has_one_a_line=True, file=args.input)
+    inputs = [parse_line(number, line) for number, line in enumerate(lines)]
+    predictor = Predictor(task, args.task_options, args.inference, args.batch_size)
+    rows = predictor(inputs)
+    if args.json:
+        write_lines((json.dumps(row, ensure_ascii=False) for row in rows), args.output)
+    else:
+        write_lines(map(predictor.line_of, rows), args.output)
+
+
+if __name__ == "__main__":
+    run_main(main)

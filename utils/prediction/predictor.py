@@ -1,0 +1,75 @@
+"""A task's model that predicts what it is given, without a data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from utils.app.progress import Clock
+from utils.data.options import DataOptions
+from utils.prediction.options import InferenceOptions
+from utils.runs.memory import FittingSize
+from utils.tasks.task import Prediction, Task
+
+
+class NobodyWaits(Exception):
+    """Nobody waits for a prediction any more."""
+
+
+class Predictor:
+    """Predicts what it is given. It alone calls the task's methods.
+
+    Args:
+        task: the class of the task.
+        task_options: an `EvalOptions` of the task.
+        batch_size: inputs that are predicted at once; halved for good where memory runs out.
+
+    Attributes:
+        positions: tokens that the model reads at once.
+
+    Raises:
+        InputError: the task does not fit the model, or there is no such model.
+    """
+
+    def __init__(self, task: type[Task[Any]], task_options: Any, inference: InferenceOptions, batch_size: int) -> None:
+        self.task = task(replace(task_options, **task_options.only_predict), DataOptions(data_dir=""))
+        loaded = self.task.trained_model(inference.model, inference.config_path, inference.tokenizer)
+        self.model = inference.prepare(loaded)
+        self.batches = FittingSize(batch_size, "--batch_size")
+
+    @property
+    def positions(self) -> int:
+        return self.task.positions
+
+    def line_of(self, row: Mapping[str, Any]) -> str:
+        """The prediction of a row, as one line."""
+        return self.task.line_of(row)
+
+    def __call__(self, inputs: Sequence[Any], is_awaited: Callable[[], bool] = lambda: True) -> list[dict[str, Any]]:
+        """Predict; returns a row for each input, with its prediction by the task's `prediction_name`, and more.
+
+        Args:
+            inputs: texts, or objects with what the task reads: text and pair; text or words; question and context.
+            is_awaited: returns false when nobody waits for the predictions any more; asked after each of them.
+
+        Raises:
+            InputError: an input is nothing of that kind.
+            NobodyWaits: nobody waits for the predictions any more.
+        """
+        task, raw = self.task, self.task.given(inputs)
+        examples = task.encode(raw, "test")
+        predictions: dict[int, Prediction] = {}
+
+        def predict(pending: list[int], batch_size: int) -> Iterator[int]:
+            if not is_awaited():
+                raise NobodyWaits
+            for number, prediction in task.predict(self.model, examples, pending, batch_size, Clock()):
+                predictions[number] = prediction
+                yield number
+                if not is_awaited():
+                    raise NobodyWaits
+
+        longest_first = sorted(range(len(examples)), key=lambda number: -int(examples.lengths[number, 0]))
+        self.batches.run(longest_first, predict)
+        return [task.row(raw, examples, number, predictions[number]) for number in range(len(examples))]
