@@ -21,7 +21,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from bart.errors import InputError
 from utils.serving.arguments import HEAD_PATHS
-from utils.serving.engine import Busy, DecodingFailed
+from utils.serving.engine import Busy
 from utils.serving.requests import Failure
 from utils.serving.service import Service
 
@@ -33,12 +33,10 @@ DISCARD_SECONDS = 1
 TRIM_SECONDS = 5
 PATHS = ("/summarize", *HEAD_PATHS.values(), "/", "/healthz", "/metrics", "/openapi.json")
 BEARER = HTTPBearer(auto_error=False, description="The key that the service was started with.")
-ENDING = ("the service is shutting down", {"Retry-After": "5"})
+ENDING = HTTPException(503, "the service is shutting down", {"Retry-After": "5"})
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 )
-# The status and the headers of the answer where computing it raises an error
-ERRORS = {InputError: (422, None), Busy: (503, {"Retry-After": "1"}), DecodingFailed: (500, None)}
 
 
 async def _give_back_memory() -> None:
@@ -52,9 +50,9 @@ async def _give_back_memory() -> None:
         await asyncio.to_thread(trim, 0)
 
 
-def failure(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """The answer to a request that gets no summary."""
-    return JSONResponse({"error": message}, status, headers)
+def failure(error: HTTPException) -> JSONResponse:
+    """The answer to a request that is refused."""
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 async def _refuse_at_the_end(scope: Message, receive: Receive, send: Send) -> None:
@@ -65,7 +63,7 @@ async def _refuse_at_the_end(scope: Message, receive: Receive, send: Send) -> No
     # A connection that is closed while a body arrives is reset, and the answer may be lost.
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(discard_body(), DISCARD_SECONDS)
-    await failure(503, *ENDING)(scope, receive, send)
+    await failure(ENDING)(scope, receive, send)
 
 
 class Gate:
@@ -95,31 +93,36 @@ class Gate:
                 message["headers"].append((b"connection", b"close"))
             await send(message)
 
-        service, app = self.service, self._app_for(scope)
+        service = self.service
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
-        service.in_work += app is self.app
         try:
-            await app(scope, receive, counted)
+            await self._app_for(scope)(scope, receive, counted)
         except asyncio.CancelledError:
-            await failure(503, *ENDING)(scope, receive, counted)
+            await failure(ENDING)(scope, receive, counted)
         finally:
-            service.in_work -= app is self.app
             service.answers.labels(scope["path"] if scope["path"] in PATHS else "other", str(status)).inc()
 
     def _app_for(self, scope: Message) -> App:
-        """What answers a request: the application, or a refusal."""
+        """The application that answers a request: the service's own, or one that refuses it."""
         if self.service.is_ending:
             return _refuse_at_the_end
         most = self.service.args.max_clients
         if self.service.in_work >= most and scope["path"] != "/healthz":
-            return failure(503, f"{most} requests are in work; allowed: {most}; try again", {"Retry-After": "1"})
+            return failure(Busy(f"{most} requests are in work; allowed: {most}; try again"))
         # Browsers always send the header, and old health checks do not.
         host = re.sub(r":\d*$", "", Request(scope).headers.get("host", "localhost")).lower()
         if self._is_allowed(host):
-            return self.app
+            return self._let_in
         allowed = f"IP addresses, {', '.join(sorted(self.names))}; --allowed_hosts of the service adds names"
-        return failure(400, f"Host is {host[:80]!r}; allowed: {allowed}")
+        return failure(HTTPException(400, f"Host is {host[:80]!r}; allowed: {allowed}"))
+
+    async def _let_in(self, scope: Message, receive: Receive, send: Send) -> None:
+        self.service.in_work += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.service.in_work -= 1
 
     def _is_allowed(self, host: str) -> bool:
         try:
@@ -150,14 +153,14 @@ def create_app(service: Service) -> FastAPI:
 
     guards = [] if key is None else [Depends(with_key)]
 
-    async def refused(request: Request, error: Any) -> Response:
-        if isinstance(error, tuple(ERRORS)):
-            status, headers = ERRORS[type(error)]
-            return failure(status, str(error), headers)
-        return failure(error.status_code, error.detail, error.headers)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        return failure(error)
+
+    async def bad_input(request: Request, error: InputError) -> Response:
+        return failure(HTTPException(422, str(error)))
 
     async def fault(request: Request, error: Exception) -> Response:
-        return failure(500, "a fault of the service; its log says more")
+        return failure(HTTPException(500, "a fault of the service; its log says more"))
 
     app = FastAPI(
         title=service.title,
@@ -165,7 +168,11 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
-        exception_handlers={**dict.fromkeys((HTTPException, 404, 405, *ERRORS), refused), Exception: fault},
+        exception_handlers={
+            **dict.fromkeys((HTTPException, 404, 405), refused),
+            InputError: bad_input,
+            Exception: fault,
+        },
     )
     app.add_middleware(Gate, service=service)
     schema = service.request_model.model_json_schema()

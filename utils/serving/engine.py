@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from fastapi import HTTPException
 
 from bart.generation import generate_live
 from bart.modeling.modeling_bart import BartForConditionalGeneration
@@ -20,30 +21,26 @@ logger = logging.getLogger(__name__)
 Options = tuple[tuple[str, Any], ...]  # sorted, so that equal options are equal keys
 
 
-class Busy(Exception):
-    """The queue has no room; the message says how much there is."""
+class Busy(HTTPException):
+    """There is no room for a request; the message says how much there is."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message, {"Retry-After": "1"})
 
 
-class DecodingFailed(Exception):
+class DecodingFailed(HTTPException):
     """Decoding ended with an error, or the engine was stopped."""
 
     def __init__(self) -> None:
-        super().__init__("decoding failed; the service's log says why")
+        super().__init__(500, "decoding failed; the service's log says why")
 
 
 @dataclass(eq=False)
 class _Article:
-    """An article of a request.
-
-    Attributes:
-        turn: articles with equal options are decoded in the order of their turns.
-        takes_room: true if the limits of the queue hold for it.
-    """
-
     ids: Sequence[int]
     options: Options
-    turn: int
-    takes_room: bool
+    turn: int  # articles with equal options are decoded in the order of their turns
+    takes_room: bool  # in the queue
     result: Future[list[int]] = field(default_factory=Future)
 
     def claim(self) -> bool:
@@ -56,6 +53,7 @@ class _Article:
             self.result.set_exception(DecodingFailed())
 
 
+@dataclass(eq=False)
 class Engine:
     """Decodes articles in a thread of its own. Its methods may be called from any thread.
 
@@ -79,21 +77,14 @@ class Engine:
         has_ended: true once nothing is decoded any more: it was stopped, or has failed for good.
     """
 
-    def __init__(
-        self,
-        model: BartForConditionalGeneration,
-        batch_size: int,
-        max_queue: int,
-        max_option_sets: int,
-        threads: int | None = None,
-        on_generated: Callable[[int], None] = lambda count: None,
-    ) -> None:
-        self.model = model
-        self.batch_size = batch_size
-        self.max_queue = max_queue
-        self.max_option_sets = max_option_sets
-        self.threads = threads
-        self.on_generated = on_generated
+    model: BartForConditionalGeneration
+    batch_size: int
+    max_queue: int
+    max_option_sets: int
+    threads: int | None = None
+    on_generated: Callable[[int], None] = lambda count: None
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
         # In the order of their arrival, but articles with the options of the last batch stand behind all others.
         self._waiting: list[_Article] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +39,7 @@ class PredictionService(Service):
         self.predictor = Predictor(task, options, args.inference, args.batch_size)
         config = self.predictor.model.config
         self.title = f"{config.model_types[0].upper()}: {args.task.replace('_', ' ')}"
-        thread = ThreadPoolExecutor(1, thread_name_prefix="predicting")
-        super().__init__(args, prediction_request(args), self.predictor.positions, config.vocab_size, thread)
+        super().__init__(args, prediction_request(args), self.predictor.positions, config.vocab_size)
         self.queue: set[_Job] = set()
         self.at_work = 0  # inputs
         self.is_stopped = False

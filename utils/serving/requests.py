@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
@@ -24,15 +24,20 @@ Text = Annotated[str, AfterValidator(_not_blank)]
 
 
 class _Body(BaseModel):
-    """A body, or a part of it. It is strict: a number in quotes is no number, and true is no integer."""
+    """A body, or a part of it. It is strict: a number in quotes is no number, and true is no integer.
+
+    Attributes:
+        alternatives: fields of which exactly one must be given.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    alternatives: ClassVar[tuple[str, ...]] = ()
 
-
-def _check_one_is_given(body: Any, first: str, second: str) -> Any:
-    if (getattr(body, first) is None) == (getattr(body, second) is None):
-        raise ValueError(f"either '{first}' or '{second}' is expected")
-    return body
+    @model_validator(mode="after")
+    def _check_alternatives(self) -> _Body:
+        if self.alternatives and sum(getattr(self, name) is not None for name in self.alternatives) != 1:
+            raise ValueError("either " + " or ".join(map(repr, self.alternatives)) + " is expected")
+        return self
 
 
 def summary_request(defaults: GenerationConfig, args: ServeArguments, longest: int) -> type[BaseModel]:
@@ -44,6 +49,8 @@ def summary_request(defaults: GenerationConfig, args: ServeArguments, longest: i
     """
 
     class SummaryRequest(_Body):
+        alternatives = ("text", "texts")
+
         text: Text | None = None
         texts: list[Text] | None = Field(None, min_length=1, max_length=args.max_articles_per_request)
         long_documents: LongDocuments | None = args.documents.long_documents
@@ -56,10 +63,6 @@ def summary_request(defaults: GenerationConfig, args: ServeArguments, longest: i
         max_ratio: float | None = Field(defaults.max_ratio, gt=0, le=MOST_RATIO)
         min_ratio: float | None = Field(defaults.min_ratio, ge=0, le=MOST_RATIO)
         drop_repeated_sentences: Literal[False, True] | None = False
-
-        @model_validator(mode="after")
-        def _check(self) -> SummaryRequest:
-            return _check_one_is_given(self, "text", "texts")
 
     return SummaryRequest
 
@@ -83,12 +86,10 @@ class TextInput(_Body):
 class WordsInput(_Body):
     """A text, which is split at spaces and marks, or its words."""
 
+    alternatives = ("text", "words")
+
     text: Text | None = None
     words: list[Text] | None = Field(None, min_length=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> WordsInput:
-        return _check_one_is_given(self, "text", "words")
 
 
 class QuestionInput(_Body):

@@ -28,9 +28,9 @@ class Service(ABC):
         request_model: the body of a request.
         limit: tokens that the model reads at once.
         vocabulary_size: of the model.
-        executor: a thread that the service has in any case, for other work as well.
 
     Attributes:
+        executor: one thread, which is there in any case.
         path: where requests are sent.
         title, description: for the description of the interface.
         answer_model: the body of an answer, with a field `seconds`.
@@ -43,15 +43,9 @@ class Service(ABC):
     description: str
     answer_model: type[BaseModel]
 
-    def __init__(
-        self,
-        args: ServeArguments,
-        request_model: type[BaseModel],
-        limit: int,
-        vocabulary_size: int,
-        executor: ThreadPoolExecutor,
-    ) -> None:
-        self.args, self.request_model, self.executor = args, request_model, executor
+    def __init__(self, args: ServeArguments, request_model: type[BaseModel], limit: int, vocabulary_size: int) -> None:
+        self.args, self.request_model = args, request_model
+        self.executor = ThreadPoolExecutor(1)
         path = Path(args.inference.model)
         # Clients see no more of a path than identifies the model.
         name = "/".join((path.resolve() if path.exists() else path).parts[-2:])

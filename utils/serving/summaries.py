@@ -50,11 +50,9 @@ class SummaryService(Service):
             raise InputError(f"--max_source_length is {self.limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
         request_model = summary_request(self.defaults, args, args.max_summary_length or self.positions)
-        # Only one thread runs Python at a time; threads of their own let short texts pass long ones.
-        short_texts, self.long_texts = (
-            ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("short texts", "long texts")
-        )
-        super().__init__(args, request_model, self.limit, model.config.vocab_size, short_texts)
+        super().__init__(args, request_model, self.limit, model.config.vocab_size)
+        # Only one thread runs Python at a time; a thread of their own lets short texts pass long ones.
+        self.executor_of_long_texts = ThreadPoolExecutor(1)
         tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
         self.engine = Engine(
             model, args.batch_size, args.max_queue, args.max_option_sets, args.threads, on_generated=tokens.inc
@@ -85,8 +83,8 @@ class SummaryService(Service):
         if config.min_length > longest:
             raise InputError(f"min_length is {config.min_length}; allowed: at most max_length ({longest})")
         long_documents = content.long_documents or self.args.documents.long_documents
-        thread = self.long_texts if sum(map(len, texts)) > LONG_TEXT else self.executor
-        in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
+        executor = self.executor_of_long_texts if sum(map(len, texts)) > LONG_TEXT else self.executor
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, executor)
         drop = bool(content.drop_repeated_sentences)
         rounds = await in_thread(Rounds, texts, self.tokenizer, self.positions, long_documents, self.limit, drop)
         tokens, windows = zip(*rounds.sizes.values(), strict=True)
