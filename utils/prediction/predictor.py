@@ -13,10 +13,6 @@ from utils.runs.memory import FittingSize
 from utils.tasks.task import Prediction, Task
 
 
-class NobodyWaits(Exception):
-    """Nobody waits for a prediction any more."""
-
-
 class Predictor:
     """Predicts what it is given. It alone calls the task's methods.
 
@@ -46,29 +42,26 @@ class Predictor:
         """The prediction of a row, as one line."""
         return self.task.line_of(row)
 
-    def __call__(self, inputs: Sequence[Any], is_awaited: Callable[[], bool] = lambda: True) -> list[dict[str, Any]]:
+    def __call__(self, inputs: Sequence[Any], check: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
         """Predict; returns a row for each input, with its prediction by the task's `prediction_name`, and more.
 
         Args:
             inputs: texts, or objects with what the task reads: text and pair; text or words; question and context.
-            is_awaited: returns false when nobody waits for the predictions any more; asked after each of them.
+            check: called before each prediction; what it raises ends the work.
 
         Raises:
             InputError: an input is nothing of that kind.
-            NobodyWaits: nobody waits for the predictions any more.
         """
         task, raw = self.task, self.task.given(inputs)
         examples = task.encode(raw, "test")
         predictions: dict[int, Prediction] = {}
 
         def predict(pending: list[int], batch_size: int) -> Iterator[int]:
-            if not is_awaited():
-                raise NobodyWaits
+            check()
             for number, prediction in task.predict(self.model, examples, pending, batch_size, Clock()):
                 predictions[number] = prediction
                 yield number
-                if not is_awaited():
-                    raise NobodyWaits
+                check()
 
         longest_first = sorted(range(len(examples)), key=lambda number: -int(examples.lengths[number, 0]))
         self.batches.run(longest_first, predict)

@@ -86,7 +86,7 @@ class Gate:
             return
         status = 500  # unless there is an answer
 
-        async def counted(message: Message) -> None:
+        async def observe(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             if service.is_ending and "status" in message:
@@ -97,9 +97,9 @@ class Gate:
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
         try:
-            await self._app_for(scope)(scope, receive, counted)
+            await self._app_for(scope)(scope, receive, observe)
         except asyncio.CancelledError:
-            await failure(ENDING)(scope, receive, counted)
+            await failure(ENDING)(scope, receive, observe)
         finally:
             service.answers.labels(scope["path"] if scope["path"] in PATHS else "other", str(status)).inc()
 
@@ -153,13 +153,13 @@ def create_app(service: Service) -> FastAPI:
 
     guards = [] if key is None else [Depends(with_key)]
 
-    async def refused(request: Request, error: HTTPException) -> Response:
+    async def refused(_: Request, error: HTTPException) -> Response:
         return failure(error)
 
-    async def bad_input(request: Request, error: InputError) -> Response:
+    async def unfit(_: Request, error: InputError) -> Response:
         return failure(HTTPException(422, str(error)))
 
-    async def fault(request: Request, error: Exception) -> Response:
+    async def fault(_: Request, error: Exception) -> Response:
         return failure(HTTPException(500, "a fault of the service; its log says more"))
 
     app = FastAPI(
@@ -168,11 +168,7 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
-        exception_handlers={
-            **dict.fromkeys((HTTPException, 404, 405), refused),
-            InputError: bad_input,
-            Exception: fault,
-        },
+        exception_handlers={HTTPException: refused, 404: refused, 405: refused, InputError: unfit, Exception: fault},
     )
     app.add_middleware(Gate, service=service)
     schema = service.request_model.model_json_schema()
@@ -204,7 +200,6 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/")
     async def index() -> Response:
         """A page to try the service."""
-        page = service.page()
-        return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
+        return HTMLResponse(service.page(), headers={"Content-Security-Policy": PAGE_POLICY})
 
     return app

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from utils.prediction.predictor import NobodyWaits, Predictor
+from utils.prediction.predictor import Predictor
 from utils.serving.arguments import HEAD_PATHS, ServeArguments
 from utils.serving.engine import Busy
-from utils.serving.requests import PredictionAnswer, prediction_request
+from utils.serving.requests import Predictions, prediction_request
 from utils.serving.service import Service
 from utils.tasks import find_task
 
@@ -29,7 +29,7 @@ class _Job:
 class PredictionService(Service):
     """Answers requests with the predictions of a model with a head."""
 
-    answer_model = PredictionAnswer
+    answer_model = Predictions
     description = "Predict for each of the inputs."
 
     def __init__(self, args: ServeArguments) -> None:
@@ -66,18 +66,21 @@ class PredictionService(Service):
         self.queue.add(job)
         try:
             rows = await asyncio.get_running_loop().run_in_executor(self.executor, self._predict, job)
-        except NobodyWaits:
-            raise Busy("the service is shutting down") from None
         finally:
             job.is_awaited = False
             self.queue.discard(job)
         return {"predictions": [{name: row[name] for name in row if name not in _LEFT_OUT} for row in rows]}
 
     def _predict(self, job: _Job) -> list[dict[str, Any]]:
-        """Predict in the thread, while somebody waits for it."""
+        """Predict in the thread, until nobody waits for it any more."""
+
+        def check() -> None:
+            if self.is_stopped or not job.is_awaited:
+                raise Busy("the service is shutting down")
+
         self.queue.discard(job)
         self.at_work = len(job.inputs)
         try:
-            return self.predictor(job.inputs, lambda: job.is_awaited and not self.is_stopped)
+            return self.predictor(job.inputs, check)
         finally:
             self.at_work = 0

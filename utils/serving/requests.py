@@ -67,7 +67,7 @@ def summary_request(defaults: GenerationConfig, args: ServeArguments, longest: i
     return SummaryRequest
 
 
-class SummaryAnswer(BaseModel):
+class Summaries(BaseModel):
     """The answer: `summary` to a `text`, `summaries` to `texts` in their order."""
 
     summary: str | None = None
@@ -106,7 +106,7 @@ def prediction_request(args: ServeArguments) -> type[BaseModel]:
     return create_model("PredictionRequest", __base__=_Body, inputs=inputs)
 
 
-class PredictionAnswer(BaseModel):
+class Predictions(BaseModel):
     """The answer: a prediction for each input, in their order."""
 
     predictions: list[dict[str, Any]]

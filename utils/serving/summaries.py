@@ -18,7 +18,7 @@ from utils.models.generation_options import with_lengths
 from utils.prediction.summarizing import Rounds
 from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Engine
-from utils.serving.requests import SummaryAnswer, summary_request
+from utils.serving.requests import Summaries, summary_request
 from utils.serving.service import Service
 
 LONG_TEXT = 1 << 16  # characters, of all texts of a request; a megabyte takes seconds to split
@@ -36,7 +36,7 @@ class SummaryService(Service):
         InputError: --max_source_length exceeds the model's positions.
     """
 
-    path, title, answer_model = "/summarize", "BART summaries", SummaryAnswer
+    path, title, answer_model = "/summarize", "BART summaries", Summaries
     description = """Summarise a text, or several; documents longer than the model are split into windows.
 
         Every field but the text is optional: null stands for the model's or the service's own.
@@ -74,10 +74,10 @@ class SummaryService(Service):
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         texts = content.texts or [content.text]
-        not_decoding = {"text", "texts", "long_documents", "drop_repeated_sentences"}
-        given = with_lengths(content.model_dump(exclude=not_decoding, exclude_unset=True, exclude_none=True))
-        # Without those that are the model's own, so that requests which mean the same are equal.
-        options = {name: value for name, value in given.items() if value != getattr(self.defaults, name)}
+        not_of_decoding = {"text", "texts", "long_documents", "drop_repeated_sentences"}
+        requested = with_lengths(content.model_dump(exclude=not_of_decoding, exclude_unset=True, exclude_none=True))
+        # The model's own values are left out, so that requests which mean the same are equal.
+        options = {name: value for name, value in requested.items() if value != getattr(self.defaults, name)}
         config = self.defaults.merged(**options)
         longest = config.longest(self.positions)
         if config.min_length > longest:
