@@ -46,16 +46,16 @@ def model(task: str, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("task", KINDS)
 def test_a_prediction_for_each_line(task: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [one if isinstance(one, str) else json.dumps(one) for one in INPUTS[task]]
+    lines = [each if isinstance(each, str) else json.dumps(each) for each in INPUTS[task]]
     (tmp_path / "inputs").write_text("".join(f"{line}\n" for line in lines))
     main([model, "--input", str(tmp_path / "inputs"), "--task", task])
-    said = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     main([model, "--input", str(tmp_path / "inputs"), "--task", task, "--json", "--output", str(tmp_path / "out")])
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    assert [row[NAMES.get(task, "prediction")] for row in rows] == said
-    assert len(said) == 2
+    assert [row[NAMES.get(task, "prediction")] for row in rows] == printed
+    assert len(printed) == 2
     if task == "classification":
-        assert set(said) <= {"yes", "no"}
+        assert set(printed) <= {"yes", "no"}
         assert all(sum(row["scores"].values()) == pytest.approx(1) for row in rows)
     if task == "tagging":
         assert [row["words"] for row in rows] == [["Two", "words", ",", "here", "."], ["three", "more", "words"]]

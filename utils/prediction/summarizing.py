@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -78,6 +79,7 @@ def summarize(
     return rounds.summaries[0] if isinstance(texts, str) else rounds.summaries
 
 
+@dataclass
 class Rounds:
     """The rounds in which documents are summarised; generation itself is left to the caller.
 
@@ -94,30 +96,25 @@ class Rounds:
         sizes: for each document of this round, by its index: the tokens of its text, and the number of its windows.
     """
 
-    def __init__(
-        self,
-        documents: Sequence[str],
-        tokenizer: BartTokenizer,
-        positions: int,
-        long_documents: str = "join",
-        max_source_length: int | None = None,
-        drop_repeated_sentences: bool = False,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.long_documents = long_documents
-        self.drop_repeated_sentences = drop_repeated_sentences
-        self.limit = positions if max_source_length is None else max_source_length
-        if long_documents not in LONG_DOCUMENTS:
-            raise InputError(f"long_documents is {long_documents!r}; allowed: {', '.join(LONG_DOCUMENTS)}")
-        if type(self.limit) is not int or not SHORTEST_WINDOW <= self.limit <= positions:
-            raise InputError(
-                f"max_source_length is {self.limit!r}; allowed: {SHORTEST_WINDOW} to {positions}, the model's positions"
-            )
-        for index, text in enumerate(documents):
+    documents: Sequence[str]
+    tokenizer: BartTokenizer
+    positions: int
+    long_documents: str
+    max_source_length: int | None
+    drop_repeated_sentences: bool
+
+    def __post_init__(self) -> None:
+        self.limit = self.positions if self.max_source_length is None else self.max_source_length
+        if self.long_documents not in LONG_DOCUMENTS:
+            raise InputError(f"long_documents is {self.long_documents!r}; allowed: {', '.join(LONG_DOCUMENTS)}")
+        if type(self.limit) is not int or not SHORTEST_WINDOW <= self.limit <= self.positions:
+            allowed = f"{SHORTEST_WINDOW} to {self.positions}, the model's positions"
+            raise InputError(f"max_source_length is {self.limit!r}; allowed: {allowed}")
+        for index, text in enumerate(self.documents):
             if not text.strip():
                 raise InputError(f"texts[{index}] is {text[:40]!r}; allowed: a text that is not blank")
-        self.summaries = [""] * len(documents)
-        self._start({index: text.strip() for index, text in enumerate(documents)}, "documents")
+        self.summaries = [""] * len(self.documents)
+        self._start({index: text.strip() for index, text in enumerate(self.documents)}, "documents")
 
     def proceed(self, outputs: Sequence[Sequence[int]]) -> None:
         """Take the ids generated for each window, and begin the next round.

@@ -17,9 +17,8 @@ import uvicorn
 
 from bart.errors import InputError
 from utils.app.cli import run_main
-from utils.prediction.summarizing import load_summarizer
 from utils.serving.app import create_app
-from utils.serving.arguments import SUMMARIZATION, ServeArguments, parse_serve_arguments
+from utils.serving.arguments import SUMMARIZATION, parse_serve_arguments
 from utils.serving.predictions import PredictionService
 from utils.serving.service import Service
 from utils.serving.summaries import SummaryService
@@ -66,7 +65,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End; until all that is in work is answered, new requests are told so."""
+        """End once all that is in work is answered; until then new requests are refused."""
         self.service.is_ending = True
         end = time.monotonic() + self.service.args.drain_seconds
         while self.service.in_work and not self.force_exit and time.monotonic() < end:
@@ -85,13 +84,6 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def load_service(args: ServeArguments) -> Service:
-    """Load the model, and return the service of its task."""
-    if args.task == SUMMARIZATION:
-        return SummaryService(*load_summarizer(args.inference), args)
-    return PredictionService(args)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_serve_arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
@@ -102,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     bound = bound_socket(args.host, args.port)
     logger.info("loading %s ...", args.inference.model)
-    server = Server(load_service(args))
+    server = Server(SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args))
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier service's connections may linger
     bound.listen()
     host, port = bound.getsockname()[:2]

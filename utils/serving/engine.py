@@ -64,25 +64,17 @@ class Engine:
     When memory runs out, the articles in the batch are decoded again in batches of half their number, and no later
     batch is larger than that.
 
-    Args:
-        model: in eval mode; nobody else may use it.
-        batch_size: articles decoded at once.
-        max_queue: articles that may wait for a place, of those that are counted.
-        max_option_sets: different sets of options that may wait, apart from the model's own.
-        threads: number of threads that torch computes with; None leaves it to torch.
-        on_generated: called with the number of ids generated for each article.
-
     Attributes:
         thread: started by the caller.
         has_ended: true once nothing is decoded any more: it was stopped, or has failed for good.
     """
 
-    model: BartForConditionalGeneration
-    batch_size: int
-    max_queue: int
-    max_option_sets: int
-    threads: int | None = None
-    on_generated: Callable[[int], None] = lambda count: None
+    model: BartForConditionalGeneration  # in eval mode; nobody else may use it
+    batch_size: int  # articles decoded at once
+    max_queue: int  # articles that may wait for a place, of those that are counted
+    max_option_sets: int  # different sets of options that may wait, apart from the model's own
+    threads: int | None = None  # that torch computes with; None leaves it to torch
+    on_generated: Callable[[int], None] = lambda count: None  # called with the number of ids of each article
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()

@@ -12,10 +12,8 @@ import prometheus_client as prometheus
 from pydantic import BaseModel
 
 from bart.errors import InputError
-from bart.modeling.modeling_bart import BartForConditionalGeneration
-from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.models.generation_options import with_lengths
-from utils.prediction.summarizing import Rounds
+from utils.prediction.summarizing import Rounds, load_summarizer
 from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Engine
 from utils.serving.requests import Summaries, summary_request
@@ -28,12 +26,8 @@ CLOSING_SECONDS = 3  # for the decoding thread to end its step
 class SummaryService(Service):
     """Answers requests with the summaries that `utils.prediction.summarizing.summarize` gives.
 
-    Args:
-        model: ready for inference.
-        args: limits, and how to decode.
-
     Raises:
-        InputError: --max_source_length exceeds the model's positions.
+        InputError: there is no such model, or --max_source_length exceeds its positions.
     """
 
     path, title, answer_model = "/summarize", "BART summaries", Summaries
@@ -42,8 +36,8 @@ class SummaryService(Service):
         Every field but the text is optional: null stands for the model's or the service's own.
         """
 
-    def __init__(self, model: BartForConditionalGeneration, tokenizer: BartTokenizer, args: ServeArguments) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, args: ServeArguments) -> None:
+        model, self.tokenizer = load_summarizer(args.inference)
         self.positions = model.config.max_position_embeddings
         self.limit = args.documents.max_source_length or self.positions
         if self.limit > self.positions:

@@ -40,9 +40,9 @@ def service_process(model: Path, log: Path, *options: object) -> Iterator[tuple[
     with log.open("wb") as stderr, subprocess.Popen(command, cwd=ROOT, env=environment, stderr=stderr) as process:
         try:
             until(lambda: "listening at" in log.read_text() or process.poll() is not None)
-            found = re.search(r"listening at (http://127\.0\.0\.1:\d+)", log.read_text())
-            assert found is not None, log.read_text()
-            yield process, found[1]
+            listening = re.search(r"listening at (http://127\.0\.0\.1:\d+)", log.read_text())
+            assert listening is not None, log.read_text()
+            yield process, listening[1]
         finally:
             process.kill()
 
@@ -51,7 +51,7 @@ async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callabl
     """Let fifty clients ask the requests one after the other.
 
     Args:
-        end: ends the service when the fiftieth answer is there. From then on a client asks until it is told so, or
+        end: ends the service when the fiftieth answer is there. From then on a client asks until it is refused, or
             until it cannot connect any more; no connection may break.
 
     Returns:
@@ -87,7 +87,7 @@ async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callabl
 
 
 def memory(address: str) -> float:
-    """Bytes in physical memory, by the service's own account."""
+    """Bytes in physical memory, as the service reports it."""
     return float(re.search(r"^process_resident_memory_bytes (\S+)", httpx2.get(f"{address}/metrics").text, re.M)[1])
 
 
@@ -99,14 +99,14 @@ def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[s
     assert len(set(expected)) > 30
     with service_process(export, tmp_path / "log", "--threads", 1) as (process, address):
         assert asyncio.run(ask_all(address, requests * 3)) == expected * 3
-        found = asyncio.run(ask_all(address, requests * 50, lambda: process.send_signal(signal.SIGTERM)))
+        answers = asyncio.run(ask_all(address, requests * 50, lambda: process.send_signal(signal.SIGTERM)))
         assert process.wait(60) == 128 + signal.SIGTERM
     log = (tmp_path / "log").read_text()
     assert "Traceback" not in log
     assert log.index("loading ") < log.index("listening at http://")
-    answered = [answer == right for answer, right in zip(found, expected * 50, strict=True) if answer is not None]
+    answered = [answer == right for answer, right in zip(answers, expected * 50, strict=True) if answer is not None]
     assert all(answered)
-    assert 50 <= len(answered) < len(found)
+    assert 50 <= len(answered) < len(answers)
 
 
 @pytest.mark.slow
@@ -207,20 +207,20 @@ def test_head_is_get_without_a_body(export: Path) -> None:
 
 # Words that stand on more than one line, and elements that are wider than their place
 BROKEN = """() => {
-  const found = [];
+  const broken = [];
   const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (nodes.nextNode()) {
     const range = document.createRange();
     for (const word of nodes.currentNode.data.matchAll(/\\S+/g)) {
       range.setStart(nodes.currentNode, word.index);
       range.setEnd(nodes.currentNode, word.index + word[0].length);
-      if (range.getClientRects().length > 1) found.push(word[0]);
+      if (range.getClientRects().length > 1) broken.push(word[0]);
     }
   }
   for (const element of document.querySelectorAll("html, body *:not(script, option)")) {
-    if (element.scrollWidth > Math.max(element.clientWidth, element.offsetWidth)) found.push(element.outerHTML);
+    if (element.scrollWidth > Math.max(element.clientWidth, element.offsetWidth)) broken.push(element.outerHTML);
   }
-  return found;
+  return broken;
 }"""
 
 
