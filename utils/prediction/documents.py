@@ -30,8 +30,8 @@ def read_documents(has_one_a_line: bool, file: str | None = None) -> list[str]:
         data = sys.stdin.buffer.read() if file is None else Path(file).read_bytes()
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror})") from None
-    longest = max(map(len, data.split(b"\n")))
-    if is_typed and longest >= TERMINAL_LINE:
+    longest = max(map(len, data.split(b"\n"))) if is_typed else 0
+    if longest >= TERMINAL_LINE:
         raise InputError(
             f"{name}: a line of {longest} bytes, and a terminal drops what is beyond {TERMINAL_LINE}; allowed: "
             "shorter lines, or a file (< FILE)"

@@ -68,14 +68,7 @@ class SummaryService(Service):
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         texts = content.texts or [content.text]
-        not_of_decoding = {"text", "texts", "long_documents", "drop_repeated_sentences"}
-        requested = with_lengths(content.model_dump(exclude=not_of_decoding, exclude_unset=True, exclude_none=True))
-        # The model's own values are left out, so that requests which mean the same are equal.
-        options = {name: value for name, value in requested.items() if value != getattr(self.defaults, name)}
-        config = self.defaults.merged(**options)
-        longest = config.longest(self.positions)
-        if config.min_length > longest:
-            raise InputError(f"min_length is {config.min_length}; allowed: at most max_length ({longest})")
+        options = self._decoding_options(content)
         long_documents = content.long_documents or self.args.documents.long_documents
         executor = self.executor_of_long_texts if sum(map(len, texts)) > LONG_TEXT else self.executor
         in_thread = partial(asyncio.get_running_loop().run_in_executor, executor)
@@ -97,6 +90,21 @@ class SummaryService(Service):
             "windows": windows if max(windows) > 1 else None,
             "cut_tokens": cut_tokens if any(cut_tokens) else None,
         }
+
+    def _decoding_options(self, content: BaseModel) -> dict[str, Any]:
+        """Return the options of a request that differ from the model's, so that requests which mean the same are equal.
+
+        Raises:
+            InputError: min_length is above max_length.
+        """
+        not_of_decoding = {"text", "texts", "long_documents", "drop_repeated_sentences"}
+        requested = with_lengths(content.model_dump(exclude=not_of_decoding, exclude_unset=True, exclude_none=True))
+        options = {name: value for name, value in requested.items() if value != getattr(self.defaults, name)}
+        config = self.defaults.merged(**options)
+        longest = config.longest(self.positions)
+        if config.min_length > longest:
+            raise InputError(f"min_length is {config.min_length}; allowed: at most max_length ({longest})")
+        return options
 
     async def _decode(self, windows: Sequence[Sequence[int]], options: dict[str, Any], counted: int) -> list[list[int]]:
         futures = self.engine.submit(windows, options, counted=counted)

@@ -261,7 +261,7 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
         page.click("#send")
         request = {"text": page.input_value("#text"), "max_length": 9, "early_stopping": True, "length_penalty": 0.5}
         headers = {"Authorization": "Bearer s3cret"}
-        answer = httpx2.post(f"{address}/summarize", json=request, headers=headers).json()
+        answer = httpx2.post(f"{address}/summarize", json=request, headers=headers, timeout=60).json()
         expect(page.locator("#summary")).to_have_text(answer["summary"])
         expect(page.locator("#figures")).to_contain_text(f"; the text was split into {answer['windows'][0]} windows")
         page.click("#copy")
