@@ -16,9 +16,12 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
 from utils.predict import main
+from utils.prediction.options import InferenceOptions, LongDocumentOptions
+from utils.prediction.predictor import Predictor
 from utils.serving.app import create_app
-from utils.serving.arguments import parse_serve_arguments
+from utils.serving.arguments import ServeArguments
 from utils.serving.predictions import PredictionService
+from utils.tasks.tagging import Tagging
 
 KINDS = {
     "classification": (BartForSequenceClassification, ["yes", "no"]),
@@ -82,6 +85,20 @@ def test_inputs_that_are_none(task: str, line: str, message: str, model: str, tm
         main([model, "--input", str(tmp_path / "inputs"), "--task", task])
 
 
+@pytest.mark.parametrize("task", ["tagging"])
+def test_work_that_nobody_waits_for_ends(task: str, model: str) -> None:
+    predictor = Predictor(Tagging, Tagging.EvalOptions(), InferenceOptions(model=model, gpus=0), batch_size=1)
+    checks = iter([True, True, False])
+
+    def check() -> None:
+        if not next(checks):
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        predictor(["one", "two", "three"], check)
+    assert len(predictor(["one", "two", "three"])) == 3
+
+
 @pytest.mark.parametrize(
     ("task", "path", "inputs", "wrong", "fields"),
     [
@@ -93,8 +110,9 @@ def test_inputs_that_are_none(task: str, line: str, message: str, model: str, tm
 def test_the_service(
     task: str, path: str, inputs: list[dict[str, Any]], wrong: dict[str, Any], fields: set[str], model: str
 ) -> None:
-    service = PredictionService(parse_serve_arguments([model, "--task", task, "--gpus", "0"]))
-    with TestClient(create_app(service), base_url="http://localhost") as client:
+    inference = InferenceOptions(model=model, gpus=0)
+    args = ServeArguments(inference=inference, documents=LongDocumentOptions(), task=task)
+    with TestClient(create_app(PredictionService(args)), base_url="http://localhost") as client:
         answer = client.post(path, json={"inputs": inputs})
         assert answer.status_code == 200, answer.text
         assert len(answer.json()["predictions"]) == len(inputs)

@@ -16,9 +16,10 @@ import torch
 import uvicorn
 
 from bart.errors import InputError
-from utils.app.cli import run_main
+from utils.app.cli import parse_dataclass, run_main
+from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.serving.app import create_app
-from utils.serving.arguments import SUMMARIZATION, parse_serve_arguments
+from utils.serving.arguments import SUMMARIZATION, ServeArguments
 from utils.serving.predictions import PredictionService
 from utils.serving.service import Service
 from utils.serving.summaries import SummaryService
@@ -53,16 +54,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        config = uvicorn.Config(
-            create_app(service),
-            http="h11",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-        )
-        super().__init__(config)
+        quiet = {"log_config": None, "access_log": False, "server_header": False}
+        super().__init__(uvicorn.Config(create_app(service), http="h11", ws="none", lifespan="on", **quiet))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End once all that is in work is answered; until then new requests are refused."""
@@ -85,7 +78,12 @@ class Server(uvicorn.Server):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_serve_arguments(argv)
+    args = parse_dataclass(
+        ServeArguments,
+        argv,
+        "Serve summaries, or predictions of a model of another task, over HTTP.",
+        parts={"inference": InferenceOptions, "documents": LongDocumentOptions},
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when torch first computes
     # The decoding thread sets this too. If only that thread does, memory grows by 60 MB in 19,200 requests; if both do,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass
+from utils.app.cli import option
 from utils.prediction.options import MODEL, InferenceOptions, LongDocumentOptions
 
 LIMITS, SERVER = "limits", "server"
@@ -87,13 +86,3 @@ class ServeArguments:
     def key(self) -> str | None:
         """The key that requests must carry, if any."""
         return os.environ.get(API_KEY) if self.api_key is None else self.api_key
-
-
-def parse_serve_arguments(argv: Sequence[str] | None = None) -> ServeArguments:
-    """Read the command line of the service."""
-    return parse_dataclass(
-        ServeArguments,
-        argv,
-        "Serve summaries, or what a model of another task says, over HTTP.",
-        parts={"inference": InferenceOptions, "documents": LongDocumentOptions},
-    )
