@@ -22,7 +22,8 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, tiny_bart
 from tests.utils.long_texts import sentences, texts_of, tokenizer, tokens
 from utils.app.cli import run_main
-from utils.summarize import LONG_DOCUMENTS, main, summarize
+from utils.prediction.options import LONG_DOCUMENTS
+from utils.summarize import main, summarize
 from utils.text.windows import split_text
 
 ROOT = Path(__file__).parents[2]
@@ -49,8 +50,8 @@ def test_documents_that_fit_are_summarised_as_they_are(choice: Any, caplog: pyte
     text = "The cat sat.  A dog\nran."
     model = EchoModel(tokens(text), keep=2)
     ids = tokenizer()(text)["input_ids"]
-    found = summarize(f"\n{text} ", model, tokenizer(), long_documents=choice, min_length=3)
-    assert found == tokenizer().decode(ids[1:3])
+    summary = summarize(f"\n{text} ", model, tokenizer(), long_documents=choice, min_length=3)
+    assert summary == tokenizer().decode(ids[1:3])
     assert model.windows == [ids]
     assert model.calls == [(8, {"min_length": 3, "num_return_sequences": 1})]
     assert caplog.records == []
@@ -60,8 +61,8 @@ def test_default_joins_the_summaries_of_windows_in_order_and_says_so(caplog: pyt
     documents = ["A dog ran.", " ".join(sentences(20, 1)), "word" * 30 + " " + "the old cat " * 30]
     split = [split_text(text, tokenizer(), 40) for text in documents]
     model = EchoModel(64, keep=4)
-    found = summarize(documents, model, tokenizer(), max_source_length=40, batch_size=4)
-    assert found == [" ".join(tokenizer().decode(ids[1:-1][:4]).strip() for ids in part) for part in split]
+    summaries = summarize(documents, model, tokenizer(), max_source_length=40, batch_size=4)
+    assert summaries == [" ".join(tokenizer().decode(ids[1:-1][:4]).strip() for ids in part) for part in split]
     assert model.windows == [ids for part in split for ids in part]
     assert [batch_size for batch_size, _ in model.calls] == [4]
     [record] = caplog.records
@@ -74,9 +75,9 @@ def test_default_joins_the_summaries_of_windows_in_order_and_says_so(caplog: pyt
 
 def test_cut_leaves_out_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
     documents = [" ".join(sentences(9, 1)), "A dog ran.", " ".join(sentences(20, 2))]
-    found = summarize(documents, EchoModel(30), tokenizer(), long_documents="cut")
+    summaries = summarize(documents, EchoModel(30), tokenizer(), long_documents="cut")
     windows = tokenizer()(documents, max_length=30, truncation=True)["input_ids"]
-    assert found == [text.strip() for text in texts_of(windows)]
+    assert summaries == [text.strip() for text in texts_of(windows)]
     lengths = [tokens(documents[0]), tokens(documents[2])]
     assert caplog.records[0].getMessage() == (
         f"longer than 30 tokens: 2 of 3 documents, the longest with {max(lengths)}; cut there, {sum(lengths) - 60} "
@@ -108,8 +109,8 @@ def test_resummarize_goes_on_until_it_fits(caplog: pytest.LogCaptureFixture) -> 
 
     rounds = [expected(text) for text in documents]
     assert [len(texts) for texts in rounds] == [6, 2, 4]
-    found = summarize(documents, model, tokenizer(), long_documents="resummarize")
-    assert found == [texts[-1] for texts in rounds]
+    summaries = summarize(documents, model, tokenizer(), long_documents="resummarize")
+    assert summaries == [texts[-1] for texts in rounds]
     windows = [split_text(text, tokenizer(), 30) for texts in rounds for text in texts[:-1]]
     assert sorted(model.windows) == sorted(ids for part in windows for ids in part)
     messages = [record.getMessage() for record in caplog.records]
@@ -216,11 +217,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_command_reads_one_document_or_one_a_line(export: Path, run: Any) -> None:
-    found = run("\n".join(DOCUMENTS) + "\n", export, "--lines", "--batch_size", 2)
-    assert found == "".join(f"{line}\n" for line in one_by_one(export, DOCUMENTS))
+    printed = run("\n".join(DOCUMENTS) + "\n", export, "--lines", "--batch_size", 2)
+    assert printed == "".join(f"{line}\n" for line in one_by_one(export, DOCUMENTS))
     text = "\n\n".join(DOCUMENTS)
-    found = run("\ufeff" + text + "\n", export, "--num_beams", 1, "--max_length", 8)
-    assert found == one_by_one(export, [text], num_beams=1, max_length=8)[0] + "\n"
+    printed = run("\ufeff" + text + "\n", export, "--num_beams", 1, "--max_length", 8)
+    assert printed == one_by_one(export, [text], num_beams=1, max_length=8)[0] + "\n"
 
 
 def test_command_reads_a_file_and_writes_one_with_the_options_of_the_service(
@@ -246,12 +247,12 @@ def test_repeated_sentences_are_left_out_of_the_joined_summaries() -> None:
 
 def test_command_passes_on_what_to_do_with_long_documents(export: Path, run: Any) -> None:
     model = BartForConditionalGeneration.from_pretrained(export)
-    found = set()
+    printed = set()
     for choice in ("cut", "join", "resummarize"):
         out = run(DOCUMENTS[1], export, "--long_documents", choice, "--max_source_length", 30)
         assert out == summarize(DOCUMENTS[1], model, tokenizer(), long_documents=choice, max_source_length=30) + "\n"
-        found.add(out)
-    assert len(found) == 3
+        printed.add(out)
+    assert len(printed) == 3
     with pytest.raises(InputError, match="'refuse'"):
         run(DOCUMENTS[1], export, "--long_documents", "refuse")
 
@@ -270,8 +271,8 @@ def test_command_generates_with_the_copy_for_inference(
 
     monkeypatch.setattr(BartForConditionalGeneration, "for_inference", recorded)
     copy = for_inference(BartForConditionalGeneration.from_pretrained(export), precision)
-    found = run(DOCUMENTS[0], export, *(() if precision == "fp32" else ("--precision", precision)))
-    assert found == summarize(DOCUMENTS[0], copy, tokenizer()) + "\n"
+    printed = run(DOCUMENTS[0], export, *(() if precision == "fp32" else ("--precision", precision)))
+    assert printed == summarize(DOCUMENTS[0], copy, tokenizer()) + "\n"
     assert asked == [precision]
 
 
@@ -282,9 +283,9 @@ def test_command_takes_decoding_options_and_tokenizer_from_elsewhere(export: Pat
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "model.safetensors").write_bytes((export / "model.safetensors").read_bytes())
     config = ("--config_path", tmp_path / "config.json")
-    found = run(DOCUMENTS[0], tmp_path / "weights", *config, "--tokenizer", export)
-    assert found == one_by_one(export, DOCUMENTS[:1], num_beams=1, max_length=7, min_length=0)[0] + "\n"
-    assert found != one_by_one(export, DOCUMENTS[:1])[0] + "\n"
+    printed = run(DOCUMENTS[0], tmp_path / "weights", *config, "--tokenizer", export)
+    assert printed == one_by_one(export, DOCUMENTS[:1], num_beams=1, max_length=7, min_length=0)[0] + "\n"
+    assert printed != one_by_one(export, DOCUMENTS[:1])[0] + "\n"
     BartTokenizer.train(DOCUMENTS, vocab_size=500, min_frequency=1).save_pretrained(tmp_path / "larger")
     with pytest.raises(InputError, match="larger is another vocabulary"):
         run(DOCUMENTS[0], export, "--tokenizer", tmp_path / "larger")
@@ -293,8 +294,8 @@ def test_command_takes_decoding_options_and_tokenizer_from_elsewhere(export: Pat
 
 
 def test_a_summary_is_one_line(export: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("utils.summarize.summarize", lambda documents, *_, **__: ["one\ntwo"] * len(documents))
-    assert run("A dog ran.\nA cat sat.\n", export, "--lines") == "one two\none two\n"
+    monkeypatch.setattr("utils.summarize.summarize", lambda documents, *_, **__: ["a\nsummary"] * len(documents))
+    assert run("A dog ran.\nA cat sat.\n", export, "--lines") == "a summary\na summary\n"
 
 
 @pytest.mark.parametrize(

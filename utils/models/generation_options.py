@@ -64,11 +64,7 @@ class DecodingOptions:
                     raise InputError(f"--{name} is {given[name]!r}; allowed: ids such as {allowed}") from None
         if "early_stopping" in given:
             given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
-        # A length that is given takes the place of a model's number of new tokens.
-        for name in ("max_length", "min_length"):
-            if name in given:
-                given.setdefault(name.replace("length", "new_tokens"), None)
-        return given
+        return with_lengths(given)
 
 
 @dataclass(frozen=True)
@@ -117,6 +113,12 @@ class GenerationOptions(DecodingOptions):
                     f"--{new} is {tokens} and --{old} is {length}; allowed beside it: {tokens + 1}, for it counts the "
                     "start token, or none"
                 )
+
+
+def with_lengths(given: dict[str, Any]) -> dict[str, Any]:
+    """Options of generate, in which a length that is given takes the place of a model's number of new tokens."""
+    replaced = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+    return {**{replaced[name]: None for name in replaced if given.get(name) is not None}, **given}
 
 
 def check_generation(config: GenerationConfig, options: dict[str, Any], vocab_size: int, positions: int) -> None:

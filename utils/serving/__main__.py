@@ -1,4 +1,4 @@
-"""`python -m utils.serving MODEL`: summaries, or what a model of another task says, over HTTP."""
+"""`python -m utils.serving MODEL`: summaries, or predictions of a model of another task, over HTTP."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import uvicorn
 
 from bart.errors import InputError
 from utils.app.cli import parse_dataclass, run_main
-from utils.serving.app import Service, create_app
+from utils.serving.app import create_app
 from utils.serving.arguments import SUMMARIZATION, ServeArguments
-from utils.serving.endpoint import Endpoint
-from utils.serving.prediction import PredictionService
+from utils.serving.predictions import PredictionService
+from utils.serving.service import Service
+from utils.serving.summaries import SummaryService
 
 logger = logging.getLogger("utils.serving")
 # oneDNN keeps compiled kernels, each for some shapes. Requests keep bringing new shapes, and at its own limit of 1024
@@ -50,22 +51,14 @@ def bound_socket(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """Answers until SIGTERM or SIGINT, and then finishes what is in work. No connection is reset."""
 
-    def __init__(self, service: Endpoint) -> None:
+    def __init__(self, service: Service) -> None:
         self.service = service
-        config = uvicorn.Config(
-            create_app(service),
-            http="h11",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-        )
-        super().__init__(config)
+        quiet = {"log_config": None, "access_log": False, "server_header": False}
+        super().__init__(uvicorn.Config(create_app(service), http="h11", ws="none", lifespan="on", **quiet))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End; until all that is in work is answered, new requests are told so."""
-        self.service.ending = True
+        """End once all that is in work is answered; until then new requests are refused."""
+        self.service.is_ending = True
         end = time.monotonic() + self.service.args.drain_seconds
         while self.service.in_work and not self.force_exit and time.monotonic() < end:
             await asyncio.sleep(TICK)
@@ -84,7 +77,11 @@ class Server(uvicorn.Server):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(ServeArguments, argv, "Serve summaries, or what a model of another task says, over HTTP.")
+    args = parse_dataclass(
+        ServeArguments,
+        argv,
+        "Serve summaries, or predictions of a model of another task, over HTTP.",
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when torch first computes
     # The decoding thread sets this too. If only that thread does, memory grows by 60 MB in 19,200 requests; if both do,
@@ -92,8 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     bound = bound_socket(args.host, args.port)
-    logger.info("loading %s ...", args.model)
-    server = Server(Service(*args.load(), args) if args.task == SUMMARIZATION else PredictionService(args))
+    logger.info("loading %s ...", args.inference.model)
+    server = Server(SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args))
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier service's connections may linger
     bound.listen()
     host, port = bound.getsockname()[:2]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bart.errors import InputError
 from utils.app.cli import option
-from utils.summarize import MODEL, SummarizerArguments
+from utils.prediction.options import MODEL, InferenceOptions, LongDocumentOptions
 
 LIMITS, SERVER = "limits", "server"
 API_KEY = "BART_API_KEY"
@@ -16,8 +16,10 @@ SUMMARIZATION = "summarization"
 HEAD_PATHS = {"classification": "/classify", "tagging": "/tag", "question_answering": "/answer"}
 
 
-@dataclass(frozen=True)
-class ServeArguments(SummarizerArguments):
+@dataclass(frozen=True, kw_only=True)
+class ServeArguments:
+    """The options of the service; those of the model and of long documents are parts of their own."""
+
     task: str = option(
         SUMMARIZATION,
         section=MODEL,
@@ -66,10 +68,14 @@ class ServeArguments(SummarizerArguments):
         30, section=SERVER, least=0, help="seconds after SIGTERM in which requests that are in work are answered"
     )
 
+    inference: InferenceOptions
+    documents: LongDocumentOptions
+
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if (key := self.key) is not None and not re.fullmatch("[!-~]+", key):
-            raise InputError(f"--api_key or {API_KEY} has {len(key)} characters; allowed: visible ASCII, no spaces")
+        if self.key is not None and not re.fullmatch("[!-~]+", self.key):
+            raise InputError(
+                f"--api_key or {API_KEY} has {len(self.key)} characters; allowed: visible ASCII, no spaces"
+            )
         if self.max_queue < self.max_articles_per_request:
             raise InputError(
                 f"--max_queue is {self.max_queue}; allowed: at least --max_articles_per_request "

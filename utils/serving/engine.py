@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from fastapi import HTTPException
 
 from bart.generation import generate_live
 from bart.modeling.modeling_bart import BartForConditionalGeneration
@@ -20,26 +21,30 @@ logger = logging.getLogger(__name__)
 Options = tuple[tuple[str, Any], ...]  # sorted, so that equal options are equal keys
 
 
-class Busy(Exception):
-    """The queue has no room; the message says how much there is."""
+class Busy(HTTPException):
+    """There is no room for a request; the message says how much there is."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message, {"Retry-After": "1"})
 
 
-class DecodingFailed(Exception):
+class DecodingFailed(HTTPException):
     """Decoding ended with an error, or the engine was stopped."""
 
     def __init__(self) -> None:
-        super().__init__("decoding failed; the service's log says why")
+        super().__init__(500, "decoding failed; the service's log says why")
 
 
 @dataclass(eq=False)
 class _Article:
-    source: Sequence[int]
+    ids: Sequence[int]
+    options: Options
     turn: int  # articles with equal options are decoded in the order of their turns
-    counted: bool  # whether it takes room in the queue
+    takes_room: bool  # in the queue
     result: Future[list[int]] = field(default_factory=Future)
 
     def claim(self) -> bool:
-        """Whether its client still waits. From now on the client cannot cancel it."""
+        """Return true if its client still waits. From now on the client cannot cancel it."""
         # One that is running was in a batch for which memory ran out.
         return self.result.running() or self.result.set_running_or_notify_cancel()
 
@@ -48,6 +53,7 @@ class _Article:
             self.result.set_exception(DecodingFailed())
 
 
+@dataclass(eq=False)
 class Engine:
     """Decodes articles in a thread of its own. Its methods may be called from any thread.
 
@@ -58,41 +64,26 @@ class Engine:
     When memory runs out, the articles in the batch are decoded again in batches of half their number, and no later
     batch is larger than that.
 
-    Args:
-        model: in eval mode; nobody else may use it.
-        batch_size: articles decoded at once.
-        max_queue: articles that may wait for a place, of those that are counted.
-        max_option_sets: different sets of options that may wait, apart from the model's own.
-        threads: that torch computes with; None leaves it to torch.
-        on_generated: called with the number of ids generated for each article.
-
     Attributes:
         thread: started by the caller.
-        ended: whether nothing is decoded any more; it was stopped, or has failed for good.
+        has_ended: true once nothing is decoded any more: it was stopped, or has failed for good.
     """
 
-    def __init__(
-        self,
-        model: BartForConditionalGeneration,
-        batch_size: int,
-        max_queue: int,
-        max_option_sets: int,
-        threads: int | None = None,
-        on_generated: Callable[[int], None] = lambda count: None,
-    ) -> None:
-        self.model = model
-        self.batch_size = batch_size
-        self.max_queue = max_queue
-        self.max_option_sets = max_option_sets
-        self.threads = threads
-        self.on_generated = on_generated
+    model: BartForConditionalGeneration  # in eval mode; nobody else may use it
+    batch_size: int  # articles decoded at once
+    max_queue: int  # articles that may wait for a place, of those that are counted
+    max_option_sets: int  # different sets of options that may wait, apart from the model's own
+    threads: int | None = None  # that torch computes with; None leaves it to torch
+    on_generated: Callable[[int], None] = lambda count: None  # called with the number of ids of each article
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
-        # Articles that wait, by options and turn; the first options are the next, or those of the batch that runs.
-        self._queues: dict[Options, list[_Article]] = {}
-        self._turn = 0  # the greatest of all articles that were in a batch
+        # In the order of their arrival, but articles with the options of the last batch stand behind all others.
+        self._waiting: list[_Article] = []
         self._in_work: dict[int, _Article] = {}  # by number
         self._numbers = itertools.count()
-        self.ended = False
+        self._turn = 0  # the greatest of all articles that were in a batch
+        self.has_ended = False
         self.thread = threading.Thread(target=self._run, name="decoding", daemon=True)
 
     @property
@@ -100,7 +91,7 @@ class Engine:
         """Articles that wait for a place in the batch."""
         with self._changed:
             self._forget_cancelled()
-            return sum(map(len, self._queues.values()))
+            return len(self._waiting)
 
     @property
     def in_work(self) -> int:
@@ -119,8 +110,8 @@ class Engine:
                 for a request of which none do.
 
         Returns:
-            For each article a future of the ids generated, or of DecodingFailed. An article whose future is cancelled
-            leaves the queue; one that is in the batch already is decoded to its end.
+            The ids generated for each article. Cancelling removes the article from the queue; what is in the batch
+            already is decoded to its end.
 
         Raises:
             Busy: the queue has no room.
@@ -129,36 +120,56 @@ class Engine:
         key = tuple(sorted(options.items()))
         counted = len(sources) if counted is None else counted
         with self._changed:
-            if self.ended:
+            if self.has_ended:
                 raise DecodingFailed
             self._forget_cancelled()
-            waiting = sum(article.counted for queue in self._queues.values() for article in queue)
-            if counted and waiting + counted > self.max_queue:
-                raise Busy(
-                    f"{waiting} articles wait and this request has {counted}; allowed: {self.max_queue}; try again"
-                )
-            others = self._queues.keys() - {(), key}
-            if counted and key and len(others) >= self.max_option_sets:
-                raise Busy(
-                    f"requests with {len(others)} other sets of decoding options wait; allowed: "
-                    f"{self.max_option_sets}; try again, or without options"
-                )
+            if counted:
+                self._check_room(key, counted)
             # Requests take turns: the first article of this one comes before the second of those that wait already.
-            articles = [_Article(ids, self._turn + 1 + place, place < counted) for place, ids in enumerate(sources)]
-            self._queues[key] = sorted([*self._queues.get(key, ()), *articles], key=lambda article: article.turn)
+            articles = [
+                _Article(ids, key, self._turn + 1 + place, place < counted) for place, ids in enumerate(sources)
+            ]
+            self._waiting += articles
             self._changed.notify()
         return [article.result for article in articles]
 
     def stop(self) -> None:
         """End the thread after the present step; articles that are not done get DecodingFailed."""
         with self._changed:
-            self.ended = True
+            self.has_ended = True
             self._changed.notify()
 
+    # The lock is held while one of these three is called.
+
+    def _check_room(self, options: Options, count: int) -> None:
+        """Raise Busy if the queue has no room for so many articles with these options."""
+        waiting = sum(article.takes_room for article in self._waiting)
+        if waiting + count > self.max_queue:
+            raise Busy(f"{waiting} articles wait and this request has {count}; allowed: {self.max_queue}; try again")
+        different = {article.options for article in self._waiting} - {(), options}
+        if options and len(different) >= self.max_option_sets:
+            raise Busy(
+                f"requests with {len(different)} other sets of decoding options wait; allowed: "
+                f"{self.max_option_sets}; try again, or without options"
+            )
+
     def _forget_cancelled(self) -> None:
-        """Remove the articles whose clients have left from the queue. The lock is held."""
-        left = {options: [a for a in queue if not a.result.cancelled()] for options, queue in self._queues.items()}
-        self._queues = {options: queue for options, queue in left.items() if queue}
+        """Remove the articles whose clients have left from the queue."""
+        self._waiting = [article for article in self._waiting if not article.result.cancelled()]
+
+    def _take(self, options: Options, room: int) -> list[tuple[int, Sequence[int]]]:
+        """Move at most `room` articles with these options from the queue to the batch; return their numbers and ids."""
+        self._forget_cancelled()
+        queue = sorted((each for each in self._waiting if each.options == options), key=lambda article: article.turn)
+        taken = []
+        for article in queue[:room]:
+            self._waiting.remove(article)
+            if article.claim():
+                self._turn = max(self._turn, article.turn)
+                number = next(self._numbers)
+                self._in_work[number] = article
+                taken.append((number, article.ids))
+        return taken
 
     def _run(self) -> None:
         if self.threads is not None:
@@ -166,32 +177,32 @@ class Engine:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._queues or self.ended)
-                    if self.ended:
+                    self._changed.wait_for(lambda: self._waiting or self.has_ended)
+                    if self.has_ended:
                         return
-                    options = next(iter(self._queues))
+                    options = self._waiting[0].options
                 self._decode(options)
         finally:
             with self._changed:
-                self.ended = True
-                for article in itertools.chain(*self._queues.values(), self._in_work.values()):
+                self.has_ended = True
+                for article in [*self._waiting, *self._in_work.values()]:
                     article.fail()
-                self._queues.clear()
+                self._waiting.clear()
                 self._in_work.clear()
 
     def _decode(self, options: Options) -> None:
-        """Decode until no articles with these options wait, or others do."""
-        running = failed = out_of_memory = False
+        """Decode until no articles with these options wait, or some with other options do."""
+        has_begun = has_failed = out_of_memory = False
 
         def arrivals(room: int) -> list[tuple[int, Sequence[int]]]:
-            nonlocal running
+            nonlocal has_begun
             with self._changed:
-                if self.ended:
+                if self.has_ended:
                     raise DecodingFailed
-                others_wait = len(self._queues) > (options in self._queues)
-                new = [] if running and others_wait else self._take(options, room)
-                running = True
-                return new
+                if has_begun and any(article.options != options for article in self._waiting):
+                    return []
+                has_begun = True
+                return self._take(options, room)
 
         try:
             decoding = {**dict(options), "num_return_sequences": 1}
@@ -205,10 +216,12 @@ class Engine:
             return
         except Exception as error:
             out_of_memory = is_out_of_memory(error) and self.in_work > 1
-            failed = not out_of_memory
-            if failed:
+            has_failed = not out_of_memory
+            if has_failed:
                 logger.exception("decoding failed for %d articles with options %s", self.in_work, dict(options))
         # Only here are the error, its traceback and the tensors that they hold gone.
+        if out_of_memory:
+            torch.cuda.empty_cache()
         with self._changed:
             left = list(self._in_work.values())
             self._in_work.clear()
@@ -219,28 +232,11 @@ class Engine:
                     len(left),
                     self.batch_size,
                 )
-                self._queues = {options: [*left, *self._queues.pop(options, ())], **self._queues}
-            else:
-                if failed and not left:  # not even the first could begin, so the others would fail as well
-                    left = self._queues.pop(options, [])
-                for article in left:
-                    article.fail()
-                if options in self._queues:  # others are next
-                    self._queues[options] = self._queues.pop(options)
-        if out_of_memory:
-            torch.cuda.empty_cache()
-
-    def _take(self, options: Options, room: int) -> list[tuple[int, Sequence[int]]]:
-        """Move at most `room` articles from the queue to the batch. The lock is held."""
-        taken = []
-        queue = self._queues.get(options, [])
-        while queue and len(taken) < room:
-            article = queue.pop(0)
-            if article.claim():
-                self._turn = max(self._turn, article.turn)
-                number = next(self._numbers)
-                self._in_work[number] = article
-                taken.append((number, article.source))
-        if not queue:
-            self._queues.pop(options, None)
-        return taken
+                self._waiting = left + self._waiting
+                return
+            if has_failed and not left:  # not even the first could begin, so the others would fail as well
+                left = [article for article in self._waiting if article.options == options]
+                self._waiting = [article for article in self._waiting if article.options != options]
+            for article in left:
+                article.fail()
+            self._waiting.sort(key=lambda article: article.options == options)  # articles with other options are next

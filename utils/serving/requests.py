@@ -1,15 +1,15 @@
-"""What a request to the service may say, what it is answered, and how an error is told in one line."""
+"""The bodies of requests and answers, and the one line that explains an invalid request."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from bart.generation import GenerationConfig
+from utils.prediction.options import LongDocuments
 from utils.serving.arguments import ServeArguments
-from utils.summarize import LongDocuments
 
 MOST_LENGTH_PENALTY = MOST_RATIO = 10
 
@@ -23,36 +23,46 @@ def _not_blank(text: str) -> str:
 Text = Annotated[str, AfterValidator(_not_blank)]
 
 
-def request_model(own: GenerationConfig, args: ServeArguments, longest: int) -> type[BaseModel]:
-    """The body of POST /summarize; its defaults are what null and absent fields stand for.
+class _Body(BaseModel):
+    """A body, or a part of it. It is strict: a number in quotes is no number, and true is no integer.
+
+    Attributes:
+        alternatives: fields of which exactly one must be given.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    alternatives: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="after")
+    def _check_alternatives(self) -> _Body:
+        if self.alternatives and sum(getattr(self, name) is not None for name in self.alternatives) != 1:
+            raise ValueError("either " + " or ".join(map(repr, self.alternatives)) + " is expected")
+        return self
+
+
+def summary_request(defaults: GenerationConfig, args: ServeArguments, longest: int) -> type[BaseModel]:
+    """Make the body of POST /summarize; null and absent fields stand for its defaults.
 
     Args:
-        own: the model's decoding options.
+        defaults: the model's decoding options.
         longest: the greatest max_length that a request may ask for.
     """
 
-    class SummaryRequest(BaseModel):
-        # Strict: a number in quotes is no number, and true is no integer.
-        model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    class SummaryRequest(_Body):
+        alternatives = ("text", "texts")
 
         text: Text | None = None
         texts: list[Text] | None = Field(None, min_length=1, max_length=args.max_articles_per_request)
-        long_documents: LongDocuments | None = args.long_documents
-        num_beams: int | None = Field(own.num_beams, ge=1, le=args.max_beams)
-        max_length: int | None = Field(own.longest(longest), ge=2, le=longest)
-        min_length: int | None = Field(own.min_length, ge=0, le=longest)
-        no_repeat_ngram_size: int | None = Field(own.no_repeat_ngram_size, ge=0, le=longest)
-        length_penalty: float | None = Field(own.length_penalty, ge=-MOST_LENGTH_PENALTY, le=MOST_LENGTH_PENALTY)
-        early_stopping: Literal[True, False, "never"] | None = own.early_stopping
-        max_ratio: float | None = Field(own.max_ratio, gt=0, le=MOST_RATIO)
-        min_ratio: float | None = Field(own.min_ratio, ge=0, le=MOST_RATIO)
+        long_documents: LongDocuments | None = args.documents.long_documents
+        num_beams: int | None = Field(defaults.num_beams, ge=1, le=args.max_beams)
+        max_length: int | None = Field(defaults.longest(longest), ge=2, le=longest)
+        min_length: int | None = Field(defaults.min_length, ge=0, le=longest)
+        no_repeat_ngram_size: int | None = Field(defaults.no_repeat_ngram_size, ge=0, le=longest)
+        length_penalty: float | None = Field(defaults.length_penalty, ge=-MOST_LENGTH_PENALTY, le=MOST_LENGTH_PENALTY)
+        early_stopping: Literal[True, False, "never"] | None = defaults.early_stopping
+        max_ratio: float | None = Field(defaults.max_ratio, gt=0, le=MOST_RATIO)
+        min_ratio: float | None = Field(defaults.min_ratio, ge=0, le=MOST_RATIO)
         drop_repeated_sentences: Literal[False, True] | None = False
-
-        @model_validator(mode="after")
-        def _check_texts(self) -> SummaryRequest:
-            if (self.text is None) == (self.texts is None):
-                raise ValueError("either 'text' or 'texts' is expected")
-            return self
 
     return SummaryRequest
 
@@ -68,11 +78,46 @@ class Summaries(BaseModel):
     seconds: float
 
 
+class TextInput(_Body):
+    text: Text
+    pair: Text | None = Field(None, description="The second text, for a model that classifies pairs.")
+
+
+class WordsInput(_Body):
+    """A text, which is split at spaces and marks, or its words."""
+
+    alternatives = ("text", "words")
+
+    text: Text | None = None
+    words: list[Text] | None = Field(None, min_length=1)
+
+
+class QuestionInput(_Body):
+    question: Text
+    context: Text
+
+
+INPUTS = {"classification": TextInput, "tagging": WordsInput, "question_answering": QuestionInput}
+
+
+def prediction_request(args: ServeArguments) -> type[BaseModel]:
+    """Make the body of a POST to the path of a task."""
+    inputs = list[INPUTS[args.task]], Field(min_length=1, max_length=args.max_articles_per_request)
+    return create_model("PredictionRequest", __base__=_Body, inputs=inputs)
+
+
+class Predictions(BaseModel):
+    """The answer: a prediction for each input, in their order."""
+
+    predictions: list[dict[str, Any]]
+    seconds: float
+
+
 class Failure(BaseModel):
     error: str
 
 
-def told(invalid: ValidationError, fields: list[str]) -> tuple[int, str]:
+def explanation(invalid: ValidationError, fields: list[str]) -> tuple[int, str]:
     """The status and the one line that answer an invalid request: the field, its value and what is allowed."""
     error = invalid.errors()[0]
     if error["type"] == "json_invalid":

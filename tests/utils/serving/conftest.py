@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from bart.generation import GeneratedArticle
-from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import tiny_bart
+from tests.utils.long_texts import WORDS, tokenizer
+from utils.prediction.options import InferenceOptions, LongDocumentOptions
+from utils.serving.arguments import ServeArguments
+from utils.serving.summaries import SummaryService
 
-WORDS = "the a dog cat bird sat ran flew on over mat hill tree and then it was seen by old young men".split()
 POSITIONS = 150
 
 
@@ -24,12 +26,18 @@ POSITIONS = 150
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model in Hub format, whose summaries differ from text to text."""
     folder = tmp_path_factory.mktemp("export")
-    tokenizer = BartTokenizer.train([f" {word}." for word in WORDS] + WORDS, vocab_size=400)
-    fields = {"max_position_embeddings": POSITIONS, "vocab_size": len(tokenizer), "init_std": 0.6}
-    model = tiny_bart(seed=3, **fields, num_beams=2, max_length=16, min_length=4)
-    model.final_logits_bias[0, tokenizer.eos_token_id] = 6.0
-    model.save_pretrained(folder, tokenizer)
+    sizes = {"max_position_embeddings": POSITIONS, "vocab_size": len(tokenizer())}
+    model = tiny_bart(seed=3, **sizes, init_std=0.6, num_beams=2, max_length=16, min_length=4)
+    model.final_logits_bias[0, tokenizer().eos_token_id] = 6.0
+    model.save_pretrained(folder, tokenizer())
     return folder
+
+
+def service(model: Path, **options: Any) -> SummaryService:
+    """The service of a model, with its options by name."""
+    inference = InferenceOptions(model=str(model), gpus=0)
+    args = ServeArguments(inference=inference, documents=LongDocumentOptions(), threads=1, **options)
+    return SummaryService(args)
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +49,9 @@ def texts() -> list[str]:
 
 
 class Decoder:
-    """Replaces `generate_live`: an article takes as many steps as its first id says, but at least one, and when told.
+    """Replaces `generate_live`: an article takes as many steps as its first id says, but at least one.
+
+    It waits for `step` before each of them.
 
     Attributes:
         seen: for each step the options, and the sources in the batch.

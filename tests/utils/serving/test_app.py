@@ -19,25 +19,16 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from bart.errors import InputError
-from bart.tokenization.tokenization_bart import BartTokenizer
-from tests.utils.serving.conftest import POSITIONS, Decoder
+from tests.utils.long_texts import tokens
+from tests.utils.serving.conftest import POSITIONS, Decoder, service
 from utils.app.cli import run_main
 from utils.models.loading import load_for_evaluation
+from utils.prediction.summarizing import Rounds, summarize
 from utils.serving.__main__ import bound_socket, main
-from utils.serving.app import Service, create_app
-from utils.serving.arguments import ServeArguments
-from utils.summarize import Rounds, summarize
+from utils.serving.app import create_app
+from utils.serving.summaries import SummaryService
 
 JSON = {"content-type": "application/json"}
-
-
-def service(export: Path, **options: Any) -> Service:
-    args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
-    return Service(*args.load(), args)
-
-
-def tokens(export: Path, text: str) -> int:
-    return len(BartTokenizer.from_pretrained(export)(text)["input_ids"])
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +52,9 @@ def test_summaries_are_those_of_summarize(
     assert len(set(expected)) == 3
     answer = client.post("/summarize", json={"texts": texts, **options})
     is_cut = options.get("long_documents") == "cut"
-    told = {"cut_tokens": [0, tokens(export, texts[1]) - POSITIONS, 0]} if is_cut else {"windows": [1, 2, 1]}
+    parts = {"cut_tokens": [0, tokens(texts[1]) - POSITIONS, 0]} if is_cut else {"windows": [1, 2, 1]}
     seconds = answer.json()["seconds"]
-    assert answer.json() == {"summaries": expected, "articles": 3 if is_cut else 4, **told, "seconds": seconds}
+    assert answer.json() == {"summaries": expected, "articles": 3 if is_cut else 4, **parts, "seconds": seconds}
     for text, summary in zip(texts, expected, strict=True):
         assert client.post("/summarize", json={"text": text, **options}).json()["summary"] == summary
     assert client.post("/summarize", json={"text": texts[0]}).json().keys() == {"summary", "articles", "seconds"}
@@ -77,11 +68,11 @@ def test_joined_summaries_are_summarised_again(client: TestClient, export: Path,
 
 
 def test_a_long_document_has_as_many_windows_as_it_needs(client: TestClient, export: Path) -> None:
-    """More than the articles of a request, and than the queue."""
+    """They may be more than the articles of a request, and than the queue holds."""
     text = "The cat sat on the mat. " * 400
     answer = client.post("/summarize", json={"text": text, "num_beams": 1, "max_length": 8}).json()
     assert answer["windows"] == [answer["articles"]]
-    assert answer["articles"] >= tokens(export, text) / POSITIONS > 10
+    assert answer["articles"] >= tokens(text) / POSITIONS > 10
 
 
 BAD_REQUESTS = [
@@ -153,7 +144,7 @@ def test_what_a_page_of_another_origin_can_send_is_refused(client: TestClient, c
 
 
 def test_hosts_that_are_not_allowed_are_refused(client: TestClient) -> None:
-    """So a page cannot read answers by letting its own name point to this machine."""
+    """Otherwise a page could read answers by letting its own name point to this machine."""
     for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "192.168.1.5:80", "LOCALHOST", "a.example.com"):
         assert client.get("/healthz", headers={"host": host}).status_code == 200
     for host in ("evil.example", "localhost.evil.example", "example.com", "127.0.0.1.evil.example:8000", "a@127.0.0.1"):
@@ -214,8 +205,8 @@ def test_a_key_is_asked_for(export: Path, by_option: bool, monkeypatch: pytest.M
 
 def test_metrics(client: TestClient) -> None:
     def value(name: str) -> float:
-        found = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
-        return float(found[1]) if found else 0.0
+        match = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
+        return float(match[1]) if match else 0.0
 
     names = [
         'bart_requests_total{path="/summarize",status="200"}',
@@ -234,13 +225,13 @@ def test_metrics(client: TestClient) -> None:
         assert value("process_resident_memory_bytes") > 1e7
 
 
-# With a decoder that takes its steps when told: several requests at once
+# Several requests at once, with a decoder whose steps the test takes
 
 ARTICLE = {"text": "A dog ran."}
 Test = Callable[[httpx2.AsyncClient, FastAPI], Awaitable[None]]
 
 
-def run(test: Test, service: Service, decoder: Decoder) -> None:
+def run(test: Test, service: SummaryService, decoder: Decoder) -> None:
     """Run a test with a client of an application; a minute's limit only ends a test that hangs."""
 
     async def started() -> None:
@@ -265,10 +256,10 @@ async def health(client: httpx2.AsyncClient, queue: int, batch: int) -> None:
 
 
 def test_a_long_document_takes_turns_with_other_requests(export: Path, decoder: Decoder) -> None:
-    """And it takes one place of the queue."""
+    """It takes one place of the queue."""
 
     text = "The cat sat. " * 400
-    windows = math.ceil(tokens(export, text) / (POSITIONS - 2))
+    windows = math.ceil(tokens(text) / (POSITIONS - 2))
 
     async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         long = asyncio.create_task(client.post("/summarize", json={"text": text}))
@@ -292,11 +283,11 @@ def test_short_texts_pass_long_ones(export: Path, decoder: Decoder, monkeypatch:
     decoder.run()
     split = threading.Event()
 
-    def rounds(texts: list[str], *others: Any) -> Rounds:
+    def rounds(texts: list[str], *options: Any) -> Rounds:
         assert len(texts[0]) < 100 or split.wait(60)
-        return Rounds([text[:100] for text in texts], *others)
+        return Rounds([text[:100] for text in texts], *options)
 
-    monkeypatch.setattr("utils.serving.app.Rounds", rounds)
+    monkeypatch.setattr("utils.serving.summaries.Rounds", rounds)
 
     async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
         content = {"text": "The cat sat. " * 6000}
@@ -408,7 +399,7 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
         assert await answered() == failed
         health = await client.get("/healthz")
         assert (health.status_code, health.json()) == (500, {"status": "failed", "queue": 0, "batch": 0})
-        monkeypatch.setattr("utils.serving.app.Rounds", lambda *_: 1 / 0)
+        monkeypatch.setattr("utils.serving.summaries.Rounds", lambda *_: 1 / 0)
         assert await answered() == (500, "a fault of the service; its log says more")
 
     run(test, service(export), decoder)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.utils.long_texts import tokenizer
 from tests.utils.serving.conftest import Decoder, until
 from utils.serving.engine import Busy, DecodingFailed, Engine
 
@@ -84,10 +84,10 @@ def test_many_sets_of_options_make_nobody_wait_long(engine: Engine, decoder: Dec
     with pytest.raises(Busy, match="requests with 2 other sets of decoding options wait; allowed: 2; try again"):
         engine.submit([[1]], {"length_penalty": 2.000003})
     engine.submit([[2]], penalties[0])  # joins those that wait already
-    own = engine.submit([[1, 5]], {})  # the model's own options are never too many
+    without = engine.submit([[1, 5]], {})  # the model's own options are never too many
     engine.submit([[1]], {"length_penalty": 2.000004}, counted=0)  # the second round of a request
     decoder.run()
-    assert results(own) == [[7, 1, 5]]
+    assert results(without) == [[7, 1, 5]]
     before = [options for options, sources in decoder.seen[: decoder.seen.index(({}, [[1, 5]]))]]
     assert before == [{}, penalties[0], penalties[0], penalties[1], {"length_penalty": 2.000004}]
 
@@ -108,8 +108,8 @@ def test_cancelled_articles_leave_the_queue(engine: Engine, decoder: Decoder) ->
     begun(engine, decoder, [[4, 0], [1], [1]])
     futures = engine.submit([[1, 1], [1, 2], [1, 3], [1, 4]], {})
     futures[1].cancel()
-    [other] = engine.submit([[1, 8]], EIGHT)
-    other.cancel()
+    [eight] = engine.submit([[1, 8]], EIGHT)
+    eight.cancel()
     assert engine.waiting == 3
     decoder.step()
     assert decoder.seen[-1][1] == [[4, 0], [1, 1], [1, 3], [1, 4]]
@@ -153,7 +153,7 @@ def test_a_fault_ends_what_is_in_work_and_nothing_else(
 ) -> None:
     victims = begun(engine, decoder, [[9]])
     decoder.fault = ValueError("a fault")
-    other = engine.submit([[1, 8]], EIGHT)
+    eight = engine.submit([[1, 8]], EIGHT)
     decoder.steps.release()
     with pytest.raises(DecodingFailed):
         results(victims)
@@ -161,7 +161,7 @@ def test_a_fault_ends_what_is_in_work_and_nothing_else(
     until(lambda: len(decoder.seen) == 2)
     decoder.fault = None
     decoder.run()
-    assert results(other) == [[7, 1, 8]]
+    assert results(eight) == [[7, 1, 8]]
     assert results(engine.submit([[1, 1]], {})) == [[7, 1, 1]]
     assert engine.thread.is_alive()
 
@@ -170,12 +170,12 @@ def test_options_with_which_nothing_can_begin_fail_once(engine: Engine, decoder:
     decoder.bad_options = EIGHT
     begun(engine, decoder, [[1]])
     bad = engine.submit([[1]] * 4, EIGHT) + engine.submit([[1]], EIGHT)
-    other = engine.submit([[1, 9]], NINE)
+    nine = engine.submit([[1, 9]], NINE)
     decoder.run()
     for future in bad:
         with pytest.raises(DecodingFailed):
             future.result(60)
-    assert results(other) == [[7, 1, 9]]
+    assert results(nine) == [[7, 1, 9]]
     assert engine.waiting == 0
 
 
@@ -199,17 +199,17 @@ def test_articles_fail_when_the_engine_ends(engine: Engine, decoder: Decoder, fa
 
 def test_results_are_those_of_generate(export: Path, texts: list[str]) -> None:
     model = BartForConditionalGeneration.from_pretrained(export).eval()
-    sources = BartTokenizer.from_pretrained(export)(texts[:38])["input_ids"]
+    sources = tokenizer()(texts[:38])["input_ids"]
     counts: list[int] = []
     engine = Engine(model, batch_size=4, max_queue=100, max_option_sets=3, threads=1, on_generated=counts.append)
     different: list[dict[str, Any]] = [{}, {"num_beams": 1}, {"num_beams": 3, "max_length": 9, "length_penalty": 0.5}]
     futures = [engine.submit([source], different[i % 3])[0] for i, source in enumerate(sources[:20])]
     engine.thread.start()
     futures += [engine.submit([source], different[i % 3])[0] for i, source in enumerate(sources[20:], 20)]
-    found = results(futures)
+    outputs = results(futures)
     engine.stop()
     engine.thread.join(60)
     for index, source in enumerate(sources):
-        assert found[index] == model.generate(torch.tensor([source]), **different[index % 3])[0].tolist()
-    assert sum(counts) == sum(len(ids) - 1 for ids in found)
-    assert len({len(ids) for ids in found}) > 3, "all are of like length, which shows nothing"
+        assert outputs[index] == model.generate(torch.tensor([source]), **different[index % 3])[0].tolist()
+    assert sum(counts) == sum(len(ids) - 1 for ids in outputs)
+    assert len({len(ids) for ids in outputs}) > 3, "all are of like length, which shows nothing"

@@ -22,12 +22,10 @@ import httpx2
 import pytest
 import uvicorn
 
-from tests.utils.serving.conftest import Decoder, until
+from tests.utils.serving.conftest import Decoder, service, until
 from utils.models.loading import load_for_evaluation
+from utils.prediction.summarizing import summarize
 from utils.serving.__main__ import Server, bound_socket
-from utils.serving.app import Service
-from utils.serving.arguments import ServeArguments
-from utils.summarize import summarize
 
 ROOT = Path(__file__).parents[3]
 OPTIONS = [{}, {}, {"num_beams": 1}, {"max_length": 9, "length_penalty": 0.5}]
@@ -42,9 +40,9 @@ def service_process(model: Path, log: Path, *options: object) -> Iterator[tuple[
     with log.open("wb") as stderr, subprocess.Popen(command, cwd=ROOT, env=environment, stderr=stderr) as process:
         try:
             until(lambda: "listening at" in log.read_text() or process.poll() is not None)
-            found = re.search(r"listening at (http://127\.0\.0\.1:\d+)", log.read_text())
-            assert found is not None, log.read_text()
-            yield process, found[1]
+            listening = re.search(r"listening at (http://127\.0\.0\.1:\d+)", log.read_text())
+            assert listening is not None, log.read_text()
+            yield process, listening[1]
         finally:
             process.kill()
 
@@ -53,7 +51,7 @@ async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callabl
     """Let fifty clients ask the requests one after the other.
 
     Args:
-        end: ends the service when the fiftieth answer is there. From then on a client asks until it is told so, or
+        end: ends the service when the fiftieth answer is there. From then on a client asks until it is refused, or
             until it cannot connect any more; no connection may break.
 
     Returns:
@@ -89,7 +87,7 @@ async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callabl
 
 
 def memory(address: str) -> float:
-    """Bytes in physical memory, by the service's own account."""
+    """Bytes in physical memory, as the service reports it."""
     return float(re.search(r"^process_resident_memory_bytes (\S+)", httpx2.get(f"{address}/metrics").text, re.M)[1])
 
 
@@ -101,14 +99,14 @@ def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[s
     assert len(set(expected)) > 30
     with service_process(export, tmp_path / "log", "--threads", 1) as (process, address):
         assert asyncio.run(ask_all(address, requests * 3)) == expected * 3
-        found = asyncio.run(ask_all(address, requests * 50, lambda: process.send_signal(signal.SIGTERM)))
+        answers = asyncio.run(ask_all(address, requests * 50, lambda: process.send_signal(signal.SIGTERM)))
         assert process.wait(60) == 128 + signal.SIGTERM
     log = (tmp_path / "log").read_text()
     assert "Traceback" not in log
     assert log.index("loading ") < log.index("listening at http://")
-    answered = [answer == right for answer, right in zip(found, expected * 50, strict=True) if answer is not None]
+    answered = [answer == right for answer, right in zip(answers, expected * 50, strict=True) if answer is not None]
     assert all(answered)
-    assert 50 <= len(answered) < len(found)
+    assert 50 <= len(answered) < len(answers)
 
 
 @pytest.mark.slow
@@ -124,10 +122,9 @@ def test_memory_does_not_grow(export: Path, texts: list[str], tmp_path: Path) ->
 @contextmanager
 def server_thread(export: Path, **options: Any) -> Iterator[tuple[uvicorn.Server, str]]:
     """A server in a thread of this process, and its address."""
-    args = ServeArguments(model=str(export), gpus=0, threads=1, **options)
     bound = bound_socket("127.0.0.1", 0)
     address = "http://127.0.0.1:{1}".format(*bound.getsockname())
-    server = Server(Service(*args.load(), args))
+    server = Server(service(export, **options))
     thread = threading.Thread(target=server.run, args=[[bound]])
     thread.start()
     try:
@@ -180,7 +177,7 @@ def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
 
 def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoder never gets to the end of its step."""
-    monkeypatch.setattr("utils.serving.app.CLOSING_SECONDS", 0)
+    monkeypatch.setattr("utils.serving.summaries.CLOSING_SECONDS", 0)
     with server_thread(export, batch_size=1, drain_seconds=0) as (server, address):
         half = sent(address, {"text": "A dog ran."}, missing=10)
         work = [sent(address, {"text": "A dog ran."}) for _ in range(3)]
@@ -210,20 +207,20 @@ def test_head_is_get_without_a_body(export: Path) -> None:
 
 # Words that stand on more than one line, and elements that are wider than their place
 BROKEN = """() => {
-  const found = [];
+  const broken = [];
   const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (nodes.nextNode()) {
     const range = document.createRange();
     for (const word of nodes.currentNode.data.matchAll(/\\S+/g)) {
       range.setStart(nodes.currentNode, word.index);
       range.setEnd(nodes.currentNode, word.index + word[0].length);
-      if (range.getClientRects().length > 1) found.push(word[0]);
+      if (range.getClientRects().length > 1) broken.push(word[0]);
     }
   }
   for (const element of document.querySelectorAll("html, body *:not(script, option)")) {
-    if (element.scrollWidth > Math.max(element.clientWidth, element.offsetWidth)) found.push(element.outerHTML);
+    if (element.scrollWidth > Math.max(element.clientWidth, element.offsetWidth)) broken.push(element.outerHTML);
   }
-  return found;
+  return broken;
 }"""
 
 
@@ -264,7 +261,7 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
         page.click("#send")
         request = {"text": page.input_value("#text"), "max_length": 9, "early_stopping": True, "length_penalty": 0.5}
         headers = {"Authorization": "Bearer s3cret"}
-        answer = httpx2.post(f"{address}/summarize", json=request, headers=headers).json()
+        answer = httpx2.post(f"{address}/summarize", json=request, headers=headers, timeout=60).json()
         expect(page.locator("#summary")).to_have_text(answer["summary"])
         expect(page.locator("#figures")).to_contain_text(f"; the text was split into {answer['windows'][0]} windows")
         page.click("#copy")

@@ -1,58 +1,61 @@
-"""What answers the requests of a service, whatever its answers are: limits of size and time, and counts."""
+"""The base of a service: it reads a request within limits of time and size, and answers it unless the client leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import prometheus_client as prometheus
 from fastapi import HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
 from utils.serving.arguments import ServeArguments
-from utils.serving.requests import told
+from utils.serving.requests import explanation
 
 CLIENT_LEFT = 499  # nginx's status for a request whose client did not wait for the answer
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
 
 
-class Endpoint(ABC):
-    """Answers requests.
+class Service(ABC):
+    """Answers the requests to one path.
 
     Args:
-        args: limits, and what is answered with.
+        args: the model, and limits.
         request_model: the body of a request.
         limit: tokens that the model reads at once.
-        vocabulary: its size.
+        vocabulary_size: of the model.
 
     Attributes:
+        executor: one thread, which is there in any case.
         path: where requests are sent.
-        title, doc: for the description of the interface.
+        title, description: for the description of the interface.
         answer_model: the body of an answer, with a field `seconds`.
         in_work: requests that were let in and are not answered yet.
-        ending: whether no request is let in any more.
+        is_ending: true once no request is let in any more.
     """
 
-    path: ClassVar[str]
-    title: ClassVar[str]
-    doc: ClassVar[str]
-    answer_model: ClassVar[type[BaseModel]]
+    path: str
+    title: str
+    description: str
+    answer_model: type[BaseModel]
 
-    def __init__(self, args: ServeArguments, request_model: type[BaseModel], limit: int, vocabulary: int) -> None:
+    def __init__(self, args: ServeArguments, request_model: type[BaseModel], limit: int, vocabulary_size: int) -> None:
         self.args, self.request_model = args, request_model
-        path = Path(args.model)
-        name = "/".join((path.resolve() if path.exists() else path).parts[-2:])  # of a path not more than identifies it
+        self.executor = ThreadPoolExecutor(1)
+        path = Path(args.inference.model)
+        # Clients see no more of a path than identifies the model.
+        name = "/".join((path.resolve() if path.exists() else path).parts[-2:])
+        device = "GPU" if args.inference.device == "cuda" else "CPU"
         self.about = (
-            f"{name}, {args.precision} on the {'GPU' if args.device == 'cuda' else 'CPU'}; it reads {limit:,} "
-            f"tokens at once and has a vocabulary of {vocabulary:,}."
+            f"{name}, {args.inference.precision} on the {device}; it reads {limit:,} tokens at once and has a "
+            f"vocabulary of {vocabulary_size:,}."
         )
         self.in_work = 0
-        self.ending = False
+        self.is_ending = False
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
         self.answers = prometheus.Counter(
@@ -65,21 +68,12 @@ class Endpoint(ABC):
 
     @property
     @abstractmethod
-    def executor(self) -> ThreadPoolExecutor:
-        """A thread that is there in any case."""
-
-    @abstractmethod
-    async def fields(self, wanted: BaseModel) -> dict[str, Any]:
-        """The fields of the answer, but for the time."""
-
-    @property
-    @abstractmethod
     def health(self) -> tuple[bool, int, int]:
-        """Whether requests are answered, how many inputs wait, and how many are worked on."""
+        """True if requests are answered; how many inputs wait; how many are in work."""
 
     @abstractmethod
-    def start(self) -> None:
-        """Begin to work."""
+    async def compute(self, content: BaseModel) -> dict[str, Any]:
+        """Compute the fields of the answer to a request, but for the time."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -95,55 +89,56 @@ class Endpoint(ABC):
         Raises:
             HTTPException, InputError, Busy, DecodingFailed: the request gets no answer.
         """
-        wanted = await self._read(request)
+        content = await self._read(request)
         start = time.perf_counter()
-        work = asyncio.ensure_future(self.fields(wanted))
-        left = asyncio.ensure_future(_left(request))
+        work = asyncio.ensure_future(self.compute(content))
+        departure = asyncio.ensure_future(_departure(request))
         try:
-            await asyncio.wait({work, left}, timeout=self.args.request_timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {work, departure}, timeout=self.args.request_timeout, return_when=asyncio.FIRST_COMPLETED
+            )
             if not work.done():
-                if left.done():
+                if departure.done():
                     raise HTTPException(CLIENT_LEFT, "the client left")
                 raise HTTPException(504, f"the answer was not there within {self.args.request_timeout:g} seconds")
-            answer = work.result()
+            fields = work.result()
         finally:
             work.cancel()
-            left.cancel()
+            departure.cancel()
         seconds = time.perf_counter() - start
         self.seconds.observe(seconds)
-        return self.answer_model(**answer, seconds=round(seconds, 4))
+        return self.answer_model(**fields, seconds=round(seconds, 4))
 
     async def _read(self, request: Request) -> BaseModel:
-        """What a request wants, read from its body within limits of time and size."""
+        """Read the body of a request."""
         content_type = request.headers.get("content-type", "")
         # A web page of another origin cannot send JSON without asking this service first.
         if content_type.partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, f"Content-Type is {content_type[:80]!r}; allowed: application/json")
-        limit, seconds = self.args.max_body_bytes, self.args.read_timeout
-        body = bytearray()
-
-        async def receive() -> None:
-            message: MutableMapping[str, Any] = {"more_body": True}
-            while message.get("more_body"):
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise HTTPException(CLIENT_LEFT, "the client left")
-                body.extend(message.get("body", b""))
-                if len(body) > limit:
-                    raise HTTPException(413, f"the body has more than {limit} bytes; allowed: {limit}")
-
         try:
-            await asyncio.wait_for(receive(), seconds)
+            body = await asyncio.wait_for(self._receive(request), self.args.read_timeout)
         except asyncio.TimeoutError:
-            late = f"the body did not arrive within {seconds:g} seconds"
-            raise HTTPException(408, late, {"Connection": "close"}) from None
+            message = f"the body did not arrive within {self.args.read_timeout:g} seconds"
+            raise HTTPException(408, message, {"Connection": "close"}) from None
         try:
             return self.request_model.model_validate_json(body)
         except ValidationError as error:
-            raise HTTPException(*told(error, list(self.request_model.model_fields))) from None
+            raise HTTPException(*explanation(error, list(self.request_model.model_fields))) from None
+
+    async def _receive(self, request: Request) -> bytearray:
+        limit, body = self.args.max_body_bytes, bytearray()
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise HTTPException(CLIENT_LEFT, "the client left")
+            body.extend(message.get("body", b""))
+            if len(body) > limit:
+                raise HTTPException(413, f"the body has more than {limit} bytes; allowed: {limit}")
+            if not message.get("more_body"):
+                return body
 
 
-async def _left(request: Request) -> None:
+async def _departure(request: Request) -> None:
     """Return when the client of a request whose body was read closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

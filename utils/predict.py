@@ -1,4 +1,4 @@
-"""`python -m utils.predict MODEL --task TASK < INPUT`: a prediction for each line."""
+"""`python -m utils.predict MODEL --task TASK < INPUT`: a prediction of any task for each line."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import early_option, option, parse_dataclass, run_main
-from utils.predict.predictor import Predictor
-from utils.runs.files import check_output, write_whole
-from utils.summarize import MODEL, InferenceArguments, read_documents
+from utils.prediction.documents import read_documents, write_lines
+from utils.prediction.options import MODEL, InferenceOptions
+from utils.prediction.predictor import Predictor
+from utils.runs.files import check_output
 from utils.tasks import TASKS, find_task
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictArguments(InferenceArguments):
-    """The options of the command; those of the task are a part of their own."""
+class PredictArguments:
+    """The options of the command; those of the model and of the task are parts of their own."""
 
     input: str | None = option(
         None,
@@ -31,23 +31,21 @@ class PredictArguments(InferenceArguments):
     batch_size: int = option(8, section=MODEL, least=1, help="inputs that are predicted at once")
     json: bool = option(False, section="output", help="print a JSON object for each line, with scores and more")
     output: str | None = option(None, help="file for the predictions, one a line; by default standard output")
+    inference: InferenceOptions
     task_options: Any
     evaluation: Any
 
 
-def inputs_of(lines: Sequence[str]) -> list[Any]:
-    """Lines as a task takes them: JSON objects as such, all else as texts.
+def parse_line(number: int, line: str) -> Any:
+    """Return a line as a task takes it: a JSON object as such, all else as a text.
 
     Raises:
-        InputError: a line begins like an object and is none.
+        InputError: the line begins like an object and is none.
     """
-    inputs: list[Any] = []
-    for number, line in enumerate(lines):
-        try:
-            inputs.append(json.loads(line) if line.lstrip().startswith("{") else line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"input {number}: not JSON ({error}); a text must not begin with {{") from None
-    return inputs
+    try:
+        return json.loads(line) if line.lstrip().startswith("{") else line
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"input {number}: not JSON ({error}); a text must not begin with {{") from None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -59,25 +57,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts={"task_options": task.Options, "evaluation": task.EvalOptions},
     )
     check_output("output", args.output)
-    inputs = inputs_of(read_documents(True, args.input))
-    predictor = Predictor(
-        args.task,
-        args.model,
-        args.task_options,
-        args.evaluation,
-        config_path=args.config_path,
-        tokenizer=args.tokenizer,
-        precision=args.precision,
-        device=args.device,
-        batch_size=args.batch_size,
-    )
+    lines = read_documents(has_one_a_line=True, file=args.input)
+    inputs = [parse_line(number, line) for number, line in enumerate(lines)]
+    predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size)
     rows = predictor(inputs)
-    lines = [json.dumps(row, ensure_ascii=False) if args.json else predictor.task.line_of(row) for row in rows]
-    text = "".join(f"{line}\n" for line in lines)
-    if args.output is None:
-        print(text, end="")
+    if args.json:
+        write_lines((json.dumps(row, ensure_ascii=False) for row in rows), args.output)
     else:
-        write_whole(Path(args.output), text)
+        write_lines(map(predictor.line_of, rows), args.output)
 
 
 if __name__ == "__main__":

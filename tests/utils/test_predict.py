@@ -15,10 +15,13 @@ from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassif
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
-from utils.predict.__main__ import main
+from utils.predict import main
+from utils.prediction.options import InferenceOptions, LongDocumentOptions
+from utils.prediction.predictor import Predictor
 from utils.serving.app import create_app
 from utils.serving.arguments import ServeArguments
-from utils.serving.prediction import PredictionService
+from utils.serving.predictions import PredictionService
+from utils.tasks.tagging import Tagging
 
 KINDS = {
     "classification": (BartForSequenceClassification, ["yes", "no"]),
@@ -46,16 +49,16 @@ def model(task: str, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("task", KINDS)
 def test_a_prediction_for_each_line(task: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [one if isinstance(one, str) else json.dumps(one) for one in INPUTS[task]]
+    lines = [each if isinstance(each, str) else json.dumps(each) for each in INPUTS[task]]
     (tmp_path / "inputs").write_text("".join(f"{line}\n" for line in lines))
     main([model, "--input", str(tmp_path / "inputs"), "--task", task])
-    said = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     main([model, "--input", str(tmp_path / "inputs"), "--task", task, "--json", "--output", str(tmp_path / "out")])
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    assert [row[NAMES.get(task, "prediction")] for row in rows] == said
-    assert len(said) == 2
+    assert [row[NAMES.get(task, "prediction")] for row in rows] == printed
+    assert len(printed) == 2
     if task == "classification":
-        assert set(said) <= {"yes", "no"}
+        assert set(printed) <= {"yes", "no"}
         assert all(sum(row["scores"].values()) == pytest.approx(1) for row in rows)
     if task == "tagging":
         assert [row["words"] for row in rows] == [["Two", "words", ",", "here", "."], ["three", "more", "words"]]
@@ -82,6 +85,20 @@ def test_inputs_that_are_none(task: str, line: str, message: str, model: str, tm
         main([model, "--input", str(tmp_path / "inputs"), "--task", task])
 
 
+@pytest.mark.parametrize("task", ["tagging"])
+def test_work_that_nobody_waits_for_ends(task: str, model: str) -> None:
+    predictor = Predictor(Tagging, Tagging.EvalOptions(), InferenceOptions(model=model, gpus=0), batch_size=1)
+    checks = iter([True, True, False])
+
+    def check() -> None:
+        if not next(checks):
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        predictor(["one", "two", "three"], check)
+    assert len(predictor(["one", "two", "three"])) == 3
+
+
 @pytest.mark.parametrize(
     ("task", "path", "inputs", "wrong", "fields"),
     [
@@ -93,8 +110,9 @@ def test_inputs_that_are_none(task: str, line: str, message: str, model: str, tm
 def test_the_service(
     task: str, path: str, inputs: list[dict[str, Any]], wrong: dict[str, Any], fields: set[str], model: str
 ) -> None:
-    service = PredictionService(ServeArguments(model=model, task=task, gpus=0))
-    with TestClient(create_app(service), base_url="http://localhost") as client:
+    inference = InferenceOptions(model=model, gpus=0)
+    args = ServeArguments(inference=inference, documents=LongDocumentOptions(), task=task)
+    with TestClient(create_app(PredictionService(args)), base_url="http://localhost") as client:
         answer = client.post(path, json={"inputs": inputs})
         assert answer.status_code == 200, answer.text
         assert len(answer.json()["predictions"]) == len(inputs)

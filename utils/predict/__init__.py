@@ -1,1 +1,0 @@
-"""Predictions of any task for what users type, on the command line and over HTTP."""

@@ -1,0 +1,1 @@
+"""Predictions for what users type on the command line and clients send over HTTP."""

@@ -1,0 +1,51 @@
+"""Text that commands read from a file or standard input, and lines that they write to a file or standard output."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from bart.errors import InputError
+from utils.runs.files import write_whole
+from utils.text.lines import decoded_lines
+
+TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
+
+
+def read_documents(has_one_a_line: bool, file: str | None = None) -> list[str]:
+    """Read a file, or standard input, as one document or as one a line; lines end at "\\n" alone.
+
+    Raises:
+        InputError: no such file, bytes that are not UTF-8, a blank document, or a line so long that a terminal has cut
+            it.
+    """
+    name = file or "standard input"
+    is_typed = file is None and sys.stdin.isatty()
+    if is_typed:
+        expected = "documents, one a line" if has_one_a_line else "a document"
+        print(f"Type or paste {expected}; Enter and then Ctrl-D end it.", file=sys.stderr)
+    try:
+        data = sys.stdin.buffer.read() if file is None else Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({error.strerror})") from None
+    longest = max(map(len, data.split(b"\n"))) if is_typed else 0
+    if longest >= TERMINAL_LINE:
+        raise InputError(
+            f"{name}: a line of {longest} bytes, and a terminal drops what is beyond {TERMINAL_LINE}; allowed: "
+            "shorter lines, or a file (< FILE)"
+        )
+    if not data.strip():
+        raise InputError(f"{name}: blank; a text is expected")
+    lines = list(decoded_lines(io.BytesIO(data), name, blank=not has_one_a_line))
+    return lines if has_one_a_line else ["\n".join(lines)]
+
+
+def write_lines(texts: Iterable[str], file: str | None) -> None:
+    """Write each text as one line to a file, which is there whole or not at all, or to standard output."""
+    lines = "".join(" ".join(text.split("\n")) + "\n" for text in texts)
+    if file is None:
+        print(lines, end="")
+    else:
+        write_whole(Path(file), lines)

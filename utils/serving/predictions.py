@@ -1,0 +1,87 @@
+"""The service of models that classify, tag and answer questions."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from utils.prediction.predictor import Predictor
+from utils.serving.arguments import HEAD_PATHS, ServeArguments
+from utils.serving.engine import Busy
+from utils.serving.requests import Predictions, prediction_request
+from utils.serving.service import Service
+from utils.tasks import find_task
+
+_LEFT_OUT = ("index", "id", "source", "pair", "question", "source_tokens")  # clients know these, or need not
+
+
+@dataclass(eq=False)
+class _Job:
+    """The inputs of a request."""
+
+    inputs: list[dict[str, Any]]
+    is_awaited: bool = True
+
+
+class PredictionService(Service):
+    """Answers requests with the predictions of a model with a head."""
+
+    answer_model = Predictions
+    description = "Predict for each of the inputs."
+
+    def __init__(self, args: ServeArguments) -> None:
+        self.path = HEAD_PATHS[args.task]
+        task = find_task(args.task)
+        options = task.Options(max_source_length=args.documents.max_source_length)
+        self.predictor = Predictor(task, options, task.EvalOptions(), args.inference, args.batch_size)
+        loaded = self.predictor.loaded
+        config = loaded.model.config
+        self.title = f"{config.model_types[0].upper()}: {args.task.replace('_', ' ')}"
+        super().__init__(args, prediction_request(args), self.predictor.task.read_length(loaded), config.vocab_size)
+        self.queue: set[_Job] = set()
+        self.at_work = 0  # inputs
+        self.is_stopped = False
+
+    @property
+    def health(self) -> tuple[bool, int, int]:
+        return True, sum(len(job.inputs) for job in tuple(self.queue)), self.at_work
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    def page(self) -> str:
+        return f"<!doctype html><title>{self.title}</title><p>{self.about}<p>POST {self.path}; see /openapi.json"
+
+    async def compute(self, content: BaseModel) -> dict[str, Any]:
+        job = _Job([each.model_dump(exclude_none=True) for each in content.inputs])
+        _, waiting, _ = self.health
+        if waiting + len(job.inputs) > self.args.max_queue:
+            raise Busy(
+                f"{waiting} inputs wait and this request has {len(job.inputs)}; allowed: {self.args.max_queue}; "
+                "try again"
+            )
+        self.queue.add(job)
+        try:
+            rows = await asyncio.get_running_loop().run_in_executor(self.executor, self._predict, job)
+        finally:
+            job.is_awaited = False
+            self.queue.discard(job)
+        return {"predictions": [{name: row[name] for name in row if name not in _LEFT_OUT} for row in rows]}
+
+    def _predict(self, job: _Job) -> list[dict[str, Any]]:
+        """Predict in the thread, until nobody waits for it any more."""
+
+        def check() -> None:
+            if self.is_stopped or not job.is_awaited:
+                raise Busy("the service is shutting down")
+
+        self.queue.discard(job)
+        self.at_work = len(job.inputs)
+        try:
+            return self.predictor(job.inputs, check)
+        finally:
+            self.at_work = 0

@@ -1,0 +1,115 @@
+"""The service that summarises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import prometheus_client as prometheus
+from pydantic import BaseModel
+
+from bart.errors import InputError
+from utils.models.generation_options import with_lengths
+from utils.prediction.summarizing import Rounds, load_summarizer
+from utils.serving.arguments import ServeArguments
+from utils.serving.engine import Engine
+from utils.serving.requests import Summaries, summary_request
+from utils.serving.service import Service
+
+LONG_TEXT = 1 << 16  # characters, of all texts of a request; a megabyte takes seconds to split
+CLOSING_SECONDS = 3  # for the decoding thread to end its step
+
+
+class SummaryService(Service):
+    """Answers requests with the summaries that `utils.prediction.summarizing.summarize` gives.
+
+    Raises:
+        InputError: there is no such model, or --max_source_length exceeds its positions.
+    """
+
+    path, title, answer_model = "/summarize", "BART summaries", Summaries
+    description = """Summarise a text, or several; documents longer than the model are split into windows.
+
+        Every field but the text is optional: null stands for the model's or the service's own.
+        """
+
+    def __init__(self, args: ServeArguments) -> None:
+        model, self.tokenizer = load_summarizer(args.inference)
+        self.positions = model.config.max_position_embeddings
+        self.limit = args.documents.max_source_length or self.positions
+        if self.limit > self.positions:
+            raise InputError(f"--max_source_length is {self.limit}; allowed: at most {self.positions}, the positions")
+        self.defaults = model.generation_config.merged(num_return_sequences=1)
+        request_model = summary_request(self.defaults, args, args.max_summary_length or self.positions)
+        super().__init__(args, request_model, self.limit, model.config.vocab_size)
+        # Only one thread runs Python at a time; a thread of their own lets short texts pass long ones.
+        self.executor_of_long_texts = ThreadPoolExecutor(1)
+        tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
+        self.engine = Engine(
+            model, args.batch_size, args.max_queue, args.max_option_sets, args.threads, on_generated=tokens.inc
+        )
+        for name, text, count in (
+            ("bart_queue_articles", "Articles that wait for a place in the batch", lambda: self.engine.waiting),
+            ("bart_batch_articles", "Articles in the batch", lambda: self.engine.in_work),
+        ):
+            prometheus.Gauge(name, text, registry=self.registry).set_function(count)
+        self.engine.thread.start()
+
+    @property
+    def health(self) -> tuple[bool, int, int]:
+        return not self.engine.has_ended, self.engine.waiting, self.engine.in_work
+
+    async def stop(self) -> None:
+        self.engine.stop()
+        await asyncio.to_thread(self.engine.thread.join, CLOSING_SECONDS)
+
+    async def compute(self, content: BaseModel) -> dict[str, Any]:
+        texts = content.texts or [content.text]
+        options = self._decoding_options(content)
+        long_documents = content.long_documents or self.args.documents.long_documents
+        executor = self.executor_of_long_texts if sum(map(len, texts)) > LONG_TEXT else self.executor
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, executor)
+        drop = bool(content.drop_repeated_sentences)
+        rounds = await in_thread(Rounds, texts, self.tokenizer, self.positions, long_documents, self.limit, drop)
+        tokens, windows = zip(*rounds.sizes.values(), strict=True)
+        cut_tokens = [max(0, count - self.limit) for count in tokens] if long_documents == "cut" else []
+        articles = 0
+        while rounds.windows:
+            # A document needs room in the queue for one of its windows: they take turns with other requests. A request
+            # is not refused in its second round.
+            outputs = await self._decode(rounds.windows, options, counted=0 if articles else len(texts))
+            articles += len(outputs)
+            await in_thread(rounds.proceed, outputs)
+        return {
+            "summary": None if content.text is None else rounds.summaries[0],
+            "summaries": rounds.summaries if content.text is None else None,
+            "articles": articles,
+            "windows": windows if max(windows) > 1 else None,
+            "cut_tokens": cut_tokens if any(cut_tokens) else None,
+        }
+
+    def _decoding_options(self, content: BaseModel) -> dict[str, Any]:
+        """Return the options of a request that differ from the model's, so that requests which mean the same are equal.
+
+        Raises:
+            InputError: min_length is above max_length.
+        """
+        not_of_decoding = {"text", "texts", "long_documents", "drop_repeated_sentences"}
+        requested = with_lengths(content.model_dump(exclude=not_of_decoding, exclude_unset=True, exclude_none=True))
+        options = {name: value for name, value in requested.items() if value != getattr(self.defaults, name)}
+        config = self.defaults.merged(**options)
+        longest = config.longest(self.positions)
+        if config.min_length > longest:
+            raise InputError(f"min_length is {config.min_length}; allowed: at most max_length ({longest})")
+        return options
+
+    async def _decode(self, windows: Sequence[Sequence[int]], options: dict[str, Any], counted: int) -> list[list[int]]:
+        futures = self.engine.submit(windows, options, counted=counted)
+        try:
+            return await asyncio.gather(*map(asyncio.wrap_future, futures))
+        finally:
+            for future in futures:
+                future.cancel()
