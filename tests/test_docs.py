@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.forked import free_port
-from utils.recipes.evaluation_arguments import EvalArguments, parse_eval_arguments
+from utils.app.cli import all_settings
+from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
@@ -78,13 +79,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_options_that_pages_give_exist() -> None:
     """The options of the entry points; the other programs have tests of their own that run their `--help`."""
-    parsed = parse_eval_arguments(["model", "config", "data", "out"])
     pretraining = parse_pretraining_arguments(["--data_dir", "data", "--max_steps", "1"]).settings()
     known = {
         "finetune.py": {*parse_finetune_arguments(["--do_train"]).settings(), "config", "help"},
-        "run_eval.py": {
-            field.name for of in (EvalArguments, type(parsed.task_options)) for field in dataclasses.fields(of)
-        },
+        "run_eval.py": {*all_settings(parse_eval_arguments(["model", "config", "data", "out"]))},
         "run_pretraining.py": {*pretraining, "config", "help"},
     }
     table = re.findall(r"^\| `--.*", (ROOT / "docs/pretraining.md").read_text(), re.MULTILINE)

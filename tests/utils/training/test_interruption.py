@@ -24,6 +24,7 @@ from tests import forked
 from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
 from tests.utils.training.test_callbacks import add_callback
 from utils.tasks.summarization import Summarization
+from utils.training import trainer
 from utils.training.module import TrainingModule
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="kills and limits are those of Linux")
@@ -257,13 +258,13 @@ def test_a_run_killed_between_its_best_checkpoint_and_its_last_one(options: list
 
 
 def export_to_a_full_disk() -> None:
-    export = Summarization.export
+    export = trainer.export
 
-    def full(self: Summarization, *arguments: Path) -> None:
+    def full(*arguments: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-        export(self, *arguments)
+        export(*arguments)
 
-    Summarization.export = full
+    trainer.export = full
 
 
 @linux

@@ -34,13 +34,13 @@ class Data:
 
 @pytest.mark.parametrize(("interval", "steps"), [(1, 100), (0.3, 30), (0.001, 1), (80, 19), (3, 1)])
 def test_validation_interval(interval: float, steps: int) -> None:
-    assert steps_between_validations(RunOptions(do_train=True, val_check_interval=interval), Data()) == steps
+    assert steps_between_validations(RunOptions(val_check_interval=interval), Data()) == steps
 
 
 def test_up_to_one_it_is_a_share_of_a_run_over_a_stream() -> None:
     data = Data()
     data.streams = True
-    assert steps_between_validations(RunOptions(do_train=True, val_check_interval=0.1), data) == 20
+    assert steps_between_validations(RunOptions(val_check_interval=0.1), data) == 20
 
 
 @pytest.mark.parametrize(
