@@ -25,6 +25,7 @@ FLOORS = (
     ("utils",),
     ("bert",),
     ("bart.modeling",),
+    ("bart.cpu",),
     ("bart.generation",),
     ("bart.tokenization", "bart.configuration"),
     ("bart",),

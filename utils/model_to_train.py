@@ -387,7 +387,6 @@ def _prepare(model: PretrainedModel, options: ModelOptions) -> None:
         if not trained:
             raise InputError("--freeze_encoder and --lora_rank exclude each other: bert has no other layers to adapt")
         inject_adapter_in_model(adapters, trained[0] if len(trained) == 1 else network)
-    model.leave_out_padding()  # which no task's loss reads
     model.set_activation_checkpointing(options.activation_checkpointing)
     if options.compile:
         model.compile_layers()

@@ -90,6 +90,7 @@ class PretrainedBart(PretrainedModel):
 
     config_class = BartConfig
     tokenizer_class = BartTokenizer
+    packer_class = Packer
     shared = names.SHARED
     config: BartConfig
 
@@ -234,7 +235,9 @@ class BartForConditionalGeneration(PretrainedBart):
         )
         if summed_loss:
             states, bias = hidden.flatten(0, 1), self.final_logits_bias[0]
-            loss, correct = chunked_cross_entropy(states, self.lm_head.weight, bias, labels.flatten(), label_smoothing)
+            loss, correct = chunked_cross_entropy(
+                states, self.lm_head.weight, bias, labels.flatten(), label_smoothing, self.backend
+            )
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)
         return Seq2SeqOutput(loss_of_tokens(logits, labels), logits, encoder_states)

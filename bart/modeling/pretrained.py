@@ -6,14 +6,16 @@ import copy
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from bart.backend import Backend, BackendModule
 from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
@@ -33,8 +35,6 @@ from bart.modeling.checkpoint import (
     stored_config,
     tied_copies,
 )
-from bart.modeling.layers import BartDecoderLayer, BartEncoderLayer
-from bart.modeling.packed import Packer
 from bart.tokenization.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:
@@ -43,7 +43,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class PretrainedModel(nn.Module):
+class LayerPacker(Protocol):
+    """Makes the layers of a copy for inference.
+
+    Attributes:
+        dtype: the type of weights and states.
+        backend: what the copy computes with.
+    """
+
+    dtype: torch.dtype
+    backend: Backend
+
+    def replace_modules(self, copied: nn.Module, original: nn.Module) -> None:
+        """Give a layer of the copy fast modules with the weights of the original layer."""
+
+
+class PretrainedModel(BackendModule):
     """A network under a head.
 
     Weights start from N(0, init_std) with zero biases; `from_pretrained` loads trained ones.
@@ -51,6 +66,7 @@ class PretrainedModel(nn.Module):
     Attributes:
         config_class: of its configs, which have a field or property `init_std`.
         tokenizer_class: of its vocabularies.
+        packer_class: makes the layers of its copies for inference, in a precision and on a device.
         shared: the name of the token embeddings.
         head: what the names of the head's weights begin with.
         lookalikes: other classes whose heads' weights have the same names.
@@ -61,6 +77,7 @@ class PretrainedModel(nn.Module):
 
     config_class: ClassVar[type[ModelConfig]]
     tokenizer_class: ClassVar[type[PretrainedTokenizer]]
+    packer_class: ClassVar[Callable[[str, torch.device], LayerPacker]]
     shared: ClassVar[str]
     head: ClassVar[tuple[str, ...]]
     lookalikes: ClassVar[tuple[str, ...]] = ()
@@ -142,13 +159,11 @@ class PretrainedModel(nn.Module):
         for stack in self.stacks:
             stack.compiled = True
 
-    def leave_out_padding(self) -> None:
-        """In training on CPUs, let layers compute no padding, whose states are zeros then.
-
-        The loss must not read them, as that of a question-answering head does: a softmax over all places.
-        """
-        for stack in self.stacks:
-            stack.leaves_out_padding = True
+    def compute_with(self, backend: Backend) -> None:
+        """Let all layers, and the loss, compute with a backend; models begin with plain torch."""
+        for module in self.modules():
+            if isinstance(module, BackendModule):
+                module.backend = backend
 
     # ---- Files
 
@@ -308,29 +323,28 @@ class PretrainedModel(nn.Module):
             InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.
         """
         self._check_whole()
-        packer = Packer(precision, self.device)
+        packer = self.packer_class(precision, self.device)
         with torch.device("meta"):  # a skeleton without memory
-            own = self.inference_class()(copy.deepcopy(self.config))
-        own.pack(self, packer)
-        return own.requires_grad_(False).eval()
+            packed = self.inference_class()(copy.deepcopy(self.config))
+        packed.pack(self, packer)
+        packed.compute_with(packer.backend)
+        return packed.requires_grad_(False).eval()
 
     def inference_class(self) -> type[Self]:
         """The class of a copy for inference."""
         return type(self)
 
-    def pack(self, model: Self, packer: Packer) -> None:
+    def pack(self, model: Self, packer: LayerPacker) -> None:
         """Make this skeleton the copy for inference of a model."""
         self.is_packed = True
-        pairs = list(zip(self.modules(), model.modules(), strict=True))
-        packed = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
-        for own, original in pairs:
-            if own not in packed or isinstance(own, nn.LayerNorm):
+        replaced = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
+        for module, original in zip(self.modules(), model.modules(), strict=True):
+            if module not in replaced or isinstance(module, nn.LayerNorm):
                 weights = dict(original.named_parameters(recurse=False))
                 weights = {name: weight.detach().to(packer.dtype) for name, weight in weights.items()}
-                own.load_state_dict(weights, strict=False, assign=True)
-        for own, original in pairs:
-            if isinstance(own, (BartEncoderLayer, BartDecoderLayer)):
-                packer.replace_modules(own, original)
+                module.load_state_dict(weights, strict=False, assign=True)
+        for layer, original in zip(self.layers, model.layers, strict=True):
+            packer.replace_modules(layer, original)
 
     def _check_whole(self) -> None:
         """Raise InputError where matrices are packed, and no parameters."""

@@ -24,6 +24,7 @@ from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
 from bart.modeling.outputs import ClassifierOutput, ModelOutput, QuestionAnsweringOutput
+from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
 from bert.tokenization.tokenization_bert import BertTokenizer
@@ -165,6 +166,7 @@ class PretrainedBert(PretrainedModel):
 
     config_class = BertConfig
     tokenizer_class = BertTokenizer
+    packer_class = Packer
     shared = "bert.encoder.embed_tokens.weight"
     pools: ClassVar[bool]
     config: BertConfig
@@ -262,7 +264,8 @@ class BertForPreTraining(_ForMaskedLM):
             states = states.gather(1, masked_positions[:, :, None].expand(-1, -1, states.shape[2])).flatten(0, 1)
             head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
             labels = labels.gather(1, masked_positions).flatten()
-            loss, correct = chunked_cross_entropy(head.transform(states), table, head.bias, labels)
+            states = head.transform(states)
+            loss, correct = chunked_cross_entropy(states, table, head.bias, labels, backend=self.backend)
             return BertForPreTrainingOutput(loss, None, related, correct)
         logits = self.predict_tokens(states)
         loss = None

@@ -18,6 +18,7 @@ import pytorch_lightning as pl
 import torch
 import yaml
 
+from bart.cpu.backend import CpuBackend
 from bart.errors import InputError
 from bart.hub import EXPORT
 from utils.data.order import ORDER
@@ -109,6 +110,8 @@ def train_on(args: TrainingArguments, task: Task[Any], splits: Mapping[str, Any]
     output_dir = Path(args.run.output_dir)
     checkpoint = find_checkpoint(args.run.resumed, output_dir)
     model = task.initial_model() if checkpoint is None else task.resumed_model(checkpoint)
+    if not args.hardware.gpus:
+        model.compute_with(CpuBackend(leaves_out_padding=True))  # which no task's loss reads
     data = TrainingData(
         task.encode(splits["train"], "train"),
         task.encode(splits["val"], "val"),

@@ -171,7 +171,7 @@ class Task(ABC, Generic[Options]):
     def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
         """The loss of a batch in fp32, summed over its targets; a scalar, or (means,).
 
-        It may not read the states of padding (see `PretrainedModel.leave_out_padding`).
+        It may not read the states of padding (see `bart.cpu.backend.CpuBackend`).
         """
 
     @abstractmethod

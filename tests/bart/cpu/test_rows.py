@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bart.modeling.kernels import Kernels
-from tests.bart.modeling.kernels.common import EXPONENTIAL, U, decoded, gelu_error
+from bart.cpu.kernels import Kernels
+from tests.bart.cpu.common import EXPONENTIAL, U, decoded, gelu_error
 
 TINY = torch.finfo(torch.float32).tiny
 CODES = 0.5 + 127 * 5 * U  # error of quantisation, in steps

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from bart.modeling.kernels import Draws, Kernels
-from tests.bart.modeling.kernels.common import H, U, kept_of
+from bart.cpu.kernels import Draws, Kernels
+from tests.bart.cpu.common import H, U, kept_of
 
 
 def test_draws_are_independent() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.modeling.kernels import NO_DRAWS, Draws, Kernels, Spans
-from tests.bart.modeling.kernels.common import EXPONENTIAL, H, U, kept_of, threads
+from bart.cpu.kernels import NO_DRAWS, Draws, Kernels, Spans
+from tests.bart.cpu.common import EXPONENTIAL, H, U, kept_of, threads
 
 
 @pytest.mark.parametrize("mask_of", ["nothing", "articles", "queries", "one article", "the future"])

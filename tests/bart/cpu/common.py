@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.modeling.kernels import Draws, Kernels
+from bart.cpu.kernels import Draws, Kernels
 
 ROOT = Path(__file__).parents[4]
 U, H = 2.0**-24, 2.0**-8

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.modeling.kernels import Kernels
-from tests.bart.modeling.kernels.common import H, U, needs, threads
+from bart.cpu.kernels import Kernels
+from tests.bart.cpu.common import H, U, needs, threads
 
 
 def in_8_bits(compiled: Kernels, numbers: Tensor) -> Tensor:

@@ -11,14 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import logging
 import os
-import re
-import shlex
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bart.backend import IGNORE_INDEX
+from bart.cpu.compiling import SOURCE, argument_types, compile_library
 from bart.rounding import round_up
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_suffix(".c")
-# Sums may only be reordered where the source says so, and masks need infinity: no -ffast-math.
-FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fvisibility=hidden -fopenmp -fPIC"
-COMPILE_SECONDS = 120
 # What the source calls FP32, BF16 and CODES, and its constants of the same names.
 FLOATS = {torch.float32: 0, torch.bfloat16: 1}
 KINDS = {**FLOATS, torch.int8: 2}
@@ -44,8 +37,6 @@ WIDTH = 64  # the head width of `attend_many`
 MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
 SCALE_BYTES = 4  # behind the codes of a key or value
 MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a thread keeps some rows on its stack
-IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
-_TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
 
 
 @dataclass(frozen=True)
@@ -453,17 +444,6 @@ def laid_out(states: Tensor) -> Tensor:
     return torch.empty_like(states.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
 
 
-def argument_types(source: str) -> dict[str, list[type]]:
-    """The types of the arguments of each function that the source exports."""
-    signatures = re.findall(r"^EXPORT int (\w+)\((.*?)\)$", source, re.MULTILINE | re.DOTALL)
-    return {
-        name: [
-            ctypes.c_void_p if "*" in argument else _TYPES[argument.split()[-2]] for argument in arguments.split(",")
-        ]
-        for name, arguments in signatures
-    }
-
-
 def _raise_if_failed(failed: int, function: Any, arguments: tuple[Any, ...]) -> None:
     if failed:
         raise MemoryError(f"the kernel {function.__name__} found no memory")
@@ -504,46 +484,9 @@ def _mask(mask: Tensor | None, articles: int, queries: int, length: int) -> tupl
     return mask.data_ptr(), KINDS[mask.dtype], mask.stride(0) if mask_articles > 1 else 0, mask.stride(2), rows
 
 
-def _is_private(path: Path) -> bool:
-    """Whether this user owns a file or folder and nobody else may write to it."""
-    status = path.stat()
-    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
-
-
 def compile_kernels(*options: str) -> Kernels:
-    """Compile kernels.c, with further options of the compiler, unless that has been done before, and load it.
-
-    Raises:
-        OSError, RuntimeError, subprocess.SubprocessError: there is no compiler, it fails, there is no home directory,
-            or others could change the compiled file.
-    """
-    if sys.platform != "linux":
-        raise OSError(f"they are not made for {sys.platform}")
-    # GCC's code calls GOMP_parallel of the OpenMP library that torch has loaded for all to see. Threads of another one
-    # would compete for the cores.
-    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
-        raise OSError("torch has no OpenMP library that GCC can use")
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    flags = [*FLAGS.split(), *options]
-    run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=COMPILE_SECONDS)
-    # What the compiler says of itself and, because of -march=native, of this processor.
-    macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
-    origin = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"
-    library = cache / f"{hashlib.sha256(b''.join(origin)).hexdigest()[:32]}.so"
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(cache):
-        raise OSError(f"{cache} is not owned by this user, or others may write to it")
-    if not library.exists() or not _is_private(library):
-        # Renamed once it is whole, because other processes may compile it at the same time.
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
-            run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
-            # Without -fopenmp, which would link the compiler's own library.
-            run([*compiler, "-shared", unlinked, "-lm", "-o", linked])
-            linked.chmod(0o700)
-            linked.replace(library)
-    return Kernels(library)
+    """The kernels, compiled with further options of the compiler; raises what `compile_library` does."""
+    return Kernels(compile_library(*options))
 
 
 @functools.cache

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bart.modeling import kernels
-from bart.modeling.kernels import argument_types
-from tests.bart.modeling.kernels.common import ROOT
+from bart.cpu import kernels
+from bart.cpu.kernels import argument_types
+from tests.bart.cpu.common import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ def test_without_a_compiler_one_line_says_so(
 
 THREADS = """
 import os, torch
-from bart.modeling.kernels import load
+from bart.cpu.kernels import load
 torch.set_num_threads(2)
 one = torch.ones(1000, 1000)
 torch.add(one, one)

@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from bart.generation.cache import additive
-from bart.modeling.kernels import FLOATS, NO_DRAWS, Draws, Kernels, Spans, load
+from bart.cpu.kernels import NO_DRAWS, Draws, Kernels, Spans, load
 
 SCORES_AT_ONCE = 2**22  # bytes of attention scores that have room in a processor's cache
 
 
 def dropout(states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
-    """As torch.nn.functional.dropout in training; what is added comes on top.
+    """As torch.nn.functional.dropout in training, by a compiled kernel, which must be there.
 
-    The compiled kernels have other draws, and draw again in the backward pass.
+    The kernel has other draws than torch, and draws again in the backward pass.
+
+    Args:
+        states: fp32 or bf16.
+        added: in fp32, what comes on top, or None.
     """
-    if states.dtype in FLOATS and (added is None or added.dtype == torch.float32) and (kernels := load()) is not None:
-        return _CompiledDropout.apply(states, added, Draws.with_probability(probability), kernels)
-    dropped = F.dropout(states, probability)
-    return dropped if added is None else added + dropped
+    return _CompiledDropout.apply(states, added, Draws.with_probability(probability), load())
 
 
 class _CompiledDropout(torch.autograd.Function):
@@ -42,12 +42,12 @@ class _CompiledDropout(torch.autograd.Function):
         return of_states, gradient if ctx.adds else None, None, None
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def attend_in_parts(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """Attention as two products, of so many heads at once that their scores have room in the processor's cache.
 
     In bf16 this takes about half the time of torch's fused kernel.
 
-    Arguments and result are those of `attend` in `bart.modeling.layers`, without spans. There is no gradient.
+    Arguments and result are those of `bart.backend.Backend.attend`. There is no gradient.
     """
     mask = _additive(mask, query.dtype)
     context = torch.empty_like(query)
@@ -61,7 +61,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
 
 
 def runs_compiled_attention(query: Tensor) -> bool:
-    """Whether `attend_with_dropout` takes such queries: fp32, or bf16, whose numbers its kernels read in pairs."""
+    """True if `attend_with_dropout` takes such queries: fp32, or bf16, whose numbers its kernels read in pairs."""
     is_fit = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and query.shape[3] % 2 == 0)
     return is_fit and load() is not None
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bart.modeling.kernels import Kernels
-from tests.bart.modeling.kernels.common import EXPONENTIAL, U, threads
+from bart.cpu.kernels import Kernels
+from tests.bart.cpu.common import EXPONENTIAL, U, threads
 
 
 @pytest.mark.parametrize("count, width", [(0, 3), (1, 1), (3, 17), (48, 1601)])

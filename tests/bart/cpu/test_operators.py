@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bart.modeling import cpu, layers
-from bart.modeling.kernels import Draws, load
+from bart.cpu.kernels import Draws, load
 
 LIMITS = [1, 4 * 40, 2**40]  # bytes of scores: one head at once, two, and all
 

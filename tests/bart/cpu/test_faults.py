@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.modeling import kernels
-from bart.modeling.kernels import Draws, Kernels, PackedCodes, PackedWeight, Spans
-from tests.bart.modeling.kernels.common import ROOT
+from bart.cpu import kernels
+from bart.cpu.kernels import Draws, Kernels, PackedCodes, PackedWeight, Spans
+from tests.bart.cpu.common import ROOT
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> N
 
 UNDEFINED = """
 import torch
-from bart.modeling.kernels import PackedCodes, compile_kernels
+from bart.cpu.kernels import PackedCodes, compile_kernels
 kernels = compile_kernels("-O0", "-fsanitize=float-cast-overflow", "-fsanitize-undefined-trap-on-error")
 for bad in (torch.nan, torch.inf, -torch.inf):
     states = torch.randn(2, 8, 2, 64)

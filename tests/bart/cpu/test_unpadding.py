@@ -12,10 +12,10 @@ from torch import Tensor
 
 from bart.modeling import cpu
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
-from bart.modeling.kernels import Spans
+from bart.cpu.kernels import Spans
 from bart.modeling.layers import attend
 from bart.modeling.pretrained import PretrainedModel
-from bart.modeling.unpadding import Unpadded, recurring
+from bart.cpu.unpadding import Unpadded, recurring
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM
 from tests.tiny_run import tiny_bart
