@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from bart.generation.cache import additive
 from bart.cpu.kernels import NO_DRAWS, Draws, Kernels, Spans, load
+from bart.generation.cache import additive
 
 SCORES_AT_ONCE = 2**22  # bytes of attention scores that have room in a processor's cache
 

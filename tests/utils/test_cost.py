@@ -17,9 +17,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.cpu import kernels
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache
-from bart.cpu import kernels
 from bart.modeling import loss as loss_in_chunks
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from utils import cost

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bart.cpu.kernels import Draws, Kernels
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 U, H = 2.0**-24, 2.0**-8
 EXPONENTIAL = 2e-7 + 6 * U  # relative error of the kernels' exponential: the rest of its series, and its roundings
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from bart.cpu import kernels
-from bart.cpu.kernels import argument_types
+from bart.cpu.compiling import FLAGS, SOURCE, argument_types
 from tests.bart.cpu.common import ROOT
 
 
@@ -37,7 +37,7 @@ def test_arguments_are_read_from_the_source() -> None:
         "EXPORT const int a = 1;\nEXPORT int f(const void *x, int64_t y,\n        int z)\n{\n}\nstatic int g(int x)\n"
     )
     assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
-    found = argument_types(kernels.SOURCE.read_text(encoding="utf-8"))
+    found = argument_types(SOURCE.read_text(encoding="utf-8"))
     assert len(found) == 11 and len(found["attend"]) == 23 and found["cross_entropy"][4] == ctypes.c_float
 
 
@@ -48,11 +48,11 @@ def test_arguments_are_read_from_the_source() -> None:
 )
 def test_compiled_for_other_processors(processor: str) -> None:
     """The code that this processor does not run is at least valid C."""
-    compiler = [*shlex.split(os.environ.get("CC", "cc")), *kernels.FLAGS.split(), "-O1", f"-march={processor}"]
+    compiler = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS.split(), "-O1", f"-march={processor}"]
     if subprocess.run([*compiler, "-E", "-x", "c", os.devnull], capture_output=True).returncode:
         pytest.skip("the compiler does not know this processor")
     strict = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-S", "-o", os.devnull]
-    done = subprocess.run([*compiler, *strict, kernels.SOURCE], capture_output=True, text=True)
+    done = subprocess.run([*compiler, *strict, SOURCE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

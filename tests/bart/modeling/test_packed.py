@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bart.cpu.kernels import Kernels, compile_kernels
 from bart.errors import InputError
 from bart.modeling import packed
-from bart.cpu.kernels import Kernels, compile_kernels
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.packed import Int8Linear, PackedLinear, greatest_weight_code
 from bart.torch_internals import why_not_packed
