@@ -933,22 +933,6 @@ EXPORT int finish_rows(const float *products, const float *peak, const float *bi
     return 0;
 }
 
-// Rows -> the logarithms of their softmax, in place.
-EXPORT int log_softmax(float *rows, int64_t count, int64_t width, int threads)
-{
-#pragma omp parallel for num_threads(threads) if (count * width > SMALL)
-    for (int64_t r = 0; r < count; r++) {
-        float *row = rows + r * width, top = -INFINITY, sum = 0;
-#pragma omp simd reduction(max : top)
-        for (int64_t i = 0; i < width; i++) top = row[i] > top ? row[i] : top;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < width; i++) sum += exponential(row[i] - top);
-        float rest = logf(sum);
-        for (int64_t i = 0; i < width; i++) row[i] = row[i] - top - rest;
-    }
-    return 0;
-}
-
 // Rows of logits without their bias -> the cross entropy of each, and with `gradients`, in place, those by the logits,
 // else whether the label is the first of the greatest. A share of each label, smoothing, is spread over all. Where the
 // label is negative, losses and hits are 0, and gradients mean nothing.

@@ -330,13 +330,6 @@ class Kernels:
         )
         return out
 
-    def log_softmax(self, rows: Tensor) -> Tensor:
-        """The logarithms of the softmax of rows (N, O) in fp32, which they overwrite."""
-        count, width = rows.shape
-        address = _address(rows, (torch.float32,), count * width)
-        self._library.log_softmax(address, count, width, torch.get_num_threads())
-        return rows
-
     def cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
     ) -> tuple[Tensor, Tensor]:

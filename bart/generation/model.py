@@ -27,8 +27,8 @@ class Sizes(Protocol):
 class Model(Protocol):
     """An encoder and a decoder that reads one token per row and step.
 
-    A step (`decode`, `log_softmax`) must do the same operations on tensors of the same shapes every time and must not
-    wait for the device, so that it can be recorded (see `graphs`).
+    A step (`decode`) must do the same operations on tensors of the same shapes every time and must not wait
+    for the device, so that it can be recorded (see `graphs`).
     """
 
     config: Sizes
@@ -58,6 +58,3 @@ class Model(Protocol):
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (B, K, V) after the next ids (B, K). `cache.advance` has been called once before."""
-
-    def log_softmax(self, logits: Tensor) -> Tensor:
-        """Log-probabilities of logits (B·K, V) in fp32; may overwrite the logits."""

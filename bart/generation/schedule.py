@@ -157,7 +157,7 @@ class Batch:
         """A step after `cache.advance`; all lengths lie within these bounds."""
         scores = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1).float()
         if self.config.num_beams > 1:
-            scores = self.model.log_softmax(scores)
+            scores = scores.log_softmax(dim=1)
         parents = self.search.step(scores, self.rules, shortest, longest, self.kept)
         if parents is not None:
             self.cache.reorder(parents)

@@ -286,10 +286,6 @@ class BartForConditionalGeneration(PretrainedBart):
         """
         return self._logits(self.model.decoder.step(ids, cache))
 
-    def log_softmax(self, logits: Tensor) -> Tensor:
-        """Log-probabilities of logits (R, V) in fp32; may overwrite the logits."""
-        return logits.log_softmax(dim=1)
-
     def generate(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any
     ) -> Tensor | GenerationOutput:
@@ -320,10 +316,6 @@ class InferenceBart(BartForConditionalGeneration):
         self.generation_config = copy.deepcopy(model.generation_config)
         self.final_logits_bias = model.final_logits_bias.to(packer.dtype)
         self.lm_head = packer.linear([model.lm_head], bias=model.final_logits_bias[0])
-        self.kernels = packer.kernels
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden)  # which adds the bias
-
-    def log_softmax(self, logits: Tensor) -> Tensor:
-        return super().log_softmax(logits) if self.kernels is None else self.kernels.log_softmax(logits)

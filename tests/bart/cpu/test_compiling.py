@@ -38,7 +38,7 @@ def test_arguments_are_read_from_the_source() -> None:
     )
     assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
     found = argument_types(SOURCE.read_text(encoding="utf-8"))
-    assert len(found) == 10 and len(found["attend"]) == 23 and found["cross_entropy"][4] == ctypes.c_float
+    assert len(found) == 9 and len(found["attend"]) == 23 and found["cross_entropy"][4] == ctypes.c_float
 
 
 @pytest.mark.usefixtures("compiler")
