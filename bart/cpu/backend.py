@@ -1,4 +1,4 @@
-"""What the network computes in other ways than torch's on CPUs."""
+"""The backend for CPUs, with compiled kernels where there are any for a type."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.backend import Backend, Rows
-from bart.cpu import operators
-from bart.cpu.kernels import FLOATS, Spans, load
+from bart.cpu.kernels import FLOATS, NO_DRAWS, Draws, Spans, load
+from bart.cpu.operators import CompiledAttention, CompiledDropout, attend_in_parts, finite_mask
 from bart.cpu.unpadding import Unpadded
 
 
 class CpuBackend(Backend):
-    """Compiled kernels, where there are any for a type, and other arrangements of torch's operations.
+    """Compiled kernels, other arrangements of torch's operations, and in training rows without padding.
 
-    Code for `torch.compile`, which cannot read the kernels, gets torch's attention and dropout.
+    `torch.compile` cannot read the kernels, so the code that it makes has torch's attention and dropout.
 
     Attributes:
         leaves_out_padding: in training, layers compute no padding, whose states are zeros then. The loss must not read
@@ -43,7 +43,7 @@ class CpuBackend(Backend):
         encoder_states: Tensor,
         encoder_mask: Tensor | None,
     ) -> tuple[Rows, Rows, Any]:
-        """What lies behind the last wanted state of a target is padding. Under a mask all rows are computed."""
+        """As `Backend.decoder_rows`; without a mask, what lies behind a target's last wanted state is padding."""
         if self.leaves_out_padding and mask is None:
             until_last = None if wanted is None else wanted.flip(1).cumsum(dim=1).flip(1) > 0
             target, source = Unpadded(states, until_last), Unpadded(encoder_states, encoder_mask)
@@ -61,25 +61,31 @@ class CpuBackend(Backend):
         is_causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """With the mask of `Unpadded`, rows of all articles lie one behind the other as those of one (B = 1)."""
+        """As `Backend.attend`; under spans, the rows of all articles lie one behind the other as those of one (B = 1).
+
+        The kernels take fp32, and bf16, whose numbers they read in pairs.
+        """
         if torch.compiler.is_compiling():
             return super().attend(query, keys, values, mask, is_causal, dropout)
-        if (isinstance(mask, Spans) or dropout) and operators.runs_compiled_attention(query):
-            return operators.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
-        if isinstance(mask, Spans):
+        has_spans = isinstance(mask, Spans)
+        fits = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and query.shape[3] % 2 == 0)
+        if (has_spans or dropout) and fits and (kernels := load()) is not None:
+            draws = Draws.with_probability(dropout) if dropout else NO_DRAWS  # whose backward pass takes less
+            mask = mask if has_spans else finite_mask(mask, torch.float32)
+            return CompiledAttention.apply(query, keys, values, mask, is_causal, draws, kernels)
+        if has_spans:
             counts = mask.query_counts, mask.key_counts, mask.key_counts
             parts = (states.split(count, dim=2) for states, count in zip((query, keys, values), counts, strict=True))
             articles = [self.attend(*part, None, is_causal, dropout) for part in zip(*parts, strict=True)]
             return torch.cat(articles, dim=2)
         if query.dtype == torch.bfloat16 and not (is_causal or dropout or torch.is_grad_enabled()):
-            return operators.attend_in_parts(query, keys, values, mask)
+            return attend_in_parts(query, keys, values, mask)
         return super().attend(query, keys, values, mask, is_causal, dropout)
 
     def dropout(self, states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
-        """The compiled kernels have other draws than torch."""
         fits = states.dtype in FLOATS and (added is None or added.dtype == torch.float32)
-        if probability and fits and not torch.compiler.is_compiling() and load() is not None:
-            return operators.dropout(states, probability, added)
+        if probability and fits and not torch.compiler.is_compiling() and (kernels := load()) is not None:
+            return CompiledDropout.apply(states, added, Draws.with_probability(probability), kernels)
         return super().dropout(states, probability, added)
 
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
