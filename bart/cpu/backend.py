@@ -43,7 +43,7 @@ class CpuBackend(Backend):
         encoder_states: Tensor,
         encoder_mask: Tensor | None,
     ) -> tuple[Rows, Rows, Any]:
-        """As `Backend.decoder_rows`; without a mask, what lies behind a target's last wanted state is padding."""
+        """Choose like `Backend.decoder_rows`; without a mask, places behind the last wanted state are padding."""
         if self.leaves_out_padding and mask is None:
             until_last = None if wanted is None else wanted.flip(1).cumsum(dim=1).flip(1) > 0
             target, source = Unpadded(states, until_last), Unpadded(encoder_states, encoder_mask)
@@ -61,7 +61,7 @@ class CpuBackend(Backend):
         is_causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """As `Backend.attend`; under spans, the rows of all articles lie one behind the other as those of one (B = 1).
+        """Attend like `Backend.attend`, also under spans, where B = 1.
 
         The kernels take fp32, and bf16, whose numbers they read in pairs.
         """

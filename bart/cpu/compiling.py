@@ -32,7 +32,7 @@ def argument_types(source: str) -> dict[str, list[type]]:
 
 
 def _is_private(path: Path) -> bool:
-    """Whether this user owns a file or folder and nobody else may write to it."""
+    """True if this user owns a file or folder and nobody else may write to it."""
     status = path.stat()
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
@@ -53,7 +53,7 @@ def compile_library(*options: str) -> Path:
     compiler = shlex.split(os.environ.get("CC", "cc"))
     flags = [*FLAGS.split(), *options]
     run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=COMPILE_SECONDS)
-    # What the compiler says of itself and, because of -march=native, of this processor.
+    # The compiler's description of itself and, because of -march=native, of this processor.
     macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
     origin = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"

@@ -39,7 +39,7 @@ MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a th
 
 @dataclass(frozen=True)
 class Draws:
-    """What dropout draws in `Kernels.drop` and `Kernels.attend_dropped`.
+    """The random draws of `Kernels.drop` and `Kernels.attend_dropped`.
 
     Attributes:
         dropped: of 2³² draws, those that drop a weight.
@@ -61,7 +61,7 @@ NO_DRAWS = Draws(0, 0, 1.0)  # nothing is dropped
 
 
 class Spans:
-    """Which rows are whose, where the rows of all articles lie one behind the other, without padding.
+    """The rows of each article, where those of all articles lie one behind the other, without padding.
 
     Attributes:
         query_starts, key_starts: (B + 1,) in int64, the first row of each article, and behind them the number of all.
@@ -127,9 +127,9 @@ class Kernels:
     contiguous. autograd does not follow them.
 
     Attributes:
-        is_avx512: whether attention has code for this processor.
-        multiplies: whether `multiply` exists, which takes codes of weights up to `greatest_code`.
-        multiplies_fp32: whether `multiply_fp32` exists.
+        is_avx512: true if attention has code for this processor.
+        multiplies: true if `multiply` exists, which takes codes of weights up to `greatest_code`.
+        multiplies_fp32: true if `multiply_fp32` exists.
         panel: outputs whose weights lie together in `PackedWeight` and `PackedCodes`.
 
     Raises (all methods):
@@ -233,9 +233,9 @@ class Kernels:
         if query.numel() == 0:  # whose address would be that of no gradient
             return torch.zeros_like(query), torch.zeros_like(keys), torch.zeros_like(values)
         gradient = gradient.transpose(1, 2).contiguous()
-        found = laid_out(query), laid_out(keys), laid_out(keys)
-        self._dropped(query, keys, values, mask, is_causal, draws, gradient, None, *found)
-        return found
+        gradients = laid_out(query), laid_out(keys), laid_out(keys)
+        self._dropped(query, keys, values, mask, is_causal, draws, gradient, None, *gradients)
+        return gradients
 
     def _dropped(
         self,
@@ -245,7 +245,7 @@ class Kernels:
         mask: Tensor | Spans | None,
         is_causal: bool,
         draws: Draws,
-        *others: Tensor | None,
+        *outputs: Tensor | None,
     ) -> None:
         articles, heads, queries, width = query.shape
         length = keys.shape[2]
@@ -254,7 +254,7 @@ class Kernels:
         _check(values, (query.dtype,), keys.shape, keys.stride())
         if query.dtype is torch.bfloat16:  # numbers are read in pairs
             _require(width % 2 == 0 and not any(n % 2 for part in (query, keys) for n in part.stride()[:3]))
-            _require(not any(part.data_ptr() % 4 for part in (query, keys, values, *others) if part is not None))
+            _require(not any(part.data_ptr() % 4 for part in (query, keys, values, *outputs) if part is not None))
         starts: tuple[int | None, ...] = (None, None)
         if isinstance(mask, Spans):
             _require(articles == 1 and (sum(mask.query_counts), sum(mask.key_counts)) == (queries, length))
@@ -267,7 +267,7 @@ class Kernels:
             *(query.data_ptr(), *query.stride()[:3]),
             *(keys.data_ptr(), values.data_ptr(), KINDS[query.dtype], *keys.stride()[:3], *starts),
             *(address, mask_article, mask_row if mask_rows > 1 else 0, is_causal),
-            *(None if other is None else other.data_ptr() for other in others),
+            *(None if tensor is None else tensor.data_ptr() for tensor in outputs),
             *(articles, heads, queries, length, width),
             *(draws.seed, draws.dropped, draws.scale, torch.get_num_threads()),
         )

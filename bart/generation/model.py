@@ -1,4 +1,4 @@
-"""What decoding needs of a model.
+"""The interface through which decoding uses a model.
 
 Shapes: B articles, K decoder rows per article, S source length, D model width, V vocabulary.
 """
@@ -39,7 +39,7 @@ class Model(Protocol):
         """The device of all inputs and outputs."""
 
     def modules(self) -> Iterator[nn.Module]:
-        """As `torch.nn.Module.modules`."""
+        """All modules, like `torch.nn.Module.modules`."""
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for ids and 0 for padding."""

@@ -79,7 +79,7 @@ class BartAttention(BackendModule):
 
 
 class _Layer(BackendModule):
-    """What encoder and decoder layers share: residual branches and the feed-forward block."""
+    """The base of encoder and decoder layers: residual branches and the feed-forward block."""
 
     def __init__(self, config: BartConfig, ffn_dim: int) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ def compiled_call() -> Callable[..., Tensor]:
 
 
 class _Stack(BackendModule):
-    """What encoder and decoder share: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
+    """The base of encoder and decoder: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
 
     position_offset = POSITION_OFFSET
 
@@ -205,7 +205,7 @@ class _Stack(BackendModule):
     def _embed(self, tokens: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
         """Embeddings of tokens (B, T, D), at positions 0 … T - 1; or all of an article at its position of (B,).
 
-        What is added (… D) goes into their sum with those of the positions.
+        The sum of both includes what is added (…, D).
         """
         if positions is not None:
             places = self.embed_positions(positions[:, None] + self.position_offset)

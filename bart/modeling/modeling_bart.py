@@ -271,12 +271,12 @@ class BartForConditionalGeneration(PretrainedBart):
         """A cache to decode `beams` rows per article from encoder states (B, S, D), at most max_length tokens each."""
         layers = self.model.decoder.layers
         cross = [layer.encoder_attn.keys_values(encoder_states) for layer in layers]
-        _, own, _ = layers[0].self_attn.queries_keys_values(encoder_states[:, :1])
+        _, self_keys, _ = layers[0].self_attn.queries_keys_values(encoder_states[:, :1])
         positions = self.config.max_position_embeddings
         if max_length is not None and max_length > positions:
             raise InputError(f"max_length is {max_length}; allowed: at most {positions}, the model's positions")
         readable = None if attention_mask is None else attention_mask.bool()
-        return DecoderCache(cross, own, readable, beams, max_length or positions)
+        return DecoderCache(cross, self_keys, readable, beams, max_length or positions)
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (B, K, V) after the next ids (B, K) of each beam; the ids' keys and values go into the cache.

@@ -213,7 +213,7 @@ class FusedAttention(BackendModule):
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        """As `BartAttention.forward`; keys and values may also be those of `Kernels.code_heads`."""
+        """Attend like `BartAttention.forward`; keys and values may also be those of `Kernels.code_heads`."""
         if self.kernels is not None and not is_causal:
             if mask is not None and mask.dtype == torch.bool:
                 mask = additive(mask, torch.float32)

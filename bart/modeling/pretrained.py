@@ -1,4 +1,4 @@
-"""What networks share whatever their architecture and head: initial weights, files, the copy for inference."""
+"""The base of networks, whatever their architecture and head: initial weights, files, the copy for inference."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class PretrainedModel(BackendModule):
         tokenizer_class: of its vocabularies.
         packer_class: makes the layers of its copies for inference, in a precision and on a device.
         shared: the name of the token embeddings.
-        head: what the names of the head's weights begin with.
+        head: the first parts of the names of the head's weights.
         lookalikes: other classes whose heads' weights have the same names.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
         generation_config: of a model that generates.
-        is_packed: whether it is a copy for inference.
+        is_packed: true of a copy for inference.
     """
 
     config_class: ClassVar[type[ModelConfig]]
@@ -95,8 +95,8 @@ class PretrainedModel(BackendModule):
     def init_weights(self, module: nn.Module) -> None:
         """Draw the weights of a module and of those in it, unless they are on the meta device."""
         for part in module.modules():
-            own = next(part.parameters(recurse=False), None)
-            if own is None or own.is_meta:
+            weight = next(part.parameters(recurse=False), None)
+            if weight is None or weight.is_meta:
                 continue
             if isinstance(part, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(part.weight, std=self.config.init_std)
@@ -130,9 +130,9 @@ class PretrainedModel(BackendModule):
         return self.get_input_embeddings().weight.dtype
 
     def num_parameters(self, only_trainable: bool = False) -> int:
-        """How many numbers the parameters hold, tied ones counted once."""
+        """The count of numbers in the parameters, tied ones counted once."""
         self._check_whole()
-        return sum(one.numel() for one in self.parameters() if one.requires_grad or not only_trainable)
+        return sum(weight.numel() for weight in self.parameters() if weight.requires_grad or not only_trainable)
 
     @property
     def network(self) -> nn.Module:
@@ -177,7 +177,7 @@ class PretrainedModel(BackendModule):
         raise NotImplementedError
 
     def stored_name(self, name: str) -> str:
-        """What a weight is called in files that `transformers` loads."""
+        """The name of a weight in files that `transformers` loads."""
         return name
 
     @property
@@ -209,7 +209,7 @@ class PretrainedModel(BackendModule):
                 None: taken from the checkpoint itself (our `.ckpt`) or from `config.json` beside the weights, with the
                 generation defaults of the same place. Labels that it names must be as many as the weights' head has;
                 otherwise the weights tell their number.
-            new_head: whether a head that classifies begins with random weights; by default, with a warning, if the
+            new_head: true if a head that classifies shall begin with random weights; by default, with a warning, if the
                 weights have none.
 
         Raises:
@@ -233,8 +233,8 @@ class PretrainedModel(BackendModule):
         begins = output is not None and (new_head or output not in state)
         if begins:
             if new_head is False:
-                found = f"its head is {shorten(others)}" if others else "it has no head"
-                raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {found}")
+                stored = f"its head is {shorten(others)}" if others else "it has no head"
+                raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {stored}")
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         elif output is not None:
             fit_labels(config, len(state[output]), path, given is not None)

@@ -55,7 +55,7 @@ _CLASSIFIERS = ("classifier", "qa_outputs")
 
 @dataclass
 class BertForPreTrainingOutput(ModelOutput):
-    """Of both heads of pretraining.
+    """The result of both heads of pretraining.
 
     Attributes:
         prediction_logits: (B, S, V); None of a summed loss.
@@ -119,7 +119,7 @@ class BertModel(nn.Module):
 
 
 class BertTransform(nn.Module):
-    """What comes between the encoder's states and the logits of a vocabulary."""
+    """The layers between the encoder's states and the logits of a vocabulary."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class PretrainedBert(PretrainedModel):
     """BERT's network under a head: its weights and files, whatever the head.
 
     Attributes:
-        pools: whether the head reads the pooled state.
+        pools: true if the head reads the pooled state.
     """
 
     config_class = BertConfig
@@ -180,8 +180,8 @@ class PretrainedBert(PretrainedModel):
         return ("bert.pooler",) if self.pools else ()
 
     def stored_name(self, name: str) -> str:
-        for theirs, own in _NAMES:
-            name = name.replace(own, theirs)
+        for theirs, ours in _NAMES:
+            name = name.replace(ours, theirs)
         return name
 
     @classmethod
@@ -193,15 +193,15 @@ class PretrainedBert(PretrainedModel):
             name = stored.removeprefix(prefix)
             if name.startswith(("embeddings.", "encoder.", "pooler.")):  # of a bare BertModel
                 name = f"bert.{name}"
-            for theirs, own in _NAMES:
-                name = name.replace(theirs, own)
+            for theirs, ours in _NAMES:
+                name = name.replace(theirs, ours)
             name = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # as TensorFlow calls them
             if name.startswith(_CLASSIFIERS) and not name.startswith(cls.head):
                 others.append(stored)
             elif not (
                 name == "bert.embeddings.position_ids"  # a buffer in old files
                 or (name.startswith("cls.") and "cls" not in cls.head)
-                or ((name.startswith("cls.seq_relationship.") or name.startswith("bert.pooler.")) and not cls.pools)
+                or (name.startswith(("cls.seq_relationship.", "bert.pooler.")) and not cls.pools)
             ):
                 renamed[name] = tensor
         for again, original in _COPIES.items():
@@ -212,7 +212,7 @@ class PretrainedBert(PretrainedModel):
 
 
 class _ForMaskedLM(PretrainedBert):
-    """What both classes with a masked-language-model head share."""
+    """The base of both classes with a masked-language-model head."""
 
     head = ("cls",)
 
@@ -293,7 +293,7 @@ class BertForMaskedLM(_ForMaskedLM):
 
 
 class _Classifier(PretrainedBert):
-    """What both classes with an output layer for labels share."""
+    """The base of both classes with an output layer for labels."""
 
     head = ("classifier",)
     output_weight: ClassVar[str | None] = "classifier.weight"
