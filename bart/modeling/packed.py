@@ -178,7 +178,7 @@ class FusedAttention(BackendModule):
     ) -> None:
         """linear makes one module of several linear layers; dtype is that of queries, keys and values.
 
-        With in_int8 and kernels, cross-attention keeps keys and values in 8 bits.
+        With in_int8 and kernels, keys and values of cross-attention are kept in 8 bits.
         """
         super().__init__()
         self.heads = attention.heads
@@ -267,7 +267,7 @@ class Packer:
         rows, dtype = (ROWS_OF_ENCODER, self.encoder_dtype) if is_encoder else (ROWS_OF_DECODER, self.decoder_dtype)
         linear = functools.partial(self.linear, rows=rows)
         fused = functools.partial(FusedAttention, linear=linear, dtype=dtype, kernels=self.kernels)
-        copied.self_attn = fused(original.self_attn, in_int8=self.is_int8 and is_encoder)
+        copied.self_attn = fused(original.self_attn)
         if not is_encoder:
             copied.encoder_attn = fused(original.encoder_attn, is_cross=True, in_int8=self.is_int8)
         copied.fc1 = linear([original.fc1], activation=original.activation, dtype=self.inner_dtype)

@@ -317,7 +317,7 @@ class PretrainedModel(BackendModule):
         Args:
             precision: fp32; bf16 (fp32 on CPUs that cannot multiply it, with a warning); fp16 (on GPUs); or int8 (on
                 CPUs): inputs and weights of matrix products in 8 bits, or weights in 7 bits on processors that would
-                overflow; attention in bf16 or 8 bits where that is faster; all else in fp32.
+                overflow; attention in bf16, or its keys and values in 8 bits, where that is faster; all else in fp32.
 
         Raises:
             InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.
