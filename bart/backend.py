@@ -44,9 +44,9 @@ class Rows:
 class Backend:
     """Plain torch, for all devices. Backends for a device override what they compute faster.
 
-    A mask of the network's caller, (B, S) or (B, T), goes through the network unread, until `encoder_rows` or
-    `decoder_rows` takes it. So in its place a backend may get an object that the collate function made, for example
-    with lengths that the host knows already, and need not wait for a GPU to tell them.
+    In training, the mask of a source or a target goes through the network unread until `encoder_rows` or
+    `decoder_rows` takes it. So a backend may be given in its place an object that the collate function made, for
+    example with lengths that the host knows already: then it need not wait for a GPU to tell them.
     """
 
     def encoder_rows(self, states: Tensor, mask: Tensor | None) -> Rows:

@@ -7,7 +7,7 @@
 // products for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models have, for
 // AVX-512. -DBART_PLAIN leaves that code out.
 //
-// kernels.py reads the signatures behind EXPORT. These functions return 0, or 1 if there is no memory. In their
+// compiling.py reads the signatures behind EXPORT. These functions return 0, or 1 if there is no memory. In their
 // arguments a kind is FP32, BF16 or CODES, and strides count elements.
 #include <float.h>
 #include <math.h>
@@ -399,10 +399,10 @@ INLINE void weigh_some_bf16(int queries, struct head head, const bf16 *weights, 
     for (int64_t j = 0; j < head.count; j += 2) {
         __m512i pairs[4];
         for (int half = 0; half < 2; half++) {
-            __m512i one = _mm512_loadu_si512(values + head.offsets[j] + 32 * half);
-            __m512i two = _mm512_loadu_si512(values + head.offsets[j + 1] + 32 * half);
-            pairs[2 * half] = _mm512_unpacklo_epi16(one, two);
-            pairs[2 * half + 1] = _mm512_unpackhi_epi16(one, two);
+            __m512i first = _mm512_loadu_si512(values + head.offsets[j] + 32 * half);
+            __m512i second = _mm512_loadu_si512(values + head.offsets[j + 1] + 32 * half);
+            pairs[2 * half] = _mm512_unpacklo_epi16(first, second);
+            pairs[2 * half + 1] = _mm512_unpackhi_epi16(first, second);
         }
         for (int k = 0; k < queries; k++) {
             __m512i weight = _mm512_set1_epi32(*(const int32_t *)(weights + k * head.count + j));
@@ -836,9 +836,9 @@ EXPORT int attend_dropped(const void *query, int64_t query_article, int64_t quer
     if (memory == NULL) return 1;
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t item = 0; item < articles * heads; item++) {
-        float *own = memory + omp_get_thread_num() * size;
-        if (gradient == NULL) attend_head(&all, item, context, own);
-        else gradients_of_head(&all, item, gradient, of_query, of_keys, of_values, own);
+        float *scratch = memory + omp_get_thread_num() * size;
+        if (gradient == NULL) attend_head(&all, item, context, scratch);
+        else gradients_of_head(&all, item, gradient, of_query, of_keys, of_values, scratch);
     }
     free(memory);
     return 0;
@@ -959,7 +959,7 @@ EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_
         }
         float *wanted = row + labels[r], of_label = *wanted - top;
         int first = !gradients && *wanted == top;
-        for (const float *other = row; first && other < wanted; other++) first = *other != top;
+        for (const float *logit = row; first && logit < wanted; logit++) first = *logit != top;
         correct[r] = first;
         for (int64_t from = 0; from < width; from += BLOCK) {
             int64_t until = least(from + BLOCK, width);

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from bart.backend import TORCH, Backend, BackendModule
+from bart.backend import TORCH, Backend, BackendModule, Rows
 from bart.cpu import operators
 from bart.cpu.backend import CpuBackend
 from bart.cpu.kernels import Kernels
@@ -64,3 +65,26 @@ def test_a_copy_for_inference_gets_the_backend_of_its_device() -> None:
     parts = [module for module in model.for_inference().modules() if isinstance(module, BackendModule)]
     assert len(parts) > 5 and {type(part.backend) for part in parts} == {CpuBackend}
     assert model.backend is TORCH
+
+
+class Lengths(Backend):
+    """Takes a list of lengths, which a collate function knows without asking the device, in place of a source mask."""
+
+    def encoder_rows(self, states: Tensor, mask: list[int]) -> Rows:
+        return super().encoder_rows(states, self.mask_of(mask, states))
+
+    def decoder_rows(self, states: Tensor, mask: None, wanted: Tensor, encoder_states: Tensor, encoder_mask: list[int]):
+        return super().decoder_rows(states, mask, wanted, encoder_states, self.mask_of(encoder_mask, encoder_states))
+
+    def mask_of(self, lengths: list[int], states: Tensor) -> Tensor:
+        return torch.arange(states.shape[1]) < torch.tensor(lengths)[:, None]
+
+
+def test_in_training_only_the_backend_reads_the_mask() -> None:
+    model = tiny_bart(dropout=0.0).train()
+    ids = torch.randint(3, 50, (3, 9))
+    lengths = [9, 2, 5]
+    mask = torch.arange(9) < torch.tensor(lengths)[:, None]
+    expected, unmasked = (model(ids, given, labels=ids, summed_loss=True).loss for given in (mask, None))
+    model.compute_with(Lengths())
+    assert model(ids, lengths, labels=ids, summed_loss=True).loss == expected != unmasked
