@@ -122,7 +122,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        # As a vector of one, so that halves are multiplied in fp32: what loss scaling multiplies by may exceed fp16.
+        # The factor is a vector of one, so that halves are multiplied in fp32: the scale of a loss may exceed fp16.
         gradients = (
             None if gradient is None else (gradient * of_loss[None]).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)

@@ -40,7 +40,7 @@ def hub() -> Iterator[HubServer]:
 
 
 def ask(names: list[str], home: Path, hub: HubServer, **variables: str) -> list[str]:
-    """What a fresh interpreter, whose Hub is the stand-in, says to each name."""
+    """The answers to each name by a fresh interpreter whose Hub is the stand-in."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "NO_PROXY": "*", **variables}
     command = [sys.executable, "-c", SCRIPT, *names]

@@ -1,4 +1,4 @@
-"""How the kernels are compiled and loaded, and what happens where they cannot be."""
+"""Compiling and loading the kernels, and the way out where that is impossible."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_spans_that_are_none_are_refused(starts: Tensor | list[int]) -> None:
 
 
 def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
-    """By real checks, which `python -O` keeps, and not by asserts."""
+    """Real checks refuse them, which `python -O` keeps, and not asserts."""
     ones = torch.ones
     query = keys = ones(2, 3, 4, 64)
     codes = PackedCodes(ones(40, 8, dtype=torch.int8), ones(40), ones(40), compiled.panel)

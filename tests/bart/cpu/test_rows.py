@@ -1,4 +1,4 @@
-"""What is computed row by row, against torch in double precision: codes and GELU."""
+"""Kernels that work row by row, against torch in double precision: codes and GELU."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_spare_rows_of_targets_have_a_source_to_read() -> None:
 
 @pytest.mark.parametrize(("dtype", "dropout"), [(torch.float32, 0.0), (torch.bfloat16, 0.0), (torch.float64, 0.2)])
 def test_attention_of_spans_is_that_of_each_article(dtype: torch.dtype, dropout: float) -> None:
-    """By compiled kernels, where there are any for the type, and else article by article, to the bit."""
+    """Compiled kernels compute it where there are any for the type; else it is computed article by article."""
     states = [torch.randn(1, 2, 9, 8, dtype=dtype, requires_grad=True) for _ in range(3)]
     starts = torch.tensor([0, 4, 4, 9])
     torch.manual_seed(3)

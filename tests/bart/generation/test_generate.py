@@ -199,7 +199,7 @@ def test_the_caller_may_score_references_from_the_states_that_articles_are_decod
 def test_articles_are_charged_for_encoding_and_steps_but_not_for_the_callers_work(
     model, texts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ):
-    """With a clock on which encoding a group takes 6 s, a decoding step 0.125 s, and the caller's work 100 s."""
+    """The clock says that encoding a group takes 6 s, a decoding step 0.125 s, and the caller's work 100 s."""
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
     encode, decode = model.encode, model.decode
 
@@ -269,7 +269,7 @@ def test_the_mask_is_inferred_from_padding(model, source: Tensor):
 def test_checking_rarely_for_the_end_changes_nothing(
     model, source: Tensor, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    """As on an accelerator, where some steps are taken after all is done."""
+    """On an accelerator too, some steps are taken after all is done."""
     options = options | {"max_length": 20, "min_length": 0, "eos_token_id": [EOS, *range(20, VOCAB)]}
     every_step = model.generate(source, **options)
     assert every_step.shape[1] < 15, "nothing ends early: the test would show nothing"

@@ -266,7 +266,7 @@ def test_hundreds_of_batches_leave_memory_where_it_was(monkeypatch: pytest.Monke
 
 @pytest.fixture(scope="module")
 def deep_models() -> dict[str, Model]:
-    """With two decoder layers: NaN of the encoder's states is in the second one's keys and values."""
+    """Models with two decoder layers: NaN of the encoder's states is in the second one's keys and values."""
     return copies(a_model(decoder_layers=2, max_position_embeddings=64))
 
 

@@ -40,7 +40,7 @@ def model(request: pytest.FixtureRequest) -> PretrainedModel:
 
 
 def logits(model: nn.Module) -> Tensor:
-    """Of two texts, one of them padded."""
+    """The logits of two texts, one of them padded."""
     ids = torch.randint(4, 97, (2, 50), generator=torch.Generator().manual_seed(1))
     ids[0, 49] = ids[1, 29] = 2
     ids[1, 30:] = 1

@@ -104,7 +104,7 @@ def test_gradients_only_of_what_is_trained() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("factor", [1 / 3, 1e5])
 def test_halves_are_scaled_in_fp32(dtype: torch.dtype, factor: float) -> None:
-    """By what neither kind can hold: a loss scale over the number of targets."""
+    """The factor, a loss scale over the number of targets, may be one that neither kind can hold."""
     states, weight, bias, labels = (t.detach().to(dtype) if t.is_floating_point() else t for t in made_up())
     given = [tensor.mul(1e-3).requires_grad_() for tensor in (states, weight)]
     value, _ = chunked_cross_entropy(*given, bias, labels)
@@ -121,7 +121,7 @@ def test_of_equal_logits_one_is_right(backend: Backend) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_rows_without_a_target_add_nothing(dtype: torch.dtype, backend: Backend) -> None:
-    """By such rows numbers of rows recur."""
+    """Such rows let numbers of rows recur."""
     states, weight, bias, _ = made_up(dtype)
     labels = torch.full((TOKENS,), 3)
     rows, padded = F.pad(states, (0, 0, 0, 4)), F.pad(labels, (0, 4), value=loss.IGNORE_INDEX)
@@ -205,7 +205,7 @@ def test_the_model_gives_the_sum_of_the_loss(checkpointing: bool, monkeypatch: p
 
 
 def test_on_a_gpu_rows_without_a_target_stay() -> None:
-    """As zeros, since leaving them out would wait for the device."""
+    """They are zeros, since leaving them out would wait for the device."""
     states, weight, bias, labels = made_up()
     value, _ = chunked_cross_entropy(states, weight, bias, labels, 0.1)
     expected = torch.autograd.grad(value, (states, weight))

@@ -1,4 +1,4 @@
-"""What the network promises besides agreeing with transformers."""
+"""The network's promises besides agreeing with transformers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_activation_checkpointing_changes_memory_not_results() -> None:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule]]:
-    """What torch.compile captures, and leaves as it is here; a test of finetune.py compiles it."""
+    """The graphs that torch.compile captures, and leaves as they are here; a test of finetune.py compiles it."""
     graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:

@@ -68,7 +68,7 @@ def logits_of(ids: Tensor, mask: Tensor | None) -> Run:
 
 @pytest.fixture(params=["native", "oneDNN", "torch"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kernels | None:
-    """What computes int8: this processor's best kernels, oneDNN and plain kernels, or oneDNN and torch."""
+    """The computation of int8: this processor's best kernels, oneDNN and plain kernels, or oneDNN and torch."""
     if request.param != "native" and not torch.backends.mkldnn.is_available():
         pytest.skip("this build of torch lacks oneDNN")
     if request.param == "oneDNN":
@@ -256,7 +256,7 @@ print(json.dumps({"error": error.max().item(), "lines": lines, "dtype": str(copi
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN can be limited to older processors on x86")
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch lacks oneDNN")
 def test_on_older_processors_int8_stays_exact_and_bf16_gives_way_to_fp32() -> None:
-    """As on processors with AVX2 and without VNNI, which oneDNN is made to believe it has."""
+    """oneDNN is made to believe that the processor has AVX2 and no VNNI."""
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "BART_KERNELS": "0"}
     done = subprocess.run(
         [sys.executable, "-c", OLD_PROCESSOR],
