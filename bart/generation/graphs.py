@@ -116,7 +116,7 @@ def cuda_recorder(device: torch.device) -> Recorder:
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
         with torch.cuda.device(device):
-            # A first step on the same stream: memory that libraries take on first use must not become part of the graph.
+            # A first step on the same stream: memory that libraries take on first use must not be part of the graph.
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 step(state)

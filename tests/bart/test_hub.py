@@ -50,8 +50,8 @@ def ask(names: list[str], home: Path, hub: HubServer, **variables: str) -> list[
 
 
 def test_downloads_once_and_then_serves_from_the_cache(hub: HubServer, tmp_path: Path) -> None:
-    found, gated, missing, other = ask(["org/name", "org/gated", "org/missing", "org/other"], tmp_path, hub)
-    folder = Path(found)
+    cached, gated, missing, other = ask(["org/name", "org/gated", "org/missing", "org/other"], tmp_path, hub)
+    folder = Path(cached)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == {
         name: FILES[name] for name in ("vocab.json", "merges.txt")
     }
@@ -60,24 +60,24 @@ def test_downloads_once_and_then_serves_from_the_cache(hub: HubServer, tmp_path:
     assert other.startswith("InputError: org/other: ") and "none of the files vocab.json, merges.txt" in other
 
     asked = len(hub.requests)
-    assert ask(["org/name"], tmp_path, hub) == [found]
+    assert ask(["org/name"], tmp_path, hub) == [cached]
     assert not [path for path in hub.requests[asked:] if "/resolve/" in path]
 
     hub.shutdown()
     hub.server_close()
     again, unknown = ask(["org/name", "org/unknown"], tmp_path, hub)
-    assert again == found
+    assert again == cached
     assert unknown.startswith("InputError: org/unknown: ") and "cannot be reached" in unknown
 
     again, unknown = ask(["org/name", "org/unknown"], tmp_path, hub, HF_HUB_OFFLINE="1")
-    assert again == found
+    assert again == cached
     assert unknown.startswith("InputError: org/unknown: ") and "HF_HUB_OFFLINE" in unknown
 
 
 def test_an_incomplete_cache_serves_what_it_has(hub: HubServer, tmp_path: Path) -> None:
-    (found,) = ask(["org/name"], tmp_path, hub)
-    (Path(found) / "merges.txt").unlink()
-    assert ask(["org/name"], tmp_path, hub, HF_HUB_OFFLINE="1") == [found]
+    (cached,) = ask(["org/name"], tmp_path, hub)
+    (Path(cached) / "merges.txt").unlink()
+    assert ask(["org/name"], tmp_path, hub, HF_HUB_OFFLINE="1") == [cached]
 
 
 def test_a_local_path_is_returned_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,8 @@ def test_arguments_are_read_from_the_source() -> None:
         "EXPORT const int a = 1;\nEXPORT int f(const void *x, int64_t y,\n        int z)\n{\n}\nstatic int g(int x)\n"
     )
     assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
-    found = argument_types(SOURCE.read_text(encoding="utf-8"))
-    assert len(found) == 9 and len(found["attend"]) == 23 and found["cross_entropy"][4] == ctypes.c_float
+    actual = argument_types(SOURCE.read_text(encoding="utf-8"))
+    assert len(actual) == 9 and len(actual["attend"]) == 23 and actual["cross_entropy"][4] == ctypes.c_float
 
 
 @pytest.mark.usefixtures("compiler")

@@ -28,9 +28,9 @@ def test_cross_entropy(compiled: Kernels, count: int, width: int, smoothing: flo
     right = exact.argmax(dim=1) == labels
 
     untouched, scratch = logits.clone(), logits.clone()
-    losses, found = compiled.cross_entropy(logits, bias, labels, smoothing, True)
+    losses, actual = compiled.cross_entropy(logits, bias, labels, smoothing, True)
     without, correct = compiled.cross_entropy(scratch, bias, labels, smoothing, False)
-    assert found is logits and torch.equal(losses, without) and torch.equal(correct, right.long())
+    assert actual is logits and torch.equal(losses, without) and torch.equal(correct, right.long())
     if count == 0:
         return
     # A sum of a logit and its bias is rounded, and so is its difference from the greatest one.

@@ -51,7 +51,7 @@ def test_attention_with_dropout_is_the_kernels(kind: str, dtype: torch.dtype) ->
     leaves = [state.clone().requires_grad_() for state in inputs]
     torch.manual_seed(7)
     context = CpuBackend().attend(*leaves, mask, is_causal, 0.3)
-    found = [context.detach(), *torch.autograd.grad(context, leaves, gradient)]
+    actual = [context.detach(), *torch.autograd.grad(context, leaves, gradient)]
     torch.manual_seed(7)
     draws = Draws.with_probability(0.3)
     if mask is not None:
@@ -59,8 +59,8 @@ def test_attention_with_dropout_is_the_kernels(kind: str, dtype: torch.dtype) ->
         mask = torch.zeros(mask.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
     given = *inputs, mask, is_causal, draws
     expected = [kernels.attend_dropped(*given), *kernels.attend_dropped_backward(gradient, *given)]
-    assert all(map(torch.equal, found, expected))
-    assert found[0].transpose(1, 2).is_contiguous()  # as projections read it
+    assert all(map(torch.equal, actual, expected))
+    assert actual[0].transpose(1, 2).is_contiguous()  # as projections read it
 
 
 def test_attention_drops_weights_where_no_kernel_serves_and_no_gradient_is_wanted() -> None:

@@ -81,15 +81,15 @@ def test_losses_and_gradients_are_those_with_padding(case: str, checkpointing: b
     unpadded = copy.deepcopy(padded)
     unpadded.compute_with(CpuBackend(leaves_out_padding=True))
     unpadded.set_activation_checkpointing(checkpointing)
-    found = []
+    actual = []
     for model in (padded, unpadded):
         loss = loss_of(model)
         loss.backward()
-        found.append(
+        actual.append(
             {"loss": loss} | {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
         )
-    assert found[0].keys() == found[1].keys() and len(found[0]) > 20
-    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+    assert actual[0].keys() == actual[1].keys() and len(actual[0]) > 20
+    torch.testing.assert_close(*actual, rtol=0, atol=1e-12)
 
 
 def test_no_target_at_all_has_no_gradient() -> None:

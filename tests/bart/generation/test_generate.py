@@ -83,12 +83,12 @@ def test_an_article_gives_the_same_alone_and_in_a_batch(model, source: Tensor, o
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 100])
 def test_articles_that_join_and_leave_get_what_they_get_alone(model, batch_size: int, options: dict[str, Any]):
     sources = random_sources(23, seed=8)
-    found = {a.index: a.sequences for a in model.generate_many(sources, batch_size, max_length=20, **options)}
-    assert sorted(found) == list(range(23))
+    actual = {a.index: a.sequences for a in model.generate_many(sources, batch_size, max_length=20, **options)}
+    assert sorted(actual) == list(range(23))
     for index, source in enumerate(sources):
         alone = model.generate(torch.tensor([source]), max_length=20, **options)
-        assert found[index].tolist() == alone.tolist()
-    assert len({sequences.shape[1] for sequences in found.values()}) > 2, "all of like length: shows nothing"
+        assert actual[index].tolist() == alone.tolist()
+    assert len({sequences.shape[1] for sequences in actual.values()}) > 2, "all of like length: shows nothing"
 
 
 @every_method
@@ -110,15 +110,15 @@ def test_articles_that_arrive_while_others_are_in_work_get_what_they_get_alone(
         sizes.append(inside)
         return new
 
-    found: dict[int, list[list[int]]] = {}
+    actual: dict[int, list[list[int]]] = {}
     while left:
         for article in generate_live(model, arrivals, batch_size, max_length=20, **options):
             inside -= 1
-            assert article.index not in found
-            found[article.index] = article.sequences.tolist()
+            assert article.index not in actual
+            actual[article.index] = article.sequences.tolist()
     assert max(sizes) == batch_size
     for index, source in enumerate(sources):
-        assert found[index] == model.generate(torch.tensor([source]), max_length=20, **options).tolist()
+        assert actual[index] == model.generate(torch.tensor([source]), max_length=20, **options).tolist()
 
 
 def test_an_article_is_given_out_when_it_is_done_though_others_go_on(model):
@@ -218,12 +218,12 @@ def test_articles_are_charged_for_encoding_and_steps_but_not_for_the_callers_wor
     monkeypatch.setattr(model, "encode", slow_encode)
     monkeypatch.setattr(model, "decode", slow_decode)
 
-    def found(**callback: Any) -> list[tuple[int, float, float]]:
+    def charged(**callback: Any) -> list[tuple[int, float, float]]:
         articles = model.generate_many(texts, 3, max_length=20, **callback)
         return [(article.index, article.seconds, article.encoding_seconds) for article in articles]
 
-    free = found()
-    assert found(encoded=work) == free
+    free = charged()
+    assert charged(encoded=work) == free
     groups = [2.0] * 9 + [3.0] * 2  # the shares of 3 articles, and of the last 2
     assert sorted(share for _, _, share in free) == groups
     by_length = sorted(range(11), key=lambda index: -len(texts[index]))

@@ -253,8 +253,8 @@ def test_a_recording_lasts_as_long_as_the_shapes_of_the_state():
 
     def take(number: int, steps_left: int = 100) -> int:
         """Steps, and how many of them were recorded or replayed."""
-        found = [steps.step(counter, steps_left) or counter.take_step() for _ in range(number)]
-        return found.count(True)
+        actual = [steps.step(counter, steps_left) or counter.take_step() for _ in range(number)]
+        return actual.count(True)
 
     assert take(graphs.EAGER_STEPS) == 0
     assert take(2, graphs.STEPS_WORTH_RECORDING - 1) == 0

@@ -127,19 +127,19 @@ def test_rows_without_a_target_add_nothing(dtype: torch.dtype, backend: Backend)
     rows, padded = F.pad(states, (0, 0, 0, 4)), F.pad(labels, (0, 4), value=loss.IGNORE_INDEX)
     given = [one.detach().requires_grad_() for one in (rows, weight, bias)]
     spared = loss._ChunkedCrossEntropy.apply(*given, padded, 0.1, (True, True, True), backend)[0]
-    found = torch.autograd.grad(spared, given)
+    actual = torch.autograd.grad(spared, given)
     given[0] = rows[:TOKENS].detach().requires_grad_()
     plain = loss._ChunkedCrossEntropy.apply(*given, labels, 0.1, (True, True, True), backend)[0]
     expected = torch.autograd.grad(plain, given)
-    torch.testing.assert_close((spared, found[0][:TOKENS], *found[1:]), (plain, *expected))
+    torch.testing.assert_close((spared, actual[0][:TOKENS], *actual[1:]), (plain, *expected))
 
 
 @pytest.mark.parametrize(("dtype", "count"), [(torch.float32, TOKENS), (torch.bfloat16, 38)])
 def test_numbers_of_targets_recur_in_half_precision(dtype: torch.dtype, count: int) -> None:
     states, _, _, labels = made_up(dtype)
-    rows, found = targets_alone(states, labels.clamp(min=0))
+    rows, actual = targets_alone(states, labels.clamp(min=0))
     assert rows.equal(F.pad(states, (0, 0, 0, count - TOKENS)))
-    assert found.equal(F.pad(labels.clamp(min=0), (0, count - TOKENS), value=loss.IGNORE_INDEX))
+    assert actual.equal(F.pad(labels.clamp(min=0), (0, count - TOKENS), value=loss.IGNORE_INDEX))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -266,10 +266,10 @@ def test_on_older_processors_int8_stays_exact_and_bf16_gives_way_to_fp32() -> No
         capture_output=True,
         text=True,
     )
-    found = json.loads(done.stdout)
-    assert found["error"] <= 1, "greater than rounding to codes allows"
-    assert found["dtype"] == "torch.float32" and found["same"]
-    assert [line.split(":")[0].split(" (")[0] for line in found["lines"]] == [
+    actual = json.loads(done.stdout)
+    assert actual["error"] <= 1, "greater than rounding to codes allows"
+    assert actual["dtype"] == "torch.float32" and actual["same"]
+    assert [line.split(":")[0].split(" (")[0] for line in actual["lines"]] == [
         "int8",
         "bf16 cannot be computed here",
         "bf16 cannot be computed here",
