@@ -14,12 +14,12 @@ from bart.errors import InputError
 
 
 def is_device(path: Path) -> bool:
-    """Whether a path is there and neither a file nor a folder: a device, or a pipe."""
+    """True if a path is there and neither a file nor a folder: a device, or a pipe."""
     return path.exists() and not (path.is_file() or path.is_dir())
 
 
 def temporary_beside(target: Path) -> Path:
-    """Where this process writes what becomes `target`.
+    """The path to which this process writes the later content of `target`.
 
     The name holds the host and the process id: machines and containers that share a folder may have equal process ids.
     """

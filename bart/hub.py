@@ -1,4 +1,4 @@
-"""Where a model or tokenizer lies: a path on this machine, or a repository on the Hugging Face Hub."""
+"""The place of a model or tokenizer: a path on this machine, or a repository on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
     if not text.strip():
         raise InputError(f"{text!r} names nothing: give a folder, a checkpoint file, or a Hub name")
     path = Path(text).expanduser()
-    if path.is_dir() and not any(found for pattern in patterns for found in path.glob(pattern)):
+    if path.is_dir() and not any(next(path.glob(pattern), None) for pattern in patterns):
         if (path / EXPORT).is_dir():
             return path / EXPORT
-        if checkpoints := sorted(found.name for found in path.glob("*.ckpt")):
+        if checkpoints := sorted(file.name for file in path.glob("*.ckpt")):
             raise InputError(
                 f"{path}: a run that has no {EXPORT}/; name one of its checkpoints: {', '.join(checkpoints)}"
             )
@@ -92,7 +92,7 @@ def push(
     """Upload the files that `save` writes into a folder to a model repository on the Hub, which is made if need be.
 
     Args:
-        private: whether a repository that is made is private; by default as its owner has set it.
+        private: true if a repository that is made shall be private; by default as its owner has set it.
         token: of access; by default HF_TOKEN, or what `hf auth login` stored.
 
     Returns:

@@ -1,1 +1,1 @@
-"""BERT in PyTorch, on what BART's network is made of."""
+"""BERT in PyTorch, built of BART's layers."""

@@ -55,7 +55,7 @@ def test_pip_installs_all_that_the_commands_need(tmp_path: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
         done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True)
         assert done.stdout.startswith(f"usage: {name} "), done.stderr
-    for name in ("bart/modeling/kernels.c", "utils/serving/page.html", "utils/corpora/sample_corpus.yaml"):
+    for name in ("bart/cpu/kernels.c", "utils/serving/page.html", "utils/corpora/sample_corpus.yaml"):
         assert (tmp_path / "installed" / name).exists()
     [metadata] = tmp_path.glob("installed/*.dist-info/METADATA")
     pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")]

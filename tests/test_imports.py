@@ -29,6 +29,7 @@ FLOORS = (
     ("utils.app",),
     ("bert",),
     ("bart.modeling",),
+    ("bart.cpu",),
     ("bart.generation",),
     ("bart.tokenization", "bart.configuration"),
     ("bart",),

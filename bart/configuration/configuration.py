@@ -1,4 +1,4 @@
-"""What the configs of all architectures share: fields of published `config.json` files, labels, JSON."""
+"""The base of the configs of all architectures: fields of published `config.json` files, labels, JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
     "single_label_classification",
     "multi_label_classification",
 )
-# Of fields that may be missing: whether a value is one of them, and what is allowed.
+# For fields that may be missing: a test of their values, and the values that are allowed.
 OF_LABELS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "id2label": (
         lambda value: isinstance(value, Mapping) and all(re.fullmatch("[0-9]+", str(number)) for number in value),
@@ -43,7 +43,7 @@ class ModelConfig:
 
     Attributes:
         types: the type of each field, as it is written.
-        model_types: what `model_type` of a config.json may be.
+        model_types: the values that `model_type` of a config.json may have.
         others: names that `extra` may hold, to which misspelt ones are compared as well.
         alike: names in published configs that are like known ones, but no misspellings of them.
         unsupported: values of other fields that mean a network that is not implemented.
@@ -90,8 +90,8 @@ class ModelConfig:
             return self.extra[name]
         raise AttributeError(f"{type(self).__name__} has no field {name!r}")
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self.to_dict() == other.to_dict()
+    def __eq__(self, config: object) -> bool:
+        return isinstance(config, type(self)) and self.to_dict() == config.to_dict()
 
     @property
     def labels(self) -> list[str]:
@@ -109,7 +109,7 @@ class ModelConfig:
 
     @property
     def has_unnamed_labels(self) -> bool:
-        """Whether the labels have but numbers, as transformers writes them."""
+        """True if the labels have numbers alone, as transformers writes them."""
         return self.labels == [f"LABEL_{number}" for number in range(len(self.labels))]
 
     def check(self, ok: bool, name: str, allowed: str) -> None:
@@ -156,7 +156,7 @@ class ModelConfig:
 
 
 def kind_of(fields: Mapping[str, Any], kinds: Sequence[type[Config]]) -> type[Config]:
-    """The class among `kinds` of which a config.json holds the fields; where it says none, that which has most of them.
+    """The class among `kinds` to which the fields of a config.json belong; if they name none, that with most of them.
 
     Raises:
         InputError: it is of none of them.

@@ -257,7 +257,7 @@ class GenerationConfig:
 
 
 def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str, str]:
-    """Whether a value that is not None is in the option's range, the option's name, and what is allowed."""
+    """True if a value that is not None is in the option's range; the option's name; and the range in words."""
     name = option.name
     kind = str(option.type).removesuffix(" | None")
     if kind == "bool":

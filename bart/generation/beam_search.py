@@ -44,12 +44,12 @@ def _top_sums(scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor
     rest = torch.arange(beams * width, device=scores.device).view(beams, width)[:, blocks * _BLOCK :].flatten()
     columns = torch.cat((columns, rest.expand(len(scores), -1)), dim=1)
     sums = scores.flatten(1).gather(1, columns) + bases.gather(1, columns // width)
-    found, places = sums.topk(count)
-    return found, columns.gather(1, places)
+    top, places = sums.topk(count)
+    return top, columns.gather(1, places)
 
 
 def is_among(ids: Tensor, chosen: Tensor) -> Tensor:
-    """Whether each id (…) is one of the chosen (n,). `torch.isin` may wait for the device if n is large."""
+    """True for each id (…) that is one of the chosen (n,). `torch.isin` may wait for the device if n is large."""
     return (ids[..., None] == chosen).any(dim=-1)
 
 
@@ -114,7 +114,7 @@ class BeamSearch:
         # All beams start alike. Only the first may be extended, or they would stay alike.
         self.open = Hypotheses(tokens, parents, hopeless.index_fill(1, self.beams.new_zeros(1), 0.0), unfinished)
         self.lengths = self.beams.new_ones(len(limits))  # (B,): t
-        # (B, 1): whether an article's finished hypotheses may still change.
+        # (B, 1): true if an article's finished hypotheses may still change.
         self.active = torch.ones_like(unfinished[:, :1])
 
     @property
@@ -178,7 +178,7 @@ class BeamSearch:
         return replace(extended, scores=sums, finished=is_among(ids, self.eos_ids) | self._is_last())
 
     def _is_last(self) -> Tensor:
-        """(B, 1) bool: whether sequences reach their greatest length in this step."""
+        """(B, 1) bool: true where sequences reach their greatest length in this step."""
         return self.lengths[:, None] + 1 == self.limits[:, 1:]
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
@@ -250,5 +250,5 @@ class DiverseBeamGroup(BeamSearch):
 def best_hypotheses(searches: Sequence[BeamSearch], count: int) -> Hypotheses:
     """The ``count`` best finished hypotheses of each article, best first, from the beam groups that searched it."""
     # Of equal scores the later group's comes first, as in transformers.
-    found = Hypotheses.join([search.finished for search in reversed(searches)])
-    return found.take(found.scores.sort(dim=1, descending=True, stable=True).indices[:, :count])
+    hypotheses = Hypotheses.join([search.finished for search in reversed(searches)])
+    return hypotheses.take(hypotheses.scores.sort(dim=1, descending=True, stable=True).indices[:, :count])

@@ -30,7 +30,7 @@ SOURCE_PIECE = 64
 
 
 def has_fixed_shapes(device: torch.device) -> bool:
-    """Whether shapes on this device should last and recur, at the price of more padding."""
+    """True if shapes on this device should last and recur, at the price of more padding."""
     return device.type == "cuda"
 
 
@@ -56,7 +56,7 @@ class LayerCache:
 
 
 class DecoderCache:
-    """What the decoder remembers of its articles and of the tokens it has read.
+    """The decoder's memory of its articles and of the tokens that it has read.
 
     Articles may join at different times. In each step, all articles read one token per beam, in the same columns.
 
@@ -65,7 +65,7 @@ class DecoderCache:
 
     Args:
         cross: per layer, the keys and values of the encoder states, each (B, H, S, Dh).
-        own: some keys of self-attention (…, Dh), for their type.
+        self_keys: some keys of self-attention (…, Dh), for their type.
         readable: (B, S), true where a source position may be read, or None for all positions.
         beams: K, decoder rows per article.
         max_length: the most tokens a beam will be given.
@@ -78,7 +78,7 @@ class DecoderCache:
     def __init__(
         self,
         cross: Sequence[tuple[Tensor, Tensor]],
-        own: Tensor,
+        self_keys: Tensor,
         readable: Tensor | None,
         beams: int,
         max_length: int,
@@ -95,7 +95,7 @@ class DecoderCache:
             length = round_up(length, SOURCE_PIECE)
             cross = [(padded(k, 2, length), padded(v, 2, length)) for k, v in cross]
             readable = padded(readable, 1, length)
-        empty = own.new_empty((articles, heads, 0, own.shape[-1]))
+        empty = self_keys.new_empty((articles, heads, 0, self_keys.shape[-1]))
         self.layers = [LayerCache(k, v, empty, empty) for k, v in cross]
         self.beams = beams
         self.max_length = max_length
@@ -103,8 +103,8 @@ class DecoderCache:
         self.joined = [0] * articles  # the number of steps before each article joined
         self.positions = torch.full((articles,), -1, device=keys.device)  # of the token that an article read last
         # (B, 1, K, T·K): 0 where a beam may read a column, -inf where it may not.
-        self.self_mask = own.new_empty((articles, 1, beams, 0))
-        self.own_columns = additive(torch.eye(beams, dtype=torch.bool, device=keys.device), own.dtype)
+        self.self_mask = self_keys.new_empty((articles, 1, beams, 0))
+        self.own_columns = additive(torch.eye(beams, dtype=torch.bool, device=keys.device), self_keys.dtype)
         self.free: deque[int] = deque()  # columns that no article reads
         self.used: deque[tuple[int, int]] = deque()  # (step, column) of the others, oldest first
         self.first_columns = torch.arange(beams, device=keys.device)
@@ -151,22 +151,22 @@ class DecoderCache:
         self.joined = [self.joined[article] for article in articles.tolist()]
         self._changed(self.readable[articles])
 
-    def replace(self, articles: Tensor, other: DecoderCache) -> None:
+    def replace(self, articles: Tensor, new: DecoderCache) -> None:
         """Put the articles of a cache that has read nothing yet into the places of others (M,).
 
         Nothing else is copied.
         """
-        length = max(self.readable.shape[1], other.readable.shape[1])
-        for layer, new in zip(self.layers, other.layers, strict=True):
-            layer.cross_keys = _replaced(layer.cross_keys, articles, new.cross_keys, length)
-            layer.cross_values = _replaced(layer.cross_values, articles, new.cross_values, length)
+        length = max(self.readable.shape[1], new.readable.shape[1])
+        for layer, new_layer in zip(self.layers, new.layers, strict=True):
+            layer.cross_keys = _replaced(layer.cross_keys, articles, new_layer.cross_keys, length)
+            layer.cross_values = _replaced(layer.cross_values, articles, new_layer.cross_values, length)
             layer.self_keys[articles] = layer.self_values[articles] = 0
         self.self_mask[articles] = -torch.inf
         self.positions[articles] = -1
         for article in articles.tolist():
             self.joined[article] = self.steps
         readable = padded(self.readable, 1, length)
-        readable[articles] = padded(other.readable, 1, length)
+        readable[articles] = padded(new.readable, 1, length)
         self._changed(readable)
 
     def _changed(self, readable: Tensor) -> None:
@@ -217,7 +217,8 @@ def _replaced(store: Tensor, articles: Tensor, new: Tensor, length: int) -> Tens
 
 def padded(tensor: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:
     """The tensor, filled up to a length in one dimension."""
-    return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, length - tensor.shape[dim]), value=value)
+    dimensions_behind = tensor.dim() - 1 - dim
+    return F.pad(tensor, [0, 0] * dimensions_behind + [0, length - tensor.shape[dim]], value=value)
 
 
 def additive(mask: Tensor, dtype: torch.dtype, low: float = -torch.inf) -> Tensor:

@@ -33,7 +33,7 @@ Encoded = Callable[[list[int], Tensor, Tensor], object]
 
 @dataclass
 class GenerationOutput:
-    """What ``generate(return_dict_in_generate=True)`` returns.
+    """The result of ``generate(return_dict_in_generate=True)``.
 
     Attributes:
         sequences: (B·N, T) ids, article by article, best first; padded on the right to the longest.
@@ -102,8 +102,8 @@ def generate(
             )
         )
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
-    found = Hypotheses.join([part for _, part in parts], dim=0).of(numbers.argsort())
-    output = _output(config, found, kept)
+    hypotheses = Hypotheses.join([part for _, part in parts], dim=0).of(numbers.argsort())
+    output = _output(config, hypotheses, kept)
     return output if config.return_dict_in_generate else output.sequences
 
 
@@ -158,7 +158,7 @@ def generate_many(
     waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
 
     def longest(_: int) -> list[tuple[int, Sequence[int]]]:
-        """As many as are in the batch, because encoding them together is quicker."""
+        """The longest sources, as many as are in the batch, because encoding them together is quicker."""
         numbers = [waiting.pop() for _ in range(min(batch_size, len(waiting)))]
         return [(number, sources[number]) for number in numbers]
 
@@ -201,7 +201,7 @@ def _articles(
     encoded: Encoded | None = None,
     live: bool = False,
 ) -> Iterator[GeneratedArticle]:
-    """What `generate_many` and `generate_live` share; more may arrive at once than there is room for."""
+    """The loop of `generate_many` and `generate_live`; more may arrive at once than there is room for."""
     config, max_length = _config(model, options)
     ready = Sources([], torch.empty(0), torch.empty(0), None)  # encoded together; those that have not joined yet
     times = _Times(model.device)
@@ -228,17 +228,17 @@ def _articles(
         return first
 
     with _eval_mode(model):
-        for numbers, found in decode(model, config, max_length, batch_size, next_sources, live=live):
-            steps = (found.parents >= 0).sum(dim=2).amax(dim=1).tolist()
+        for numbers, hypotheses in decode(model, config, max_length, batch_size, next_sources, live=live):
+            steps = (hypotheses.parents >= 0).sum(dim=2).amax(dim=1).tolist()
             now = times.now()
-            for number, tokens, length in zip(numbers, found.tokens.cpu(), steps, strict=True):
+            for number, tokens, length in zip(numbers, hypotheses.tokens.cpu(), steps, strict=True):
                 # An ordinary tensor, which may be changed and trained on, and does not keep other articles' ids.
                 sequences = tokens[:, : length + 1].clone()
                 yield GeneratedArticle(number, sequences, now - times.began.pop(number), times.shares.pop(number))
 
 
 class _Times:
-    """When each article joined, its share of the encoding, and a clock that can be stopped.
+    """The time at which each article joined, its share of the encoding, and a clock that can be stopped.
 
     A GPU works on after the host has given it its work; where the work's time is measured, the host waits for it.
     """
@@ -294,19 +294,19 @@ def check_tensors(**inputs: object) -> None:
     for name, value in inputs.items():
         if value is not None and not isinstance(value, Tensor):
             raise InputError(
-                f"{name} is {_told(value)}; allowed: a tensor, for ids of a text "
+                f"{name} is {_in_short(value)}; allowed: a tensor, for ids of a text "
                 "tokenizer(text, return_tensors='pt')['input_ids']"
             )
 
 
 def check_forward(input_ids: object, **others: object) -> None:
-    """As `check_tensors`; also where there are no input_ids."""
+    """Raise InputError like `check_tensors`, and where there are no input_ids."""
     check_tensors(input_ids=input_ids, **others)
     if input_ids is None:
         raise InputError("forward() needs input_ids, and got none")
 
 
-def _told(value: object) -> str:
+def _in_short(value: object) -> str:
     """A value of the wrong kind, in short."""
     return f"{type(value).__name__} {shorten(repr(value), 40)}"
 
@@ -318,7 +318,7 @@ def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
     except (TypeError, ValueError, RuntimeError):
         ids = None
     if ids is None or ids.dim() != 1 or (len(ids) and ids.is_floating_point()):
-        raise InputError(f"source {number} is {_told(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
+        raise InputError(f"source {number} is {_in_short(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
     most, last = model.config.max_position_embeddings, model.config.source_vocab_size - 1
     if not 0 < len(source) <= most:
         raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
@@ -326,16 +326,17 @@ def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
         raise InputError(f"source {number} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
 
 
-def _output(config: GenerationConfig, found: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:
+def _output(config: GenerationConfig, hypotheses: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:
     """The result of all articles (B, N, …), cut to the longest sequence."""
-    steps = int((found.parents >= 0).sum(dim=2).max())
+    parents = hypotheses.parents
+    steps = int((parents >= 0).sum(dim=2).max())
     beam_indices = None
     if config.num_beams > 1:
-        first_rows = config.num_beams * torch.arange(len(found.parents), device=found.parents.device)[:, None, None]
-        beam_indices = torch.where(found.parents < 0, -1, found.parents + first_rows).flatten(0, 1)[:, :steps]
+        first_rows = config.num_beams * torch.arange(len(parents), device=parents.device)[:, None, None]
+        beam_indices = torch.where(parents < 0, -1, parents + first_rows).flatten(0, 1)[:, :steps]
     return GenerationOutput(
-        sequences=found.tokens.flatten(0, 1)[:, : steps + 1],
-        sequences_scores=found.scores.flatten() if kept and config.num_beams > 1 else None,
+        sequences=hypotheses.tokens.flatten(0, 1)[:, : steps + 1],
+        sequences_scores=hypotheses.scores.flatten() if kept and config.num_beams > 1 else None,
         scores=tuple(kept) if kept else None,
         beam_indices=beam_indices,
     )

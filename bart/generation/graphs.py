@@ -73,7 +73,7 @@ class RecordedSteps:
         if shapes != self.shapes:
             self.shapes, self.eager_steps, self.replay, self.state = shapes, 0, None, []
         if self.replay is not None:
-            if any(own is not tensor for own, tensor in zip(self.state, state, strict=True)):
+            if any(place is not tensor for place, tensor in zip(self.state, state, strict=True)):
                 _load(self.state, state)
                 batch.state = self.state
             self.replay()
@@ -97,9 +97,9 @@ class RecordedSteps:
         self.replay = self.recorder(step, self.state)
 
 
-def _load(own: Sequence[Tensor], state: Sequence[Tensor]) -> None:
+def _load(places: Sequence[Tensor], state: Sequence[Tensor]) -> None:
     """Copy a state into a recording's tensors, apart from those that are in place already."""
-    for place, tensor in zip(own, state, strict=True):
+    for place, tensor in zip(places, state, strict=True):
         if place is not tensor:
             place.copy_(tensor)
 
@@ -116,7 +116,7 @@ def cuda_recorder(device: torch.device) -> Recorder:
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
         with torch.cuda.device(device):
-            # A first step on the same stream: what libraries allocate on first use must not become part of the graph.
+            # A first step on the same stream: memory that libraries take on first use must not be part of the graph.
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 step(state)
@@ -140,5 +140,5 @@ def recorder_for(device: torch.device, config: GenerationConfig, keeps_scores: b
 
 
 def can_be_recorded(config: GenerationConfig, keeps_scores: bool) -> bool:
-    """Whether steps with these options depend on tensors of fixed shapes alone."""
+    """True if steps with these options depend on tensors of fixed shapes alone."""
     return not (config.do_sample or keeps_scores or config.encoder_no_repeat_ngram_size)

@@ -1,4 +1,4 @@
-"""What decoding needs of a model.
+"""The interface through which decoding uses a model.
 
 Shapes: B articles, K decoder rows per article, S source length, D model width, V vocabulary.
 """
@@ -27,8 +27,8 @@ class Sizes(Protocol):
 class Model(Protocol):
     """An encoder and a decoder that reads one token per row and step.
 
-    A step (`decode`, `log_softmax`) must do the same operations on tensors of the same shapes every time and must not
-    wait for the device, so that it can be recorded (see `graphs`).
+    A step (`decode`) must do the same operations on tensors of the same shapes every time and must not wait
+    for the device, so that it can be recorded (see `graphs`).
     """
 
     config: Sizes
@@ -39,7 +39,7 @@ class Model(Protocol):
         """The device of all inputs and outputs."""
 
     def modules(self) -> Iterator[nn.Module]:
-        """As `torch.nn.Module.modules`."""
+        """All modules, like `torch.nn.Module.modules`."""
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for ids and 0 for padding."""
@@ -58,6 +58,3 @@ class Model(Protocol):
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (B, K, V) after the next ids (B, K). `cache.advance` has been called once before."""
-
-    def log_softmax(self, logits: Tensor) -> Tensor:
-        """Log-probabilities of logits (B·K, V) in fp32; may overwrite the logits."""

@@ -27,7 +27,7 @@ NO_ID = -1
 
 @dataclass
 class Prefixes:
-    """What each row holds so far.
+    """The ids that each row holds so far.
 
     Attributes:
         tokens: (R, t) ids; a row's ids after its length mean nothing.

@@ -58,7 +58,7 @@ class Sources:
         return torch.stack((least, most), dim=1)
 
 
-class Batch:
+class DecodingBatch:
     """The articles that are being decoded, which may have joined at different times.
 
     Arguments are those of `decode`.
@@ -145,7 +145,7 @@ class Batch:
         self._decode(1, self.max_length - 1)
 
     def active(self) -> list[bool]:
-        """Whether each article's result may still change. The host waits for the device."""
+        """True for each article whose result may still change. The host waits for the device."""
         return self.search.active.tolist()
 
     def results(self, places: list[int]) -> tuple[list[int], Hypotheses]:
@@ -157,7 +157,7 @@ class Batch:
         """A step after `cache.advance`; all lengths lie within these bounds."""
         scores = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1).float()
         if self.config.num_beams > 1:
-            scores = self.model.log_softmax(scores)
+            scores = scores.log_softmax(dim=1)
         parents = self.search.step(scores, self.rules, shortest, longest, self.kept)
         if parents is not None:
             self.cache.reorder(parents)
@@ -170,7 +170,7 @@ class Batch:
 
 
 def steps_between_checks(device: torch.device) -> int:
-    """How often the device is asked which articles are done.
+    """The number of steps after which the device is asked which articles are done.
 
     The host then waits for an accelerator. A step after an article's end costs time but changes nothing. On the CPU,
     asking is free.
@@ -212,15 +212,15 @@ def decode(
         max_length: greatest length of a sequence.
         sources: gives at most so many more articles; None when there are none. Unless live, the first call fills the
             batch, and None means that no more will come.
-        may_leave: whether articles may leave before all are done.
-        live: whether more may come at any time: `sources` is called whenever there is room, the batch may grow, and
+        may_leave: true if articles may leave before all are done.
+        live: true if more may come at any time: `sources` is called whenever there is room, the batch may grow, and
             articles leave sooner.
         kept: a list to which each step appends the scores (R, V) after all rules, or None.
     """
     new = sources(batch_size)
     if new is None:
         return
-    batch = Batch(model, config, max_length, kept, new)
+    batch = DecodingBatch(model, config, max_length, kept, new)
     check_every = 1 if kept is not None else steps_between_checks(model.device)
     steps = 0
     while True:
@@ -239,7 +239,10 @@ def decode(
             done = []
         if done:
             yield batch.results(done)
-        while (room := batch_size - len(batch.numbers) + len(done)) and (new := sources(room)) is not None:
+        while room := batch_size - len(batch.numbers) + len(done):
+            new = sources(room)
+            if new is None:
+                break
             done = batch.join(done, new)
         if len(done) == len(batch.numbers):
             return

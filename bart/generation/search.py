@@ -74,8 +74,8 @@ class TokenSearch:
     def results(self) -> Hypotheses:
         """The sequences to return for each article, (B, N, …)."""
         steps = torch.arange(1, self.max_length, device=self.tokens.device)
-        own = torch.arange(self.tokens.shape[1], device=self.tokens.device)[:, None]
-        parents = torch.where(steps < self.ends[:, :, None], own, -1)
+        numbers = torch.arange(self.tokens.shape[1], device=self.tokens.device)[:, None]
+        parents = torch.where(steps < self.ends[:, :, None], numbers, -1)
         return Hypotheses(self.tokens, parents, torch.zeros_like(self.ends, dtype=torch.float32), ~self.unfinished)
 
     @property
@@ -118,23 +118,24 @@ class BeamGroups:
     def step(
         self, scores: Tensor, rules: Sequence[Rule], shortest: int, longest: int, kept: list[Tensor] | None
     ) -> Tensor:
-        """As `TokenSearch.step`; returns (B, K) for each hypothesis, the one of its article that it continues."""
+        """Choose like `TokenSearch.step`; return (B, K), the hypothesis of its article that each one continues."""
         log_probs = scores.unflatten(0, (-1, len(self.groups), self.width))
         first = self.groups[0]
         lengths, limits = (each.repeat_interleave(self.width, dim=0) for each in (first.lengths, first.limits))
         after_rules, parents = [], []
         chosen = lengths.new_empty(len(log_probs), 0)
         for index, group in enumerate(self.groups):
-            own = log_probs[:, index]
+            scores = log_probs[:, index]
             if index > 0:
-                own = own - diversity_penalties(chosen, self.config.diversity_penalty, own.shape[-1])[:, None]
-            own = own.flatten(0, 1)
+                penalty = self.config.diversity_penalty
+                scores = scores - diversity_penalties(chosen, penalty, scores.shape[-1])[:, None]
+            scores = scores.flatten(0, 1)
             prefixes = Prefixes(group.open.tokens[:, :, :longest].flatten(0, 1), lengths, shortest, longest, limits)
             for rule in rules:
-                own = rule(prefixes, own)
+                scores = rule(prefixes, scores)
             if kept is not None:
-                after_rules.append(own.unflatten(0, (-1, self.width)))
-            parents.append(group.step(own))
+                after_rules.append(scores.unflatten(0, (-1, self.width)))
+            parents.append(group.step(scores))
             chosen = torch.cat((chosen, group.last_ids), dim=1)
         if kept is not None:
             kept.append(torch.cat(after_rules, dim=1).flatten(0, 1))

@@ -192,15 +192,15 @@ def stored_config(
 
 
 def prefix_of(state: Mapping[str, Tensor], anchor: re.Pattern[str], network: str, path: Path) -> str:
-    """What the names of a network's weights begin with, before a part that `anchor` matches in one network once.
+    """The beginning of the names of a network's weights, before a part that `anchor` matches in one network once.
 
     Raises:
         InputError: there is no such network, or more than one.
     """
     stems = sorted({anchor.sub("", name) for name in state if anchor.search(name)})
     if len(stems) != 1:
-        found = f"{len(stems)} {network} networks ({shorten(stems)})" if stems else f"no {network} network"
-        raise InputError(f"{path}: {found} in it; its names are {shorten(state)}")
+        networks = f"{len(stems)} {network} networks ({shorten(stems)})" if stems else f"no {network} network"
+        raise InputError(f"{path}: {networks} in it; its names are {shorten(state)}")
     return stems[0]
 
 

@@ -19,12 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bart.backend import TORCH, Backend, BackendModule
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
-from bart.modeling import cpu
-from bart.modeling.kernels import Spans
-from bart.modeling.unpadding import Unpadded
 from bart.torch_internals import compile_whole_layers
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -37,62 +35,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 POSITION_OFFSET = 2
 
 
-def _readable(attention_mask: Tensor | None) -> Tensor | None:
-    """(B, S) of ones and zeros -> (B, 1, 1, S), true where a position may be read."""
-    return None if attention_mask is None else attention_mask.bool()[:, None, None, :]
-
-
 def activated(states: Tensor, activation: str | None) -> Tensor:
     """The states after one of ACTIVATIONS, or after none."""
     return states if activation is None else ACTIVATIONS[activation](states)
 
 
-def _runs_kernels(states: Tensor) -> bool:
-    """Whether the operators of `bart.modeling.cpu` take torch's place; torch.compile cannot read those."""
-    return states.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def _dropout(states: Tensor, probability: float, training: bool) -> Tensor:
-    if training and probability and _runs_kernels(states):
-        return cpu.dropout(states, probability)
-    return F.dropout(states, probability, training)
-
-
-def attend(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | Spans | None,
-    is_causal: bool = False,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1).
-
-    The compiled kernels compute it where they are faster, otherwise torch does.
-
-    Args:
-        query: (B, H, T, Dh).
-        keys, values: (B, H, L, Dh).
-        mask: (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere; or the spans
-            of articles whose rows lie one behind the other as those of one (B = 1).
-        is_causal: in place of a mask of numbers, a query reads its article's keys up to its own position.
-        dropout: the probability with which a weight is dropped.
-
-    Returns:
-        (B, H, T, Dh).
-    """
-    if (isinstance(mask, Spans) or dropout) and _runs_kernels(query) and cpu.runs_compiled_attention(query):
-        return cpu.attend_with_dropout(query, keys, values, mask, is_causal, dropout)
-    if isinstance(mask, Spans):
-        counts = mask.query_counts, mask.key_counts, mask.key_counts
-        parts = (states.split(count, dim=2) for states, count in zip((query, keys, values), counts, strict=True))
-        return torch.cat([attend(*part, None, is_causal, dropout) for part in zip(*parts, strict=True)], dim=2)
-    if query.dtype == torch.bfloat16 and not (is_causal or dropout or torch.is_grad_enabled()) and _runs_kernels(query):
-        return cpu.attend(query, keys, values, mask)
-    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal)
-
-
-class BartAttention(nn.Module):
+class BartAttention(BackendModule):
     """Multi-head attention (Vaswani et al., 2017, section 3.2.2)."""
 
     def __init__(self, d_model: int, heads: int, dropout: float) -> None:
@@ -121,25 +69,17 @@ class BartAttention(nn.Module):
         return self._projected(states, self.q_proj, self.k_proj, self.v_proj)
 
     def _projected(self, states: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-        """What several layers make of the same states; on CPUs in training one product, unless adapters are there."""
-        is_cpu = states.device.type == "cpu"
-        if is_cpu and torch.is_grad_enabled() and all(type(layer) is nn.Linear for layer in layers):
-            weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
-            parts = F.linear(states, weight, bias).chunk(len(layers), dim=-1)
-        else:
-            parts = tuple(layer(states) for layer in layers)
-        return tuple(self._split(part) for part in parts)
+        return tuple(self._split(part) for part in self.backend.project(states, layers))
 
-    def forward(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Spans | None = None, is_causal: bool = False
-    ) -> Tensor:
-        """Attend as `attend` does and join the heads -> (B, T, D)."""
-        context = attend(query, keys, values, mask, is_causal, self.dropout if self.training else 0.0)
+    def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Any = None, is_causal: bool = False) -> Tensor:
+        """Attend as `Backend.attend` does and join the heads -> (B, T, D)."""
+        dropout = self.dropout if self.training else 0.0
+        context = self.backend.attend(query, keys, values, mask, is_causal, dropout)
         return self.out_proj(context.transpose(1, 2).flatten(2))
 
 
-class _Layer(nn.Module):
-    """What encoder and decoder layers share: residual branches and the feed-forward block."""
+class _Layer(BackendModule):
+    """The base of encoder and decoder layers: residual branches and the feed-forward block."""
 
     def __init__(self, config: BartConfig, ffn_dim: int) -> None:
         super().__init__()
@@ -154,15 +94,12 @@ class _Layer(nn.Module):
     def _branch(self, hidden: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
         update = branch(norm(hidden) if self.pre_ln else hidden)
-        if self.training and self.dropout and _runs_kernels(hidden):
-            hidden = cpu.dropout(update, self.dropout, added=hidden)
-        else:
-            hidden = hidden + F.dropout(update, self.dropout, self.training)
+        hidden = self.backend.dropout(update, self.dropout if self.training else 0.0, added=hidden)
         return hidden if self.pre_ln else norm(hidden)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         inner = activated(self.fc1(hidden), self.activation)
-        return self.fc2(_dropout(inner, self.activation_dropout, self.training))
+        return self.fc2(self.backend.dropout(inner, self.activation_dropout if self.training else 0.0))
 
 
 class BartEncoderLayer(_Layer):
@@ -171,8 +108,8 @@ class BartEncoderLayer(_Layer):
         self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
-    def forward(self, hidden: Tensor, mask: Tensor | Spans | None) -> Tensor:
-        """hidden (B, S, D), mask (B, 1, 1, S) or None -> (B, S, D); or (1, all tokens, D) with spans."""
+    def forward(self, hidden: Tensor, mask: Any) -> Tensor:
+        """hidden (B, S, D), or the rows that the backend packed, and their mask -> as hidden."""
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
@@ -197,8 +134,8 @@ class BartDecoderLayer(_Layer):
     def forward(
         self,
         hidden: Tensor,
-        self_mask: Tensor | Spans | None,
-        cross_mask: Tensor | Spans | None,
+        self_mask: Any,
+        cross_mask: Any,
         encoder_states: Tensor | None = None,
         cache: LayerCache | None = None,
         columns: slice | Tensor | None = None,
@@ -206,13 +143,12 @@ class BartDecoderLayer(_Layer):
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
         Args:
-            hidden: (B, T, D); with a cache (B, K, D), where beams take the place of positions; with spans
-                (1, all tokens, D).
-            self_mask: broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None and spans mean
-                causal.
-            cross_mask: (B, 1, 1, S), or None, or spans.
-            encoder_states: (B, S, D), with spans (1, all tokens, D); not needed with a cache, which holds their keys
-                and values.
+            hidden: (B, T, D), or the rows that the backend packed; with a cache (B, K, D), where beams take the place
+                of positions.
+            self_mask: a tensor that broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None and
+                masks of a backend's own mean causal.
+            cross_mask: (B, 1, 1, S), None, or the backend's own.
+            encoder_states: (B, S, D), or packed rows; not needed with a cache, which holds their keys and values.
             columns: the columns of the cache for the keys and values of these tokens.
 
         Returns:
@@ -223,8 +159,7 @@ class BartDecoderLayer(_Layer):
             query, keys, values = self.self_attn.queries_keys_values(states)
             if cache is not None:
                 keys, values = cache.store(keys, values, columns)
-            is_causal = self_mask is None or isinstance(self_mask, Spans)
-            return self.self_attn(query, keys, values, self_mask, is_causal)
+            return self.self_attn(query, keys, values, self_mask, is_causal=not isinstance(self_mask, Tensor))
 
         def cross_attention(states: Tensor) -> Tensor:
             query = self.encoder_attn.queries(states)
@@ -248,8 +183,8 @@ def compiled_call() -> Callable[..., Tensor]:
     return torch.compile(_call, dynamic=True)
 
 
-class _Stack(nn.Module):
-    """What encoder and decoder share: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
+class _Stack(BackendModule):
+    """The base of encoder and decoder: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
 
     position_offset = POSITION_OFFSET
 
@@ -261,7 +196,6 @@ class _Stack(nn.Module):
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
         self.compiled = False  # in training
-        self.leaves_out_padding = False  # in training
         self.embed_tokens = embed_tokens
         self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
@@ -271,7 +205,7 @@ class _Stack(nn.Module):
     def _embed(self, tokens: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
         """Embeddings of tokens (B, T, D), at positions 0 … T - 1; or all of an article at its position of (B,).
 
-        What is added (… D) goes into their sum with those of the positions.
+        The sum of both includes what is added (…, D).
         """
         if positions is not None:
             places = self.embed_positions(positions[:, None] + self.position_offset)
@@ -285,14 +219,12 @@ class _Stack(nn.Module):
         if added is not None:
             places = places + added
         hidden = self.layernorm_embedding(tokens * self.embed_scale + places)
-        return _dropout(hidden, self.dropout, self.training)
+        return self.backend.dropout(hidden, self.dropout if self.training else 0.0)
 
-    def _takes_rows(self, hidden: Tensor) -> bool:
-        """Whether layers get rows without padding.
-
-        To know their number the host would wait for a GPU, and compiled layers know no spans.
-        """
-        return self.training and self.leaves_out_padding and not self.compiled and _runs_kernels(hidden)
+    @property
+    def _packing(self) -> Backend:
+        """The backend that chooses rows: torch, which computes all, in inference and for compiled layers."""
+        return self.backend if self.training and not self.compiled else TORCH
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
         if not self.training:
@@ -318,14 +250,11 @@ class BartEncoder(_Stack):
 
     def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Embeddings (B, S, D) -> states (B, S, D)."""
-        mask: Tensor | Spans | None = _readable(attention_mask)
-        tokens = Unpadded(hidden, attention_mask) if self._takes_rows(hidden) else None
-        if tokens is not None and tokens.has_padding:
-            hidden, mask = tokens.rows(hidden), Spans(tokens.starts, tokens.starts)
+        rows = self._packing.encoder_rows(hidden, attention_mask)
+        hidden = rows.pack(hidden)
         for layer in self.layers:
-            hidden = self._run(layer, hidden, mask)
-        hidden = self.layer_norm(hidden)
-        return tokens.padded(hidden) if isinstance(mask, Spans) else hidden
+            hidden = self._run(layer, hidden, rows.mask)
+        return rows.unpack(self.layer_norm(hidden))
 
 
 class SourceEncoder(BartEncoder):
@@ -358,26 +287,17 @@ class BartDecoder(_Stack):
         """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) -> states (B, T, D).
 
         attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
-        wanted (B, T) is true, or 1, where a state is read, or None: everywhere. What lies behind the last of them is
-        padding for `PretrainedModel.leave_out_padding`.
+        wanted (B, T) is true, or 1, where a state is read, or None: everywhere. A backend may leave out what lies
+        behind the last of them.
         """
-        length = input_ids.shape[1]
-        self_mask: Tensor | Spans | None = _readable(attention_mask)
-        cross_mask: Tensor | Spans | None = _readable(encoder_attention_mask)
         hidden = self._embed(self.embed_tokens(input_ids))
-        if self_mask is not None:
-            self_mask = self_mask & self_mask.new_ones(length, length).tril()
-        elif self._takes_rows(hidden):
-            read = None if wanted is None else wanted.flip(1).cumsum(dim=1).flip(1) > 0
-            target, source = Unpadded(hidden, read), Unpadded(encoder_states, encoder_attention_mask)
-            # A target whose source has no token would have no key to read.
-            if (target.has_padding or source.has_padding) and source.counts.all():
-                hidden, encoder_states = target.rows(hidden), source.rows(encoder_states)
-                self_mask, cross_mask = Spans(target.starts, target.starts), Spans(target.starts, source.starts)
+        target, source, cross_mask = self._packing.decoder_rows(
+            hidden, attention_mask, wanted, encoder_states, encoder_attention_mask
+        )
+        hidden, encoder_states = target.pack(hidden), source.pack(encoder_states)
         for layer in self.layers:
-            hidden = self._run(layer, hidden, self_mask, cross_mask, encoder_states)
-        hidden = self.layer_norm(hidden)
-        return target.padded(hidden) if isinstance(self_mask, Spans) else hidden
+            hidden = self._run(layer, hidden, target.mask, cross_mask, encoder_states)
+        return target.unpack(self.layer_norm(hidden))
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""

@@ -9,15 +9,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bart.modeling.kernels import FLOATS, IGNORE_INDEX, load
-from bart.modeling.unpadding import recurring
+from bart.backend import IGNORE_INDEX, TORCH, Backend
+from bart.rounding import recurring
 
 # Logits computed at once, 128 MB in fp32. Fewer make the matrix products small, more only take memory.
 LOGITS_AT_ONCE = 2**25
 
 
 def chunked_cross_entropy(
-    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float = 0.0
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    label_smoothing: float = 0.0,
+    backend: Backend = TORCH,
 ) -> tuple[Tensor, Tensor]:
     """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) of the logits `states · weightᵀ + bias`.
 
@@ -30,6 +35,7 @@ def chunked_cross_entropy(
         weight: (V, D).
         bias: (V,).
         labels: (N,) ids, -100 where there is no target.
+        backend: computes the cross entropy of each chunk.
 
     Returns:
         The loss summed over the targets, in fp32 (fp64 of fp64 states); and, where no gradients are wanted, the number
@@ -40,8 +46,8 @@ def chunked_cross_entropy(
     else:  # counting the targets would wait for the device
         states = states.where((labels != IGNORE_INDEX)[:, None], 0)
     given = states, weight, bias
-    with_gradients = tuple(torch.is_grad_enabled() and one.requires_grad for one in given)
-    return _ChunkedCrossEntropy.apply(*given, labels, label_smoothing, with_gradients)
+    with_gradients = tuple(torch.is_grad_enabled() and tensor.requires_grad for tensor in given)
+    return _ChunkedCrossEntropy.apply(*given, labels, label_smoothing, with_gradients, backend)
 
 
 def targets_alone(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,14 +79,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         label_smoothing: float,
         with_gradients: tuple[bool, ...],
+        backend: Backend,
     ) -> tuple[Tensor, Tensor]:
         kind = states.device.type
         precise = torch.promote_types(states.dtype, torch.float32)
         # Half precision in which autocast, or the network itself, multiplies.
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        compiled = kind == "cpu" and dtype in FLOATS and precise == torch.float32
-        kernels = load() if compiled else None
-        cross_entropy = _cross_entropy if kernels is None else kernels.cross_entropy
         size = max(1, LOGITS_AT_ONCE // len(weight))
         wants_gradients = any(with_gradients)
         losses = torch.zeros((), dtype=precise, device=states.device)
@@ -95,19 +99,19 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             def add_chunk(part: slice) -> None:  # a function, which keeps nothing of one chunk for the next
                 nonlocal of_weight
                 chunk = states[part].to(dtype)
-                of_chunk, found = cross_entropy(
+                of_chunk, gradients_or_hits = backend.cross_entropy(
                     chunk @ matrix.t(), bias, labels[part], label_smoothing, wants_gradients
                 )
                 losses.add_(of_chunk.sum())
                 if not wants_gradients:
-                    correct.add_(found.sum())
+                    correct.add_(gradients_or_hits.sum())
                 if of_states is not None:
-                    of_states[part] = found @ matrix
+                    of_states[part] = gradients_or_hits @ matrix
                 if with_gradients[1]:
-                    product = found.t() @ chunk
+                    product = gradients_or_hits.t() @ chunk
                     of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)
                 if of_bias is not None:
-                    of_bias.add_((labels[part] != IGNORE_INDEX).to(dtype) @ found)
+                    of_bias.add_((labels[part] != IGNORE_INDEX).to(dtype) @ gradients_or_hits)
 
             for start in range(0, max(1, len(states)), size):  # once without targets, too, for gradients of zeros
                 add_chunk(slice(start, start + size))
@@ -118,30 +122,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        # As a vector of one, so that halves are multiplied in fp32: what loss scaling multiplies by may exceed fp16.
+        # The factor is a vector of one, so that halves are multiplied in fp32: the scale of a loss may exceed fp16.
         gradients = (
             None if gradient is None else (gradient * of_loss[None]).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
-        return *gradients, None, None, None
-
-
-def _cross_entropy(
-    logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
-) -> tuple[Tensor, Tensor]:
-    """As `Kernels.cross_entropy`, on any device."""
-    counts, labels = labels != IGNORE_INDEX, labels[:, None]
-    labels = labels.where(counts[:, None], 0)
-    # In place where that can be, so that at most two of its size are held.
-    logs = (logits.add_(bias) if logits.dtype == bias.dtype else logits + bias).log_softmax(1)
-    losses = (label_smoothing - 1) * logs.gather(1, labels).squeeze(1)
-    if label_smoothing:
-        losses -= label_smoothing * logs.mean(1)
-    losses = losses.where(counts, 0)
-    if not gradients:
-        return losses, (logs.argmax(1) == labels.squeeze(1)) & counts
-    gradient = logs.exp_()  # the probabilities, less the smoothed targets
-    if label_smoothing:
-        gradient -= label_smoothing / logs.shape[1]
-    gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, label_smoothing - 1))
-    return losses, gradient.to(logits.dtype)
+        return *gradients, None, None, None, None

@@ -90,6 +90,7 @@ class PretrainedBart(PretrainedModel):
 
     config_class = BartConfig
     tokenizer_class = BartTokenizer
+    packer_class = Packer
     shared = names.SHARED
     config: BartConfig
 
@@ -234,7 +235,9 @@ class BartForConditionalGeneration(PretrainedBart):
         )
         if summed_loss:
             states, bias = hidden.flatten(0, 1), self.final_logits_bias[0]
-            loss, correct = chunked_cross_entropy(states, self.lm_head.weight, bias, labels.flatten(), label_smoothing)
+            loss, correct = chunked_cross_entropy(
+                states, self.lm_head.weight, bias, labels.flatten(), label_smoothing, self.backend
+            )
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)
         return Seq2SeqOutput(loss_of_tokens(logits, labels), logits, encoder_states)
@@ -268,12 +271,12 @@ class BartForConditionalGeneration(PretrainedBart):
         """A cache to decode `beams` rows per article from encoder states (B, S, D), at most max_length tokens each."""
         layers = self.model.decoder.layers
         cross = [layer.encoder_attn.keys_values(encoder_states) for layer in layers]
-        _, own, _ = layers[0].self_attn.queries_keys_values(encoder_states[:, :1])
+        _, self_keys, _ = layers[0].self_attn.queries_keys_values(encoder_states[:, :1])
         positions = self.config.max_position_embeddings
         if max_length is not None and max_length > positions:
             raise InputError(f"max_length is {max_length}; allowed: at most {positions}, the model's positions")
         readable = None if attention_mask is None else attention_mask.bool()
-        return DecoderCache(cross, own, readable, beams, max_length or positions)
+        return DecoderCache(cross, self_keys, readable, beams, max_length or positions)
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (B, K, V) after the next ids (B, K) of each beam; the ids' keys and values go into the cache.
@@ -282,10 +285,6 @@ class BartForConditionalGeneration(PretrainedBart):
         recorded (see `bart.generation.graphs`).
         """
         return self._logits(self.model.decoder.step(ids, cache))
-
-    def log_softmax(self, logits: Tensor) -> Tensor:
-        """Log-probabilities of logits (R, V) in fp32; may overwrite the logits."""
-        return logits.log_softmax(dim=1)
 
     def generate(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any
@@ -317,10 +316,6 @@ class InferenceBart(BartForConditionalGeneration):
         self.generation_config = copy.deepcopy(model.generation_config)
         self.final_logits_bias = model.final_logits_bias.to(packer.dtype)
         self.lm_head = packer.linear([model.lm_head], bias=model.final_logits_bias[0])
-        self.kernels = packer.kernels
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden)  # which adds the bias
-
-    def log_softmax(self, logits: Tensor) -> Tensor:
-        return super().log_softmax(logits) if self.kernels is None else self.kernels.log_softmax(logits)

@@ -42,8 +42,10 @@ def canonical_names(state: dict[str, Tensor], path: Path, head: tuple[str, ...])
     """
     prefix = re.sub(r"(^|(?<=\.))model\.$", "", prefix_of(state, _ANCHOR, "BART", path))
 
-    if len(found := {match[0] for name in state if (match := _FAIRSEQ_HEAD.search(name.removeprefix(prefix)))}) > 1:
-        raise InputError(f"{path}: {len(found)} heads in it: {shorten(sorted(found))}; allowed: one")
+    matches = [_FAIRSEQ_HEAD.search(name.removeprefix(prefix)) for name in state]
+    heads = {match[0] for match in matches if match is not None}
+    if len(heads) > 1:
+        raise InputError(f"{path}: {len(heads)} heads in it: {shorten(sorted(heads))}; allowed: one")
     others: list[str] = []
     renamed: dict[str, Tensor] = {}
     for stored, tensor in state.items():
@@ -52,7 +54,8 @@ def canonical_names(state: dict[str, Tensor], path: Path, head: tuple[str, ...])
         name = _FAIRSEQ_HEAD.sub("classification_head.", stored.removeprefix(prefix))
         owner = name.split(".")[0]
         if owner in (*_OF_GENERATION, *_CLASSIFIERS) and owner not in head and name not in _COPIES:
-            others += [stored] * (owner in _CLASSIFIERS)
+            if owner in _CLASSIFIERS:
+                others.append(stored)
             continue
         if name.startswith(("encoder.", "decoder.", "shared.")):
             name = f"model.{name}"

@@ -1,4 +1,4 @@
-"""What forward passes return."""
+"""The results of forward passes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ModelOutput:
 
 @dataclass
 class Seq2SeqOutput(ModelOutput):
-    """Of a model that generates.
+    """The result of a model that generates.
 
     Attributes:
         logits: (B, T, V); None of a summed loss.
@@ -40,7 +40,7 @@ class Seq2SeqOutput(ModelOutput):
 
 @dataclass
 class ClassifierOutput(ModelOutput):
-    """Of a head that classifies texts or tokens.
+    """The result of a head that classifies texts or tokens.
 
     Attributes:
         logits: (B, N) of texts, (B, S, N) of tokens.
@@ -53,7 +53,7 @@ class ClassifierOutput(ModelOutput):
 
 @dataclass
 class QuestionAnsweringOutput(ModelOutput):
-    """Of a head that finds answers.
+    """The result of a head that finds answers.
 
     Attributes:
         start_logits, end_logits: (B, S), of each token to be the first or last one of the answer.

@@ -15,10 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bart.backend import TORCH, BackendModule
+from bart.cpu.backend import CpuBackend
+from bart.cpu.kernels import NO_DRAWS, Kernels, PackedCodes, PackedWeight, load
 from bart.errors import InputError
 from bart.generation.cache import additive
-from bart.modeling.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
-from bart.modeling.layers import BartAttention, BartDecoderLayer, BartEncoderLayer, activated, attend
+from bart.modeling.layers import BartAttention, BartDecoderLayer, BartEncoderLayer, activated
 from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
 
 logger = logging.getLogger(__name__)
@@ -161,7 +163,7 @@ class FeedForward(nn.Module):
         return out.view(*states.shape[:-1], out.shape[-1])
 
 
-class FusedAttention(nn.Module):
+class FusedAttention(BackendModule):
     """Attention with one product for all projections of the same states: in cross-attention, for keys and values."""
 
     def __init__(
@@ -176,8 +178,7 @@ class FusedAttention(nn.Module):
     ) -> None:
         """linear makes one module of several linear layers; dtype is that of queries, keys and values.
 
-        With in_int8 and kernels for it, cross-attention keeps keys and values in 8 bits, and self-attention of all
-        positions to all is computed in 8 bits.
+        With in_int8 and kernels, keys and values of cross-attention are kept in 8 bits.
         """
         super().__init__()
         self.heads = attention.heads
@@ -188,10 +189,7 @@ class FusedAttention(nn.Module):
             self.q_proj, self.kv_proj = linear(query, dtype=dtype), linear(keys_values, dtype=dtype)
         else:
             self.qkv_proj = linear(query + keys_values, dtype=dtype)
-        in_int8 = in_int8 and kernels is not None
-        self.keeps_codes = in_int8 and is_cross
-        width = attention.q_proj.out_features // attention.heads
-        self.attends_in_int8 = in_int8 and not is_cross and kernels.attends_in_int8 and width == WIDTH
+        self.keeps_codes = in_int8 and is_cross and kernels is not None
 
     def _split(self, projected: Tensor, parts: int) -> Tensor:
         """(B, L, parts·D) -> (parts, B, H, L, Dh)."""
@@ -215,20 +213,18 @@ class FusedAttention(nn.Module):
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        """As `BartAttention.forward`; keys and values may also be those of `Kernels.code_heads`."""
+        """Attend like `BartAttention.forward`; keys and values may also be those of `Kernels.code_heads`."""
         if self.kernels is not None and not is_causal:
             if mask is not None and mask.dtype == torch.bool:
                 mask = additive(mask, torch.float32)
-            # At all lengths, so that a row's result does not depend on how far it is padded.
-            if self.attends_in_int8 and query.shape[2] <= MOST_KEYS:
-                return self.out_proj(self.kernels.attend_many(query, keys, values, mask))
             has_code = self.kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
             if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
                 return self.out_proj(self.kernels.attend(query, keys, values, mask))
             if self.kernels.multiplies_fp32 and keys.dtype == torch.float32:
                 context = self.kernels.attend_dropped(query, keys, values, mask, False, NO_DRAWS)
                 return self.out_proj(context.transpose(1, 2).flatten(2))
-        return self.out_proj(attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2))
+        context = self.backend.attend(query, keys, values, mask, is_causal)
+        return self.out_proj(context.transpose(1, 2).flatten(2))
 
 
 class Packer:
@@ -239,6 +235,7 @@ class Packer:
     Attributes:
         dtype: the type of weights and states, apart from what int8 and its attention have in other types.
         kernels: the compiled functions; None where there are none, or none for this precision.
+        backend: for what they do not compute.
     """
 
     def __init__(self, precision: str, device: torch.device) -> None:
@@ -246,6 +243,7 @@ class Packer:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
         on_cpu = device.type == "cpu"
+        self.backend = CpuBackend() if on_cpu else TORCH
         self.is_int8 = precision == "int8"
         if self.is_int8 and not on_cpu:
             raise InputError(f"precision is 'int8' and the model is on {device}; int8 runs on the CPU")
@@ -258,25 +256,25 @@ class Packer:
         self.packs = on_cpu and precision != "fp16" and why_not_packed(self.dtype) is None
         self.kernels = load() if on_cpu and precision != "fp16" else None
         has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
-        # Of queries, keys and values; and of what a feed-forward block has inside, which is rounded to 8 bits next.
+        # The types of queries, keys and values; and of the states inside a feed-forward block, rounded to 8 bits next.
         self.encoder_dtype = torch.bfloat16 if self.is_int8 and has_bf16 else self.dtype
         self.decoder_dtype = torch.bfloat16 if self.is_int8 and (has_bf16 or self.kernels is not None) else self.dtype
         self.inner_dtype = torch.bfloat16 if self.is_int8 else self.dtype
 
-    def replace_modules(self, own: Layer, original: Layer) -> None:
+    def replace_modules(self, copied: Layer, original: Layer) -> None:
         """Give a layer of the copy fast modules with the weights of the original layer."""
-        is_encoder = isinstance(own, BartEncoderLayer)
+        is_encoder = isinstance(copied, BartEncoderLayer)
         rows, dtype = (ROWS_OF_ENCODER, self.encoder_dtype) if is_encoder else (ROWS_OF_DECODER, self.decoder_dtype)
         linear = functools.partial(self.linear, rows=rows)
         fused = functools.partial(FusedAttention, linear=linear, dtype=dtype, kernels=self.kernels)
-        own.self_attn = fused(original.self_attn, in_int8=self.is_int8 and is_encoder)
+        copied.self_attn = fused(original.self_attn)
         if not is_encoder:
-            own.encoder_attn = fused(original.encoder_attn, is_cross=True, in_int8=self.is_int8)
-        own.fc1 = linear([original.fc1], activation=original.activation, dtype=self.inner_dtype)
-        own.activation = None  # which fc1 applies
-        own.fc2 = linear([original.fc2])
+            copied.encoder_attn = fused(original.encoder_attn, is_cross=True, in_int8=self.is_int8)
+        copied.fc1 = linear([original.fc1], activation=original.activation, dtype=self.inner_dtype)
+        copied.activation = None  # which fc1 applies
+        copied.fc2 = linear([original.fc2])
         if self.packs and is_encoder:
-            own.fc1, own.fc2 = nn.Identity(), FeedForward(own.fc1, own.fc2)
+            copied.fc1, copied.fc2 = nn.Identity(), FeedForward(copied.fc1, copied.fc2)
 
     def linear(
         self,

@@ -1,4 +1,4 @@
-"""What networks share whatever their architecture and head: initial weights, files, the copy for inference."""
+"""The base of networks, whatever their architecture and head: initial weights, files, the copy for inference."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import copy
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from bart.backend import Backend, BackendModule
 from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
@@ -33,8 +35,6 @@ from bart.modeling.checkpoint import (
     stored_config,
     tied_copies,
 )
-from bart.modeling.layers import BartDecoderLayer, BartEncoderLayer
-from bart.modeling.packed import Packer
 from bart.tokenization.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:
@@ -43,7 +43,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class PretrainedModel(nn.Module):
+class LayerPacker(Protocol):
+    """Makes the layers of a copy for inference.
+
+    Attributes:
+        dtype: the type of weights and states.
+        backend: what the copy computes with.
+    """
+
+    dtype: torch.dtype
+    backend: Backend
+
+    def replace_modules(self, copied: nn.Module, original: nn.Module) -> None:
+        """Give a layer of the copy fast modules with the weights of the original layer."""
+
+
+class PretrainedModel(BackendModule):
     """A network under a head.
 
     Weights start from N(0, init_std) with zero biases; `from_pretrained` loads trained ones.
@@ -51,16 +66,18 @@ class PretrainedModel(nn.Module):
     Attributes:
         config_class: of its configs, which have a field or property `init_std`.
         tokenizer_class: of its vocabularies.
+        packer_class: makes the layers of its copies for inference, in a precision and on a device.
         shared: the name of the token embeddings.
-        head: what the names of the head's weights begin with.
+        head: the first parts of the names of the head's weights.
         lookalikes: other classes whose heads' weights have the same names.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
         generation_config: of a model that generates.
-        is_packed: whether it is a copy for inference.
+        is_packed: true of a copy for inference.
     """
 
     config_class: ClassVar[type[ModelConfig]]
     tokenizer_class: ClassVar[type[PretrainedTokenizer]]
+    packer_class: ClassVar[Callable[[str, torch.device], LayerPacker]]
     shared: ClassVar[str]
     head: ClassVar[tuple[str, ...]]
     lookalikes: ClassVar[tuple[str, ...]] = ()
@@ -78,8 +95,8 @@ class PretrainedModel(nn.Module):
     def init_weights(self, module: nn.Module) -> None:
         """Draw the weights of a module and of those in it, unless they are on the meta device."""
         for part in module.modules():
-            own = next(part.parameters(recurse=False), None)
-            if own is None or own.is_meta:
+            weight = next(part.parameters(recurse=False), None)
+            if weight is None or weight.is_meta:
                 continue
             if isinstance(part, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(part.weight, std=self.config.init_std)
@@ -113,9 +130,9 @@ class PretrainedModel(nn.Module):
         return self.get_input_embeddings().weight.dtype
 
     def num_parameters(self, only_trainable: bool = False) -> int:
-        """How many numbers the parameters hold, tied ones counted once."""
+        """The count of numbers in the parameters, tied ones counted once."""
         self._check_whole()
-        return sum(one.numel() for one in self.parameters() if one.requires_grad or not only_trainable)
+        return sum(weight.numel() for weight in self.parameters() if weight.requires_grad or not only_trainable)
 
     @property
     def network(self) -> nn.Module:
@@ -142,13 +159,11 @@ class PretrainedModel(nn.Module):
         for stack in self.stacks:
             stack.compiled = True
 
-    def leave_out_padding(self) -> None:
-        """In training on CPUs, let layers compute no padding, whose states are zeros then.
-
-        The loss must not read them, as that of a question-answering head does: a softmax over all places.
-        """
-        for stack in self.stacks:
-            stack.leaves_out_padding = True
+    def compute_with(self, backend: Backend) -> None:
+        """Let all layers, and the loss, compute with a backend; models begin with plain torch."""
+        for module in self.modules():
+            if isinstance(module, BackendModule):
+                module.backend = backend
 
     # ---- Files
 
@@ -162,7 +177,7 @@ class PretrainedModel(nn.Module):
         raise NotImplementedError
 
     def stored_name(self, name: str) -> str:
-        """What a weight is called in files that `transformers` loads."""
+        """The name of a weight in files that `transformers` loads."""
         return name
 
     @property
@@ -194,7 +209,7 @@ class PretrainedModel(nn.Module):
                 None: taken from the checkpoint itself (our `.ckpt`) or from `config.json` beside the weights, with the
                 generation defaults of the same place. Labels that it names must be as many as the weights' head has;
                 otherwise the weights tell their number.
-            new_head: whether a head that classifies begins with random weights; by default, with a warning, if the
+            new_head: true if a head that classifies shall begin with random weights; by default, with a warning, if the
                 weights have none.
 
         Raises:
@@ -218,8 +233,8 @@ class PretrainedModel(nn.Module):
         begins = output is not None and (new_head or output not in state)
         if begins:
             if new_head is False:
-                found = f"its head is {shorten(others)}" if others else "it has no head"
-                raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {found}")
+                stored = f"its head is {shorten(others)}" if others else "it has no head"
+                raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {stored}")
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         elif output is not None:
             fit_labels(config, len(state[output]), path, given is not None)
@@ -302,35 +317,34 @@ class PretrainedModel(nn.Module):
         Args:
             precision: fp32; bf16 (fp32 on CPUs that cannot multiply it, with a warning); fp16 (on GPUs); or int8 (on
                 CPUs): inputs and weights of matrix products in 8 bits, or weights in 7 bits on processors that would
-                overflow; attention in bf16 or 8 bits where that is faster; all else in fp32.
+                overflow; attention in bf16, or its keys and values in 8 bits, where that is faster; all else in fp32.
 
         Raises:
             InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.
         """
         self._check_whole()
-        packer = Packer(precision, self.device)
+        packer = self.packer_class(precision, self.device)
         with torch.device("meta"):  # a skeleton without memory
-            own = self.inference_class()(copy.deepcopy(self.config))
-        own.pack(self, packer)
-        return own.requires_grad_(False).eval()
+            packed = self.inference_class()(copy.deepcopy(self.config))
+        packed.pack(self, packer)
+        packed.compute_with(packer.backend)
+        return packed.requires_grad_(False).eval()
 
     def inference_class(self) -> type[Self]:
         """The class of a copy for inference."""
         return type(self)
 
-    def pack(self, model: Self, packer: Packer) -> None:
+    def pack(self, model: Self, packer: LayerPacker) -> None:
         """Make this skeleton the copy for inference of a model."""
         self.is_packed = True
-        pairs = list(zip(self.modules(), model.modules(), strict=True))
-        packed = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
-        for own, original in pairs:
-            if own not in packed or isinstance(own, nn.LayerNorm):
+        replaced = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
+        for module, original in zip(self.modules(), model.modules(), strict=True):
+            if module not in replaced or isinstance(module, nn.LayerNorm):
                 weights = dict(original.named_parameters(recurse=False))
                 weights = {name: weight.detach().to(packer.dtype) for name, weight in weights.items()}
-                own.load_state_dict(weights, strict=False, assign=True)
-        for own, original in pairs:
-            if isinstance(own, (BartEncoderLayer, BartDecoderLayer)):
-                packer.replace_modules(own, original)
+                module.load_state_dict(weights, strict=False, assign=True)
+        for layer, original in zip(self.layers, model.layers, strict=True):
+            packer.replace_modules(layer, original)
 
     def _check_whole(self) -> None:
         """Raise InputError where matrices are packed, and no parameters."""

@@ -25,7 +25,7 @@ class BartTokenizer(PretrainedTokenizer):
     """Text to ids and back, with the results of `transformers.BartTokenizer` over the published files.
 
     Attributes:
-        add_prefix_space: whether a text is read as if its first word followed a space. BART: False.
+        add_prefix_space: true if a text is read as if its first word followed a space. BART: False.
     """
 
     kind = "a byte-level BPE tokenizer such as BART's"
@@ -126,7 +126,7 @@ class BartTokenizer(PretrainedTokenizer):
             texts: a text, or a list of B texts.
             max_length: tokens to keep of a text, special tokens included, at least 3; `</s>` stays last. Default: with
                 truncation or `padding="max_length"`, `model_max_length`.
-            truncation: whether to cut at `max_length`. Default, as in transformers: if `max_length` is given and there
+            truncation: true to cut at `max_length`. Default, as in transformers: if `max_length` is given and there
                 is no padding.
             padding: on the right: False for none, True or "longest" to the longest text of the call, "max_length" to
                 `max_length`.
@@ -167,8 +167,8 @@ class BartTokenizer(PretrainedTokenizer):
         """The first place from `least` on at which a text may be cut: before a space and a letter, after a word."""
         if least >= len(text) or self._tokens_span_words:
             return len(text)
-        found = _WORD_END.search(text, least)
-        return found.start() if found else len(text)
+        word_end = _WORD_END.search(text, least)
+        return word_end.start() if word_end else len(text)
 
     def _encode(self, texts: Sequence[str], add_prefix_space: bool | None = None) -> list[list[int]]:
         backend = None if add_prefix_space in (None, self.add_prefix_space) else self._with_other_prefix()
@@ -177,9 +177,9 @@ class BartTokenizer(PretrainedTokenizer):
     def _with_other_prefix(self) -> Tokenizer:
         # A second pipeline, because a change of the first would race with other threads' calls.
         if self._other_prefix is None:
-            other = Tokenizer.from_str(self._backend.to_str())
-            other.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=not self.add_prefix_space)
-            self._other_prefix = other
+            backend = Tokenizer.from_str(self._backend.to_str())
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=not self.add_prefix_space)
+            self._other_prefix = backend
         return self._other_prefix
 
 

@@ -1,4 +1,4 @@
-"""What tokenizers share over the `tokenizers` library: batches, ids back to text, files.
+"""The base of tokenizers over the `tokenizers` library: batches, ids back to text, files.
 
 Shapes: B batch, S sequence length in tokens, special tokens included.
 """
@@ -46,12 +46,12 @@ class PretrainedTokenizer:
     """A vocabulary with its pipeline.
 
     Attributes:
-        kind: what its pipeline is, for errors.
+        kind: the kind of its pipeline, for errors.
         special_tokens: those that begin a text, pad it, end it, stand for what is unknown, and for what is masked.
-        vocabulary_files: what a folder may hold in place of tokenizer.json.
+        vocabulary_files: the files that a folder may hold in place of tokenizer.json.
         separators: how many end tokens lie between the texts of a pair.
-        mask_takes_space: whether the spaces before a mask in a text belong to it.
-        has_types: whether networks are told which tokens are of the second text of a pair.
+        mask_takes_space: true if the spaces before a mask in a text belong to it.
+        has_types: true if networks read which tokens are of the second text of a pair.
         bos_token_id, eos_token_id, pad_token_id, unk_token_id, mask_token_id: their ids.
         vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
         model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
@@ -100,7 +100,7 @@ class PretrainedTokenizer:
 
     @staticmethod
     def is_pipeline(backend: Tokenizer) -> bool:
-        """Whether a pipeline is of this kind."""
+        """True if a pipeline is of this kind."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -168,12 +168,12 @@ class PretrainedTokenizer:
         """The whole tokenizer, apart from `model_max_length`, in the format of `tokenizer.json`."""
         return self._backend.to_str()
 
-    def same_vocabulary(self, other: PretrainedTokenizer) -> bool:
-        """Whether both have the same tokens, with the same ids."""
-        return self._backend.get_vocab(with_added_tokens=True) == other._backend.get_vocab(with_added_tokens=True)
+    def same_vocabulary(self, tokenizer: PretrainedTokenizer) -> bool:
+        """True if both have the same tokens, with the same ids."""
+        return self._backend.get_vocab(with_added_tokens=True) == tokenizer._backend.get_vocab(with_added_tokens=True)
 
     def settings(self) -> dict[str, Any]:
-        """What `transformers` wants in tokenizer_config.json, apart from model_max_length."""
+        """The content of tokenizer_config.json that `transformers` wants, apart from model_max_length."""
         raise NotImplementedError
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
@@ -208,23 +208,23 @@ class PretrainedTokenizer:
         rows = self._encode(texts)
         return [[self.bos_token_id, *row[: max_length - 2], self.eos_token_id] for row in rows]
 
-    def cut(self, one: list[int], other: list[int], most: int) -> tuple[list[int], list[int]]:
+    def cut(self, first: list[int], second: list[int], most: int) -> tuple[list[int], list[int]]:
         """Cut the ids of a pair of texts so that `join` makes at most so many of them.
 
         The longer text is cut first, as transformers does it.
         """
         room = most - 2 - self.separators
-        if len(one) + len(other) <= room:
-            return one, other
-        shorter = min(len(one), len(other), room // 2)
-        if len(one) <= len(other):
-            return one[:shorter], other[: room - shorter]
-        return one[: room - shorter], other[:shorter]
+        if len(first) + len(second) <= room:
+            return first, second
+        shorter = min(len(first), len(second), room // 2)
+        if len(first) <= len(second):
+            return first[:shorter], second[: room - shorter]
+        return first[: room - shorter], second[:shorter]
 
-    def join(self, one: list[int], other: list[int]) -> tuple[list[int], int]:
+    def join(self, first: list[int], second: list[int]) -> tuple[list[int], int]:
         """The ids of a pair of texts, with what begins, separates and ends them; and where the second text begins."""
-        first = [self.bos_token_id, *one, *[self.eos_token_id] * self.separators]
-        return [*first, *other, self.eos_token_id], len(first)
+        start = [self.bos_token_id, *first, *[self.eos_token_id] * self.separators]
+        return [*start, *second, self.eos_token_id], len(start)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """The ids of texts without special tokens, and the characters (begin, end) that each id stands for.
@@ -236,7 +236,7 @@ class PretrainedTokenizer:
     def _limit(
         self, max_length: int | None, truncation: bool | None, padding: bool | str, return_tensors: str | None
     ) -> tuple[bool, int]:
-        """Whether to cut texts, and to how many tokens; after a check of a call's options."""
+        """True if texts are to be cut, and the number of tokens to keep; after a check of a call's options."""
         for name, value, allowed in (
             ("padding", padding, (False, True, "longest", "max_length")),
             ("return_tensors", return_tensors, (None, "pt")),
@@ -299,8 +299,8 @@ class PretrainedTokenizer:
             return encode(texts, add_special_tokens=False)
         except TypeError:
             for index, text in enumerate(texts):
-                if found := _SURROGATE.search(text):
-                    at = f"{found[0]!r} at character {found.start()}"
+                if surrogate := _SURROGATE.search(text):
+                    at = f"{surrogate[0]!r} at character {surrogate.start()}"
                     raise InputError(f"texts[{index}]: unpaired surrogate {at}") from None
             raise
 

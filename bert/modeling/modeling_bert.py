@@ -24,6 +24,7 @@ from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
 from bart.modeling.outputs import ClassifierOutput, ModelOutput, QuestionAnsweringOutput
+from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
 from bert.tokenization.tokenization_bert import BertTokenizer
@@ -54,7 +55,7 @@ _CLASSIFIERS = ("classifier", "qa_outputs")
 
 @dataclass
 class BertForPreTrainingOutput(ModelOutput):
-    """Of both heads of pretraining.
+    """The result of both heads of pretraining.
 
     Attributes:
         prediction_logits: (B, S, V); None of a summed loss.
@@ -118,7 +119,7 @@ class BertModel(nn.Module):
 
 
 class BertTransform(nn.Module):
-    """What comes between the encoder's states and the logits of a vocabulary."""
+    """The layers between the encoder's states and the logits of a vocabulary."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -160,11 +161,12 @@ class PretrainedBert(PretrainedModel):
     """BERT's network under a head: its weights and files, whatever the head.
 
     Attributes:
-        pools: whether the head reads the pooled state.
+        pools: true if the head reads the pooled state.
     """
 
     config_class = BertConfig
     tokenizer_class = BertTokenizer
+    packer_class = Packer
     shared = "bert.encoder.embed_tokens.weight"
     pools: ClassVar[bool]
     config: BertConfig
@@ -178,8 +180,8 @@ class PretrainedBert(PretrainedModel):
         return ("bert.pooler",) if self.pools else ()
 
     def stored_name(self, name: str) -> str:
-        for theirs, own in _NAMES:
-            name = name.replace(own, theirs)
+        for theirs, ours in _NAMES:
+            name = name.replace(ours, theirs)
         return name
 
     @classmethod
@@ -191,15 +193,15 @@ class PretrainedBert(PretrainedModel):
             name = stored.removeprefix(prefix)
             if name.startswith(("embeddings.", "encoder.", "pooler.")):  # of a bare BertModel
                 name = f"bert.{name}"
-            for theirs, own in _NAMES:
-                name = name.replace(theirs, own)
+            for theirs, ours in _NAMES:
+                name = name.replace(theirs, ours)
             name = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # as TensorFlow calls them
             if name.startswith(_CLASSIFIERS) and not name.startswith(cls.head):
                 others.append(stored)
             elif not (
                 name == "bert.embeddings.position_ids"  # a buffer in old files
                 or (name.startswith("cls.") and "cls" not in cls.head)
-                or ((name.startswith("cls.seq_relationship.") or name.startswith("bert.pooler.")) and not cls.pools)
+                or (name.startswith(("cls.seq_relationship.", "bert.pooler.")) and not cls.pools)
             ):
                 renamed[name] = tensor
         for again, original in _COPIES.items():
@@ -210,7 +212,7 @@ class PretrainedBert(PretrainedModel):
 
 
 class _ForMaskedLM(PretrainedBert):
-    """What both classes with a masked-language-model head share."""
+    """The base of both classes with a masked-language-model head."""
 
     head = ("cls",)
 
@@ -262,7 +264,8 @@ class BertForPreTraining(_ForMaskedLM):
             states = states.gather(1, masked_positions[:, :, None].expand(-1, -1, states.shape[2])).flatten(0, 1)
             head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
             labels = labels.gather(1, masked_positions).flatten()
-            loss, correct = chunked_cross_entropy(head.transform(states), table, head.bias, labels)
+            states = head.transform(states)
+            loss, correct = chunked_cross_entropy(states, table, head.bias, labels, backend=self.backend)
             return BertForPreTrainingOutput(loss, None, related, correct)
         logits = self.predict_tokens(states)
         loss = None
@@ -290,7 +293,7 @@ class BertForMaskedLM(_ForMaskedLM):
 
 
 class _Classifier(PretrainedBert):
-    """What both classes with an output layer for labels share."""
+    """The base of both classes with an output layer for labels."""
 
     head = ("classifier",)
     output_weight: ClassVar[str | None] = "classifier.weight"

@@ -91,7 +91,7 @@ class BertTokenizer(PretrainedTokenizer):
         Args:
             vocab_size: number of ids, at least 7. Text that yields fewer pieces gives a smaller vocabulary.
             min_frequency: how often a pair of pieces must occur to be joined, at least 1.
-            lowercase: whether texts are read in lower case and without accents.
+            lowercase: true if texts are read in lower case and without accents.
 
         Raises:
             InputError: a size out of range, texts without a character, or a single text.
@@ -106,11 +106,12 @@ class BertTokenizer(PretrainedTokenizer):
         for text in texts:
             for character in learner.normalizer.normalize_str(text):
                 counts[character] = counts.get(character, 0) + 1
-        common = sorted((one for one in counts if not one.isspace()), key=lambda one: (-counts[one], one))
+        common = [character for character in counts if not character.isspace()]
+        common.sort(key=lambda character: (-counts[character], character))
         common = sorted(common[: min(_MOST_CHARACTERS, (vocab_size - len(cls.special_tokens)) // 2)])
         if not common:
             raise InputError("texts have no characters: there is nothing to learn a vocabulary from")
-        first = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *common, *(_PREFIX + one for one in common)]
+        first = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *common, *(_PREFIX + character for character in common)]
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size,
             min_frequency=min_frequency,
@@ -151,14 +152,14 @@ class BertTokenizer(PretrainedTokenizer):
             rows = [[self.cls_token_id, *row[:most], self.sep_token_id] for row in rows]
             types = [[0] * len(row) for row in rows]
             return self._batch(rows, is_one, limit, padding, return_tensors, token_type_ids=types)
-        others = self._encode([text_pair] if isinstance(text_pair, str) else text_pair)
-        if len(others) != len(rows):
-            raise InputError(f"text_pair has {len(others)} texts; allowed: {len(rows)}, one for each of texts")
-        both = [
-            self.cut(one, other, limit) if truncation else (one, other) for one, other in zip(rows, others, strict=True)
-        ]
-        joined = [self.join(one, other) for one, other in both]
-        types = [[0] * second + [1] * (len(row) - second) for row, second in joined]
+        seconds = self._encode([text_pair] if isinstance(text_pair, str) else text_pair)
+        if len(seconds) != len(rows):
+            raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(rows)}, one for each of texts")
+        pairs = list(zip(rows, seconds, strict=True))
+        if truncation:
+            pairs = [self.cut(first, second, limit) for first, second in pairs]
+        joined = [self.join(first, second) for first, second in pairs]
+        types = [[0] * begin + [1] * (len(row) - begin) for row, begin in joined]
         return self._batch([row for row, _ in joined], is_one, limit, padding, return_tensors, token_type_ids=types)
 
 

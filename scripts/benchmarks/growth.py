@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.cpu.backend import CpuBackend
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from scripts.benchmarks import measuring
 from utils import cost
@@ -66,6 +67,8 @@ def step_times(size: Size, device: torch.device) -> Iterator[float]:
     """The seconds of one step after another."""
     torch.manual_seed(0)
     model = BartForConditionalGeneration(size.config).to(device).train()
+    if device.type == "cpu":
+        model.compute_with(CpuBackend())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     source, labels = (
         torch.randint(4, size.vocabulary, (size.batch, length), device=device)

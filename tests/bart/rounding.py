@@ -1,4 +1,4 @@
-"""How much a network's results may differ from exact ones, found by simulating the errors of its operations.
+"""The distance that a network's results may have from exact ones, found by simulating the errors of its operations.
 
 Bounds that are worked out for a whole network are far too wide. So each layer of a copy in double precision gets errors
 as large as rounding or quantisation allows, with random signs, and the change of the results is measured.

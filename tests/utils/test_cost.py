@@ -17,9 +17,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.cpu import kernels
+from bart.cpu.backend import CpuBackend
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache
-from bart.modeling import kernels
 from bart.modeling import loss as loss_in_chunks
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from utils import cost
@@ -65,6 +66,7 @@ def test_activations_are_what_autograd_keeps(
         pytest.skip("without the compiled kernels more is kept")
     given = config(dropout=0.1, attention_dropout=0.1, pre_ln=pre_ln, activation_function=activation)
     model = BartForConditionalGeneration(given).train()
+    model.compute_with(CpuBackend())
     freeze_embeddings(model, freeze)
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     kept: dict[int, Tensor] = {}
@@ -98,7 +100,8 @@ def test_the_loss_holds_that_memory_at_most(
     labels = torch.randint(0, given.vocab_size, (targets,))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            summed, _ = loss_in_chunks.chunked_cross_entropy(states, weight, torch.zeros(given.vocab_size), labels, 0.1)
+            inputs = states, weight, torch.zeros(given.vocab_size), labels
+            summed, _ = loss_in_chunks.chunked_cross_entropy(*inputs, 0.1, CpuBackend())
         summed.backward()
     events = profiler.profiler.kineto_results.events()
     changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")

@@ -87,7 +87,9 @@ def test_inputs_that_are_none(task: str, line: str, message: str, model: str, tm
 
 @pytest.mark.parametrize("task", ["tagging"])
 def test_work_that_nobody_waits_for_ends(task: str, model: str) -> None:
-    predictor = Predictor(Tagging, Tagging.EvalOptions(), InferenceOptions(model=model, gpus=0), batch_size=1)
+    predictor = Predictor(
+        Tagging, Tagging.Options(), Tagging.EvalOptions(), InferenceOptions(model=model, gpus=0), batch_size=1
+    )
     checks = iter([True, True, False])
 
     def check() -> None:

@@ -261,7 +261,6 @@ def adapt(model: PretrainedModel, options: AdaptationOptions) -> None:
 
 def set_computing(model: PretrainedModel, options: ComputingOptions) -> None:
     """Set how activations are computed and kept in training."""
-    model.leave_out_padding()  # which no task's loss reads
     model.set_activation_checkpointing(options.activation_checkpointing)
     if options.compile:
         model.compile_layers()

@@ -19,6 +19,7 @@ import pytorch_lightning as pl
 import torch
 import yaml
 
+from bart.cpu.backend import CpuBackend
 from bart.errors import InputError
 from bart.hub import EXPORT
 from utils.app.errors import RunError
@@ -118,6 +119,8 @@ def train_on(
     output_dir = Path(args.run.output_dir)
     checkpoint = find_checkpoint(args.resumed, output_dir)
     loaded = load_to_train(args, task, learned, checkpoint)
+    if not args.hardware.gpus:
+        loaded.model.compute_with(CpuBackend(leaves_out_padding=True))  # no task's loss reads padding
     data = TrainingData(
         task.encode(examples["train"], "train", loaded),
         task.encode(examples["val"], "val", loaded),

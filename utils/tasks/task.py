@@ -198,7 +198,7 @@ class TrainedTask(ABC, Generic[Model]):
     def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
         """The loss of a batch in fp32, summed over its targets; a scalar, or (means,).
 
-        It may not read the states of padding (see `PretrainedModel.leave_out_padding`).
+        It may not read the states of padding (see `bart.cpu.backend.CpuBackend`).
         """
 
     @abstractmethod

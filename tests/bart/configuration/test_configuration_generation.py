@@ -69,19 +69,9 @@ def test_unknown_option_names_the_nearest():
 def test_none_switches_an_option_off():
     config = GenerationConfig(num_beams=4, top_k=10, forced_bos_token_id=0)
     off = config.merged(num_beams=None, top_k=None, top_p=None, forced_bos_token_id=None, early_stopping=None)
-    assert (off.num_beams, off.top_k, off.top_p, off.forced_bos_token_id, off.early_stopping) == (
-        1,
-        0,
-        1.0,
-        None,
-        False,
-    )
-
-
-def test_merged_leaves_the_original_alone():
-    config = GenerationConfig(num_beams=4)
-    assert config.merged(num_beams=2).num_beams == 2
-    assert config.num_beams == 4
+    assert (off.num_beams, off.top_k, off.top_p) == (1, 0, 1.0)
+    assert (off.forced_bos_token_id, off.early_stopping) == (None, False)
+    assert config.num_beams == 4, "the original is changed"
 
 
 def test_dict_round_trip():
@@ -114,10 +104,7 @@ def test_hub_file_loads_with_its_bookkeeping(recwarn: pytest.WarningsRecorder):
     assert (config.num_beams, config.max_length, config.min_length, config.length_penalty) == (4, 142, 56, 2.0)
     assert config.top_k == 50
     assert not recwarn.list
-
-
-def test_file_options_that_are_not_supported_are_named_in_a_warning():
-    with pytest.warns(UserWarning, match="typical_p"):
+    with pytest.warns(UserWarning, match="typical_p"):  # an option that is not supported
         config = GenerationConfig.from_dict({"typical_p": 0.9, "num_beams": 3})
     assert config.num_beams == 3
 
@@ -129,10 +116,7 @@ def test_model_config_gives_its_decoding_options_and_ids():
     assert (config.pad_token_id, config.bos_token_id, config.decoder_start_token_id) == (1, 0, 2)
     assert config.forced_bos_token_id == 0
     assert config.eos_token_id == config.forced_eos_token_id == 3
-
-
-def test_model_config_can_say_that_no_eos_is_forced():
-    fields = {"eos_token_id": 2, "forced_eos_token_id": None}
+    fields = {"eos_token_id": 2, "forced_eos_token_id": None}  # null: none is forced
     assert GenerationConfig.from_model_config(fields).forced_eos_token_id is None
 
 

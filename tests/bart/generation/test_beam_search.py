@@ -211,9 +211,9 @@ def test_best_hypotheses_ranks_all_groups_together():
     groups = [after_two_steps(length_penalty=0.0), machine(length_penalty=0.0)]
     groups[1].step(table({EOS: 0.28, A: 0.4, B: 0.3}, STEP_1))
     groups[1].step(table({EOS: 0.725, A: 0.1}, {EOS: 0.1, A: 0.9}))  # 0.29
-    found = best_hypotheses(groups, 3)
-    torch.testing.assert_close(found.scores, logs(0.30, 0.29, 0.27))
-    assert found.tokens[0, 1].tolist() == [START, A, EOS, PAD, PAD]
+    actual = best_hypotheses(groups, 3)
+    torch.testing.assert_close(actual.scores, logs(0.30, 0.29, 0.27))
+    assert actual.tokens[0, 1].tolist() == [START, A, EOS, PAD, PAD]
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -226,10 +226,10 @@ def test_the_greatest_sums_of_many(beams: int, columns: int):
         scores[0], bases[0] = scores[0].round(), bases[0].round()  # ties
         scores[1, :, 5:] = -torch.inf
         scores[2, -1, -1] = 9.0
-        found, places = _top_sums(scores, bases, count)
+        actual, places = _top_sums(scores, bases, count)
         sums = (scores + bases[:, :, None]).flatten(1)
-        assert torch.equal(found, sums.topk(count).values)
-        assert torch.equal(sums.gather(1, places), found)
+        assert torch.equal(actual, sums.topk(count).values)
+        assert torch.equal(sums.gather(1, places), actual)
         assert all(len(set(row)) == count for row in places.tolist())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +50,13 @@ def source() -> Tensor:
     return ids
 
 
+def random_sources(count: int, seed: int) -> list[list[int]]:
+    """Sources of different lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 15, (count,), generator=generator).tolist()
+    return [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+
+
 def without_padding(sequences: Tensor) -> list[list[int]]:
     """Ids of each sequence, without the padding that follows it."""
     kept = sequences != PAD
@@ -58,7 +66,11 @@ def without_padding(sequences: Tensor) -> list[list[int]]:
 
 @every_method
 def test_an_article_gives_the_same_alone_and_in_a_batch(model, source: Tensor, options: dict[str, Any]):
-    together = without_padding(model.generate(source, max_length=20, **options))
+    """And in a batch with more padding."""
+    sequences = model.generate(source, max_length=20, **options)
+    padded = torch.nn.functional.pad(source, (0, 5), value=PAD)
+    assert torch.equal(model.generate(padded, max_length=20, **options), sequences)
+    together = without_padding(sequences)
     alone = []
     for article in source:
         ids = article[article != PAD][None]
@@ -70,15 +82,13 @@ def test_an_article_gives_the_same_alone_and_in_a_batch(model, source: Tensor, o
 @every_method
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 100])
 def test_articles_that_join_and_leave_get_what_they_get_alone(model, batch_size: int, options: dict[str, Any]):
-    generator = torch.Generator().manual_seed(8)
-    lengths = torch.randint(1, 15, (23,), generator=generator).tolist()
-    sources = [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
-    found = {a.index: a.sequences for a in model.generate_many(sources, batch_size, max_length=20, **options)}
-    assert sorted(found) == list(range(23))
+    sources = random_sources(23, seed=8)
+    actual = {a.index: a.sequences for a in model.generate_many(sources, batch_size, max_length=20, **options)}
+    assert sorted(actual) == list(range(23))
     for index, source in enumerate(sources):
         alone = model.generate(torch.tensor([source]), max_length=20, **options)
-        assert found[index].tolist() == alone.tolist()
-    assert len({sequences.shape[1] for sequences in found.values()}) > 2, "all of like length: shows nothing"
+        assert actual[index].tolist() == alone.tolist()
+    assert len({sequences.shape[1] for sequences in actual.values()}) > 2, "all of like length: shows nothing"
 
 
 @every_method
@@ -86,11 +96,9 @@ def test_articles_that_join_and_leave_get_what_they_get_alone(model, batch_size:
 def test_articles_that_arrive_while_others_are_in_work_get_what_they_get_alone(
     model, batch_size: int, options: dict[str, Any]
 ):
-    generator = torch.Generator().manual_seed(9)
-    lengths = torch.randint(1, 15, (19,), generator=generator).tolist()
-    sources = [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+    sources = random_sources(19, seed=9)
     # How many have arrived by each question; the first is alone, and some come when nobody else is left.
-    arrive = [1, *torch.randint(0, 3, (400,), generator=generator).tolist()]
+    arrive = [1, *torch.randint(0, 3, (400,), generator=torch.Generator().manual_seed(9)).tolist()]
     left, inside, sizes = list(enumerate(sources)), 0, []
 
     def arrivals(room: int) -> list[tuple[int, list[int]]]:
@@ -102,15 +110,15 @@ def test_articles_that_arrive_while_others_are_in_work_get_what_they_get_alone(
         sizes.append(inside)
         return new
 
-    found: dict[int, list[list[int]]] = {}
+    actual: dict[int, list[list[int]]] = {}
     while left:
         for article in generate_live(model, arrivals, batch_size, max_length=20, **options):
             inside -= 1
-            assert article.index not in found
-            found[article.index] = article.sequences.tolist()
+            assert article.index not in actual
+            actual[article.index] = article.sequences.tolist()
     assert max(sizes) == batch_size
     for index, source in enumerate(sources):
-        assert found[index] == model.generate(torch.tensor([source]), max_length=20, **options).tolist()
+        assert actual[index] == model.generate(torch.tensor([source]), max_length=20, **options).tolist()
 
 
 def test_an_article_is_given_out_when_it_is_done_though_others_go_on(model):
@@ -162,10 +170,7 @@ def test_generate_many_refuses_bad_sources_before_it_generates(model):
 
 @pytest.fixture
 def texts() -> list[list[int]]:
-    """Sources of different lengths."""
-    generator = torch.Generator().manual_seed(8)
-    lengths = torch.randint(1, 15, (11,), generator=generator).tolist()
-    return [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+    return random_sources(11, seed=8)
 
 
 def test_the_caller_may_score_references_from_the_states_that_articles_are_decoded_from(
@@ -191,21 +196,11 @@ def test_the_caller_may_score_references_from_the_states_that_articles_are_decod
     torch.testing.assert_close(torch.stack([losses[i] for i in range(11)]), torch.stack(expected), rtol=0, atol=1e-12)
 
 
-class Clock:
-    """A time.perf_counter that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
 def test_articles_are_charged_for_encoding_and_steps_but_not_for_the_callers_work(
     model, texts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ):
-    """With a clock on which encoding a group takes 6 s, a decoding step 0.125 s, and the caller's work 100 s."""
-    clock = Clock()
+    """The clock says that encoding a group takes 6 s, a decoding step 0.125 s, and the caller's work 100 s."""
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
     encode, decode = model.encode, model.decode
 
     def slow_encode(ids: Tensor, mask: Tensor) -> Tensor:
@@ -223,12 +218,12 @@ def test_articles_are_charged_for_encoding_and_steps_but_not_for_the_callers_wor
     monkeypatch.setattr(model, "encode", slow_encode)
     monkeypatch.setattr(model, "decode", slow_decode)
 
-    def found(**callback: Any) -> list[tuple[int, float, float]]:
+    def charged(**callback: Any) -> list[tuple[int, float, float]]:
         articles = model.generate_many(texts, 3, max_length=20, **callback)
         return [(article.index, article.seconds, article.encoding_seconds) for article in articles]
 
-    free = found()
-    assert found(encoded=work) == free
+    free = charged()
+    assert charged(encoded=work) == free
     groups = [2.0] * 9 + [3.0] * 2  # the shares of 3 articles, and of the last 2
     assert sorted(share for _, _, share in free) == groups
     by_length = sorted(range(11), key=lambda index: -len(texts[index]))
@@ -258,14 +253,6 @@ def test_what_generate_many_yields_may_be_changed_and_trained_on(model, source: 
     assert article.sequences.untyped_storage().nbytes() == 8 * article.sequences.numel(), "keeps other articles' ids"
 
 
-@every_method
-def test_padding_changes_nothing(model, source: Tensor, options: dict[str, Any]):
-    padded = torch.nn.functional.pad(source, (0, 5), value=PAD)
-    assert torch.equal(
-        model.generate(source, max_length=20, **options), model.generate(padded, max_length=20, **options)
-    )
-
-
 def test_the_mask_is_inferred_from_padding(model, source: Tensor):
     explicit = model.generate(source, (source != PAD).long(), max_length=20, num_beams=2)
     assert torch.equal(model.generate(source, max_length=20, num_beams=2), explicit)
@@ -282,7 +269,7 @@ def test_the_mask_is_inferred_from_padding(model, source: Tensor):
 def test_checking_rarely_for_the_end_changes_nothing(
     model, source: Tensor, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    """As on an accelerator, where some steps are taken after all is done."""
+    """On an accelerator too, some steps are taken after all is done."""
     options = options | {"max_length": 20, "min_length": 0, "eos_token_id": [EOS, *range(20, VOCAB)]}
     every_step = model.generate(source, **options)
     assert every_step.shape[1] < 15, "nothing ends early: the test would show nothing"
@@ -298,10 +285,7 @@ def test_sequences_begin_with_the_start_token_and_end_with_padding(model, source
     assert ended.any()
     assert (sequences[ended] == PAD).all()
     assert not ended[:, -1].all(), "trimmed to the longest"
-
-
-def test_bos_starts_where_no_start_token_is_set(model, source: Tensor):
-    assert (model.generate(source, max_length=5, decoder_start_token_id=None)[:, 0] == 0).all()
+    assert (model.generate(source, max_length=5, decoder_start_token_id=None)[:, 0] == 0).all()  # BOS in its place
 
 
 def test_dict_output(model, source: Tensor):
@@ -415,6 +399,10 @@ def test_min_length_above_max_length_warns(model, source: Tensor):
         ({"input_ids": torch.full((2, 4), 5), "forced_eos_token_id": VOCAB}, "forced_eos_token_id"),
         ({"input_ids": torch.full((2, 4), 5), "eos_token_id": [2, VOCAB]}, "eos_token_id"),
         ({"input_ids": torch.full((2, 4), 5), "decoder_start_token_id": VOCAB}, "decoder_start_token_id"),
+        (
+            {"input_ids": torch.full((2, 4), 5), "decoder_start_token_id": None, "bos_token_id": None},
+            "decoder_start_token_id and bos_token_id are both None",
+        ),
         ({"input_ids": torch.full((2, 4), 5), "num_beams": 2, "eos_token_id": list(range(VOCAB))}, "eos_token_id"),
     ],
 )
@@ -422,8 +410,3 @@ def test_bad_input_is_one_line_that_names_it(model, arguments: dict[str, Any], m
     with pytest.raises(InputError, match=message) as error:
         generate(model, **arguments)
     assert "\n" not in str(error.value)
-
-
-def test_no_start_token_at_all(model, source: Tensor):
-    with pytest.raises(InputError, match="decoder_start_token_id"):
-        generate(model, source, decoder_start_token_id=None, bos_token_id=None)

@@ -21,7 +21,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation import graphs
 from bart.generation.cache import DecoderCache
 from bart.generation.graphs import Recorder, Step, can_be_recorded
-from bart.generation.schedule import Batch, Sources
+from bart.generation.schedule import DecodingBatch, Sources
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
 
@@ -139,7 +139,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder], Counting]:
         counting = Counting(recorder)
         step = graphs.RecordedSteps.step
 
-        def counted_step(steps: graphs.RecordedSteps, batch: Batch, steps_left: int) -> bool:
+        def counted_step(steps: graphs.RecordedSteps, batch: DecodingBatch, steps_left: int) -> bool:
             counting.loads += any(own is not tensor for own, tensor in zip(steps.state, batch.state, strict=False))
             return step(steps, batch, steps_left)
 
@@ -253,8 +253,8 @@ def test_a_recording_lasts_as_long_as_the_shapes_of_the_state():
 
     def take(number: int, steps_left: int = 100) -> int:
         """Steps, and how many of them were recorded or replayed."""
-        found = [steps.step(counter, steps_left) or counter.take_step() for _ in range(number)]
-        return found.count(True)
+        actual = [steps.step(counter, steps_left) or counter.take_step() for _ in range(number)]
+        return actual.count(True)
 
     assert take(graphs.EAGER_STEPS) == 0
     assert take(2, graphs.STEPS_WORTH_RECORDING - 1) == 0
@@ -296,7 +296,7 @@ def test_the_host_waits_for_nothing_in_a_step(use, options: dict[str, Any]):
     with torch.inference_mode():
         mask = torch.ones(3, 8, dtype=torch.bool, device="meta")
         first = Sources([0, 1, 2], mask, torch.ones(3, 8, 16, device="meta"), mask.long())
-        batch = Batch(model, model.generation_config.merged(**options), 30, None, first)
+        batch = DecodingBatch(model, model.generation_config.merged(**options), 30, None, first)
         with OnTheDevice():
             for _ in range(3):
                 batch.step()
@@ -339,7 +339,7 @@ def test_cuda_graphs_give_what_eager_steps_give(
     graphs_of_device = graphs.cuda_recorder
     monkeypatch.setattr(graphs, "cuda_recorder", recorder)
     monkeypatch.setattr(DecoderCache, "advance", never_waiting(DecoderCache.advance))
-    monkeypatch.setattr(Batch, "_decode", never_waiting(Batch._decode))
+    monkeypatch.setattr(DecodingBatch, "_decode", never_waiting(DecodingBatch._decode))
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", never_waiting(torch.cuda.CUDAGraph.replay))
     for size, expected in zip((1, 4, 100), eager, strict=True):
         assert generated(model, sources, size, max_length=50, **options) == expected

@@ -63,17 +63,17 @@ def by_both_ways(model: Model, sources: list[list[int]], **options: Any) -> Iter
         return list(model.generate(ids, **options).split(count))
 
     def many() -> list[Tensor]:
-        found = {article.index: article.sequences for article in model.generate_many(sources, 2, **options)}
-        return [found[index] for index in range(len(sources))]
+        actual = {article.index: article.sequences for article in model.generate_many(sources, 2, **options)}
+        return [actual[index] for index in range(len(sources))]
 
     yield at_once
     yield many
 
 
-def check(found: list[Tensor], articles: int, options: dict[str, Any]) -> None:
+def check(actual: list[Tensor], articles: int, options: dict[str, Any]) -> None:
     """Every article has its sequences, of ids that there are."""
-    assert len(found) == articles
-    for sequences in found:
+    assert len(actual) == articles
+    for sequences in actual:
         assert len(sequences) == options.get("num_return_sequences", 1)
         assert 1 <= sequences.shape[1] <= options["max_length"]
         assert int(sequences.min()) >= 0 and int(sequences.max()) < VOCAB
@@ -148,10 +148,10 @@ def test_more_beams_than_there_are_sequences_find_all_of_them_best_first() -> No
     options["forced_eos_token_id"] = None
     for name, each in copies(model).items():
         for call in by_both_ways(each, source.tolist(), **options):
-            [found] = call()
-            assert len(found) == beams
+            [actual] = call()
+            assert len(actual) == beams
             if name in ("plain", "fp32"):
-                assert found[: len(expected)].tolist() == expected
+                assert actual[: len(expected)].tolist() == expected
 
 
 @every_method
@@ -266,7 +266,7 @@ def test_hundreds_of_batches_leave_memory_where_it_was(monkeypatch: pytest.Monke
 
 @pytest.fixture(scope="module")
 def deep_models() -> dict[str, Model]:
-    """With two decoder layers: NaN of the encoder's states is in the second one's keys and values."""
+    """Models with two decoder layers: NaN of the encoder's states is in the second one's keys and values."""
     return copies(a_model(decoder_layers=2, max_position_embeddings=64))
 
 
@@ -284,10 +284,10 @@ def test_an_article_that_gives_nan_does_not_spoil_the_next_in_its_place(
     def generated() -> dict[int, list[list[int]]]:
         left = list(enumerate(sources))
         if live:  # one joins in each step, so that longer ones stay in the batch
-            found = generate_live(model, lambda room: [left.pop(0)] if left else [], 3, **options)
+            actual = generate_live(model, lambda room: [left.pop(0)] if left else [], 3, **options)
         else:
-            found = model.generate_many(sources, 2, **options)
-        return {article.index: article.sequences.tolist() for article in found}
+            actual = model.generate_many(sources, 2, **options)
+        return {article.index: article.sequences.tolist() for article in actual}
 
     clean = generated()
     encode = model.encode
@@ -296,6 +296,6 @@ def test_an_article_that_gives_nan_does_not_spoil_the_next_in_its_place(
         return encode(ids, mask).masked_fill((ids == bad).any(dim=1)[:, None, None], NAN)
 
     monkeypatch.setattr(model, "encode", encode_with_nan)
-    found = generated()
-    assert found[1] != clean[1], "nothing is NaN: the test would show nothing"
-    assert [found[index] for index in (0, 2, 4, 5, 6)] == [clean[index] for index in (0, 2, 4, 5, 6)]
+    actual = generated()
+    assert actual[1] != clean[1], "nothing is NaN: the test would show nothing"
+    assert [actual[index] for index in (0, 2, 4, 5, 6)] == [clean[index] for index in (0, 2, 4, 5, 6)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import json
 import os
 import subprocess
@@ -97,62 +98,46 @@ def write_shards(directory: Path, state: dict[str, Tensor], kind: str) -> None:
     (directory / index).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
 
 
+SAVED = {  # forms of one file: how it is written, its name, and what a user passes to from_pretrained
+    "safetensors directory": (safetensors.torch.save_file, "model.safetensors", ""),
+    "safetensors file": (safetensors.torch.save_file, "best.safetensors", "best.safetensors"),
+    "safetensors called .bin": (safetensors.torch.save_file, "pytorch_model.bin", ""),
+    "zip called .safetensors": (torch.save, "model.safetensors", ""),
+    "bin directory": (torch.save, "pytorch_model.bin", ""),
+    "old bin with copies": (
+        functools.partial(torch.save, _use_new_zipfile_serialization=False),
+        "pytorch_model.bin",
+        "",
+    ),
+    "only the head's copy": (safetensors.torch.save_file, "model.safetensors", ""),
+}
+FORMS = [*SAVED, "safetensors shards", "bin shards"]
+FORMS += ["lightning 'model.'", "lightning ''", "lightning 'module.wrapped.net.'"]
+
+
 def write(form: str, directory: Path, model: BartForConditionalGeneration) -> Path:
     """Writes one of the formats with a config.json beside it; returns what a user passes to from_pretrained."""
     write_json(directory / "config.json", model.config.to_dict())
     state = weights(model)
-    if form == "safetensors directory":
-        safetensors.torch.save_file(state, directory / "model.safetensors")
-        return directory
-    if form == "safetensors file":
-        safetensors.torch.save_file(state, directory / "best.safetensors")
-        return directory / "best.safetensors"
-    if form == "safetensors called .bin":
-        safetensors.torch.save_file(state, directory / "pytorch_model.bin")
-        return directory
-    if form == "zip called .safetensors":
-        torch.save(state, directory / "model.safetensors")
-        return directory
     if form.endswith("shards"):
         write_shards(directory, state, form.split()[0])
-        return directory
-    if form == "bin directory":
-        torch.save(collections.OrderedDict(state), directory / "pytorch_model.bin")
-        return directory
-    if form == "old bin with copies":
-        state |= dict.fromkeys(COPIES, state[EMBEDDINGS])
-        state |= {"model.encoder.version": torch.tensor([2.0]), "model.decoder.version": torch.tensor([2.0])}
-        torch.save(state, directory / "pytorch_model.bin", _use_new_zipfile_serialization=False)
-        return directory
-    if form == "only the head's copy":
-        state["lm_head.weight"] = state.pop(EMBEDDINGS)
-        safetensors.torch.save_file(state, directory / "model.safetensors")
         return directory
     if form.startswith("lightning"):
         prefix = form.split()[1].strip("'")
         state = {prefix + name: tensor for name, tensor in (state | dict.fromkeys(COPIES, state[EMBEDDINGS])).items()}
         torch.save({"epoch": 1, "hyper_parameters": {"a": 1}, "state_dict": state}, directory / "_epoch1_step2.ckpt")
         return directory / "_epoch1_step2.ckpt"
-    raise AssertionError(form)
+    if form == "old bin with copies":
+        state |= dict.fromkeys(COPIES, state[EMBEDDINGS])
+        state |= {"model.encoder.version": torch.tensor([2.0]), "model.decoder.version": torch.tensor([2.0])}
+    if form == "only the head's copy":
+        state["lm_head.weight"] = state.pop(EMBEDDINGS)
+    save, name, given = SAVED[form]
+    save(collections.OrderedDict(state), directory / name)
+    return directory / given
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "safetensors directory",
-        "safetensors file",
-        "safetensors called .bin",
-        "zip called .safetensors",
-        "safetensors shards",
-        "bin shards",
-        "bin directory",
-        "old bin with copies",
-        "only the head's copy",
-        "lightning 'model.'",
-        "lightning ''",
-        "lightning 'module.wrapped.net.'",
-    ],
-)
+@pytest.mark.parametrize("form", FORMS)
 def test_each_format_brings_the_model_back(form: str, tmp_path: Path, model: BartForConditionalGeneration) -> None:
     loaded = BartForConditionalGeneration.from_pretrained(write(form, tmp_path, model))
     assert_same(loaded, model)
@@ -195,22 +180,18 @@ def test_fairseq(tmp_path: Path, fused: bool, bare: bool) -> None:
     fails(tmp_path / "model.pt", "pass a config")
 
 
-def test_a_classification_head_is_left_out_with_a_warning(
+def test_a_head_of_fairseq_is_taken_or_left_out_with_a_warning(
     tmp_path: Path, model: BartForConditionalGeneration, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = fairseq_weights(model) | {"classification_heads.mnli.dense.weight": torch.ones(2, 2)}
-    torch.save({"model": state}, tmp_path / "model.pt")
-    BartForConditionalGeneration.from_pretrained(tmp_path, config=model.config)
-    assert "classification_heads.mnli.dense.weight" in caplog.text
-
-
-def test_a_head_of_fairseq(tmp_path: Path, model: BartForConditionalGeneration) -> None:
     head = {"dense.weight": (8, 8), "dense.bias": (8,), "out_proj.weight": (2, 8), "out_proj.bias": (2,)}
     stored = {f"classification_heads.rte.{name}": torch.randn(shape) for name, shape in head.items()}
     torch.save({"model": fairseq_weights(model) | stored}, tmp_path / "model.pt")
     loaded = BartForSequenceClassification.from_pretrained(tmp_path, model.config, new_head=False)
     for name, weight in stored.items():
         assert torch.equal(loaded.get_parameter(name.replace("heads.rte", "head")), weight)
+    assert "left out" not in caplog.text
+    BartForConditionalGeneration.from_pretrained(tmp_path, config=model.config)
+    assert "classification_heads.rte.dense.weight" in caplog.text
 
 
 def test_half_weights_are_widened(tmp_path: Path, model: BartForConditionalGeneration) -> None:
@@ -253,6 +234,10 @@ def test_the_config_that_lies_with_the_weights(tmp_path: Path, model: BartForCon
         assert stored_configs(path)[0] == model.config
         (directory / "config.json").unlink()
         assert stored_configs(path) == (None, None)
+    generation = GenerationConfig(num_beams=3)
+    write_json(tmp_path / "config.json", model.config.to_dict())  # without any weights
+    write_json(tmp_path / "generation_config.json", generation.to_dict())
+    assert stored_configs(tmp_path) == (model.config, generation)
 
 
 def test_decoding_defaults_come_from_the_directory(tmp_path: Path, model: BartForConditionalGeneration) -> None:
@@ -401,6 +386,9 @@ def test_checkpoints_of_something_else(tmp_path: Path, content: Any, message: st
 
 def test_weights_that_do_not_fit_are_listed(tmp_path: Path, model: BartForConditionalGeneration) -> None:
     state = weights(model)
+    safetensors.torch.save_file(state, tmp_path / "b.safetensors")
+    larger = BartConfig(**TINY | {"vocab_size": 30})
+    fails(tmp_path / "b.safetensors", "model.shared.weight (24, 8)", "(30, 8)", config=larger)
     gone = sorted(name for name in state if name.startswith("model.encoder.layers.1."))
     for name in gone:
         del state[name]
@@ -416,12 +404,6 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path, model: BartForCondit
         "model.encoder.layers.0.fc2.bias of type torch.int8",
         config=model.config,
     )
-
-
-def test_a_vocabulary_that_does_not_fit(tmp_path: Path, model: BartForConditionalGeneration) -> None:
-    safetensors.torch.save_file(weights(model), tmp_path / "a.safetensors")
-    config = BartConfig(**TINY | {"vocab_size": 30})
-    fails(tmp_path / "a.safetensors", "model.shared.weight (24, 8)", "(30, 8)", config=config)
 
 
 @pytest.mark.parametrize("name", COPIES)
@@ -486,10 +468,3 @@ def test_a_hub_name_is_found_in_the_offline_cache(tmp_path: Path, model: BartFor
     subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[3])
     for name in ("safetensors-directory", "bin-shards"):
         assert_same(BartForConditionalGeneration.from_pretrained(tmp_path / name), model)
-
-
-def test_configs_are_found_without_the_weights(tmp_path: Path) -> None:
-    config, generation = BartConfig(d_model=16, vocab_size=50), GenerationConfig(num_beams=3)
-    write_json(tmp_path / "config.json", config.to_dict())
-    (tmp_path / "generation_config.json").write_text(json.dumps(generation.to_dict()))
-    assert stored_configs(tmp_path) == (config, generation)

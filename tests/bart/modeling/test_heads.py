@@ -40,13 +40,13 @@ def model(request: pytest.FixtureRequest) -> PretrainedModel:
 
 
 def logits(model: nn.Module) -> Tensor:
-    """Of two texts, one of them padded."""
+    """The logits of two texts, one of them padded."""
     ids = torch.randint(4, 97, (2, 50), generator=torch.Generator().manual_seed(1))
     ids[0, 49] = ids[1, 29] = 2
     ids[1, 30:] = 1
     output = model(ids, (ids != 1).long())
-    found = output.logits if hasattr(output, "logits") else torch.stack([output.start_logits, output.end_logits], -1)
-    return found[:, :30].double() if found.dim() == 3 else found.double()
+    actual = output.logits if hasattr(output, "logits") else torch.stack([output.start_logits, output.end_logits], -1)
+    return actual[:, :30].double() if actual.dim() == 3 else actual.double()
 
 
 def test_fp32(model: PretrainedModel) -> None:

@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bart.backend import TORCH, Backend
+from bart.cpu.backend import CpuBackend
+from bart.cpu.kernels import load
 from bart.modeling import loss
 from bart.modeling.loss import chunked_cross_entropy, targets_alone
 from tests.tiny_run import tiny_bart
@@ -21,21 +24,21 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(loss, "LOGITS_AT_ONCE", request.param)
 
 
-@pytest.fixture(params=[True, False], ids=["compiled", "torch"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss of fp32 and bf16 by the kernel, or by torch."""
-    if not request.param:
-        monkeypatch.setattr(loss, "load", lambda: None)
-    elif loss.load() is None:
+@pytest.fixture(params=["compiled", "torch"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """Computes the loss of fp32 and bf16 by the kernel, or by torch."""
+    if request.param == "torch":
+        return TORCH
+    if load() is None:
         pytest.skip("there is no compiler")
-    else:
-        by_torch = loss._cross_entropy
+    by_torch = Backend.cross_entropy
 
-        def refuse(logits: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-            assert logits.dtype not in (torch.float32, torch.bfloat16)
-            return by_torch(logits, *others)
+    def refuse(self: Backend, logits: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+        assert logits.dtype not in (torch.float32, torch.bfloat16)
+        return by_torch(self, logits, *others)
 
-        monkeypatch.setattr(loss, "_cross_entropy", refuse)
+    monkeypatch.setattr(Backend, "cross_entropy", refuse)
+    return CpuBackend()
 
 
 def made_up(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -57,14 +60,16 @@ def whole(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothin
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-6)])
-@pytest.mark.usefixtures("at_once", "kernels")
-def test_loss_and_gradients_are_those_of_cross_entropy(smoothing: float, dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.usefixtures("at_once")
+def test_loss_and_gradients_are_those_of_cross_entropy(
+    smoothing: float, dtype: torch.dtype, tolerance: float, backend: Backend
+) -> None:
     """Relative to the size of what is compared; behind the loss the gradient is scaled, as fp16 training does."""
     states, weight, bias, labels = made_up(dtype)
     given = states, weight, bias.requires_grad_()
     with torch.no_grad():
-        without, correct = chunked_cross_entropy(states, weight, bias, labels, smoothing)
-    value, _ = chunked_cross_entropy(states, weight, bias, labels, smoothing)
+        without, correct = chunked_cross_entropy(states, weight, bias, labels, smoothing, backend)
+    value, _ = chunked_cross_entropy(states, weight, bias, labels, smoothing, backend)
     assert torch.equal(value, without)
     ours = [value.detach(), *torch.autograd.grad(3 * value, given)]
     value = whole(states, weight, bias, labels, smoothing)
@@ -99,7 +104,7 @@ def test_gradients_only_of_what_is_trained() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("factor", [1 / 3, 1e5])
 def test_halves_are_scaled_in_fp32(dtype: torch.dtype, factor: float) -> None:
-    """By what neither kind can hold: a loss scale over the number of targets."""
+    """The factor, a loss scale over the number of targets, may be one that neither kind can hold."""
     states, weight, bias, labels = (t.detach().to(dtype) if t.is_floating_point() else t for t in made_up())
     given = [tensor.mul(1e-3).requires_grad_() for tensor in (states, weight)]
     value, _ = chunked_cross_entropy(*given, bias, labels)
@@ -108,49 +113,48 @@ def test_halves_are_scaled_in_fp32(dtype: torch.dtype, factor: float) -> None:
     assert scaled.isfinite().all() and torch.equal(scaled, (plain.float() * torch.tensor([factor])).to(dtype))
 
 
-@pytest.mark.usefixtures("kernels")
-def test_of_equal_logits_one_is_right() -> None:
+def test_of_equal_logits_one_is_right(backend: Backend) -> None:
     """Halves are often equal, and would otherwise be counted twice."""
     states, weight, bias = torch.ones(6, 2), torch.ones(6, 2), torch.zeros(1, 6)
-    assert chunked_cross_entropy(states, weight, bias, torch.arange(6))[1] == 1
+    assert chunked_cross_entropy(states, weight, bias, torch.arange(6), backend=backend)[1] == 1
 
 
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_rows_without_a_target_add_nothing(dtype: torch.dtype) -> None:
-    """By such rows numbers of rows recur."""
+def test_rows_without_a_target_add_nothing(dtype: torch.dtype, backend: Backend) -> None:
+    """Such rows let numbers of rows recur."""
     states, weight, bias, _ = made_up(dtype)
     labels = torch.full((TOKENS,), 3)
     rows, padded = F.pad(states, (0, 0, 0, 4)), F.pad(labels, (0, 4), value=loss.IGNORE_INDEX)
     given = [one.detach().requires_grad_() for one in (rows, weight, bias)]
-    spared = loss._ChunkedCrossEntropy.apply(*given, padded, 0.1, (True, True, True))[0]
-    found = torch.autograd.grad(spared, given)
+    spared = loss._ChunkedCrossEntropy.apply(*given, padded, 0.1, (True, True, True), backend)[0]
+    actual = torch.autograd.grad(spared, given)
     given[0] = rows[:TOKENS].detach().requires_grad_()
-    plain = loss._ChunkedCrossEntropy.apply(*given, labels, 0.1, (True, True, True))[0]
+    plain = loss._ChunkedCrossEntropy.apply(*given, labels, 0.1, (True, True, True), backend)[0]
     expected = torch.autograd.grad(plain, given)
-    torch.testing.assert_close((spared, found[0][:TOKENS], *found[1:]), (plain, *expected))
+    torch.testing.assert_close((spared, actual[0][:TOKENS], *actual[1:]), (plain, *expected))
 
 
 @pytest.mark.parametrize(("dtype", "count"), [(torch.float32, TOKENS), (torch.bfloat16, 38)])
 def test_numbers_of_targets_recur_in_half_precision(dtype: torch.dtype, count: int) -> None:
     states, _, _, labels = made_up(dtype)
-    rows, found = targets_alone(states, labels.clamp(min=0))
+    rows, actual = targets_alone(states, labels.clamp(min=0))
     assert rows.equal(F.pad(states, (0, 0, 0, count - TOKENS)))
-    assert found.equal(F.pad(labels.clamp(min=0), (0, count - TOKENS), value=loss.IGNORE_INDEX))
+    assert actual.equal(F.pad(labels.clamp(min=0), (0, count - TOKENS), value=loss.IGNORE_INDEX))
 
 
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_no_targets_at_all(dtype: torch.dtype) -> None:
+def test_no_targets_at_all(dtype: torch.dtype, backend: Backend) -> None:
     states, weight, bias, labels = made_up(dtype)
-    value, correct = chunked_cross_entropy(states, weight, bias, torch.full_like(labels, loss.IGNORE_INDEX))
+    value, correct = chunked_cross_entropy(
+        states, weight, bias, torch.full_like(labels, loss.IGNORE_INDEX), backend=backend
+    )
     gradients = torch.autograd.grad(value, (states, weight))
     assert value.item() == correct.item() == 0 and not any(gradient.any() for gradient in gradients)
 
 
 @pytest.mark.parametrize("half", ["autocast", "weights"])
-@pytest.mark.usefixtures("at_once", "kernels")
-def test_half_precision_is_off_by_its_rounding(half: str) -> None:
+@pytest.mark.usefixtures("at_once")
+def test_half_precision_is_off_by_its_rounding(half: str, backend: Backend) -> None:
     """In bf16 the logits, the gradients by them and the results are rounded once each; sums are in fp32.
 
     A logit that is off by d moves a loss by at most 2d and multiplies a probability by at most exp(2d).
@@ -162,7 +166,7 @@ def test_half_precision_is_off_by_its_rounding(half: str) -> None:
     by_states, by_weight = torch.autograd.grad(expected, exact)
     given = [(tensor.float() if half == "autocast" else tensor).requires_grad_() for tensor in (states, weight)]
     with torch.autocast("cpu", torch.bfloat16, enabled=half == "autocast"):
-        value, _ = chunked_cross_entropy(*given, bias.float(), labels)
+        value, _ = chunked_cross_entropy(*given, bias.float(), labels, backend=backend)
     gradients = torch.autograd.grad(value, given)
     assert [gradient.dtype for gradient in gradients] == [tensor.dtype for tensor in given]
     unit, rest = 2.0**-8, 1.01  # the rest: sums in fp32, and products of errors
@@ -201,12 +205,12 @@ def test_the_model_gives_the_sum_of_the_loss(checkpointing: bool, monkeypatch: p
 
 
 def test_on_a_gpu_rows_without_a_target_stay() -> None:
-    """As zeros, since leaving them out would wait for the device."""
+    """They are zeros, since leaving them out would wait for the device."""
     states, weight, bias, labels = made_up()
     value, _ = chunked_cross_entropy(states, weight, bias, labels, 0.1)
     expected = torch.autograd.grad(value, (states, weight))
     kept = states.where((labels != loss.IGNORE_INDEX)[:, None], 0)
-    again, _ = loss._ChunkedCrossEntropy.apply(kept, weight, bias, labels, 0.1, (True, True, False))
+    again, _ = loss._ChunkedCrossEntropy.apply(kept, weight, bias, labels, 0.1, (True, True, False), TORCH)
     torch.testing.assert_close(again, value)
     torch.testing.assert_close(torch.autograd.grad(again, (states, weight)), expected)
 

@@ -1,4 +1,4 @@
-"""What the network promises besides agreeing with transformers."""
+"""The network's promises besides agreeing with transformers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch._dynamo
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from bart.cpu.backend import CpuBackend
 from bart.errors import InputError
 from bart.modeling import layers
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
@@ -41,7 +42,7 @@ def test_activation_checkpointing_changes_memory_not_results() -> None:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule]]:
-    """What torch.compile captures, and leaves as it is here; a test of finetune.py compiles it."""
+    """The graphs that torch.compile captures, and leaves as they are here; a test of finetune.py compiles it."""
     graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
@@ -59,6 +60,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModul
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_layers_are_compiled_whole_and_once_for_all_lengths(graphs: list[object], checkpointing: bool) -> None:
     model = tiny(dropout=0.0).train()
+    model.compute_with(CpuBackend())
     expected = [loss_and_gradients(model, length) for length in (9, 12, 4)]
     model.compile_layers()
     model.set_activation_checkpointing(checkpointing)
@@ -75,6 +77,7 @@ def test_layers_are_compiled_whole_and_once_for_all_lengths(graphs: list[object]
 def test_compiled_layers_draw_by_torchs_operators(graphs: list[torch.fx.GraphModule]) -> None:
     """torch.compile cannot read the kernels in C."""
     model = tiny(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1).train()
+    model.compute_with(CpuBackend(leaves_out_padding=True))
     model.compile_layers()
     loss, gradients = loss_and_gradients(model)
     assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients)

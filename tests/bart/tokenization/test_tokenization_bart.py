@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,12 +93,6 @@ def test_either_form_of_the_files_gives_the_same_tokenizer(
     assert loaded.model_max_length == 1024
 
 
-def test_tokenizer_json_wins(tokenizer: BartTokenizer, tmp_path: Path) -> None:
-    tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "vocab.json").write_text("not JSON")
-    assert BartTokenizer.from_pretrained(str(tmp_path)).to_json() == tokenizer.to_json()
-
-
 def test_settings_survive_the_round_trip(tokenizer: BartTokenizer, tmp_path: Path) -> None:
     changed = BartTokenizer.from_json(
         tokenizer.to_json().replace('"add_prefix_space":false', '"add_prefix_space":true')
@@ -111,8 +106,11 @@ def test_settings_survive_the_round_trip(tokenizer: BartTokenizer, tmp_path: Pat
         assert loaded("cat")["input_ids"] == tokenizer(" cat")["input_ids"]
 
 
-def test_a_limit_that_means_none_is_not_taken_over(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+def test_what_of_a_folder_is_not_read(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+    """Other files beside tokenizer.json, and a limit that means none."""
     tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "vocab.json").write_text("not JSON")
+    assert BartTokenizer.from_pretrained(str(tmp_path)).to_json() == tokenizer.to_json()
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": int(1e30)}))
     assert BartTokenizer.from_pretrained(tmp_path).model_max_length == 1024
 
@@ -183,38 +181,32 @@ def test_a_folder_without_a_tokenizer(tokenizer: BartTokenizer, tmp_path: Path, 
         BartTokenizer.from_pretrained(folder_of(tokenizer, tmp_path, *names))
 
 
-def test_a_vocabulary_without_a_special_token(tokenizer: BartTokenizer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ids: ids.pop("<mask>"), r"vocab\.json: the vocabulary lacks <mask> \(of <s> <pad> </s> <unk> <mask>\)"),
+        (lambda ids: ids.update(a=ids["b"]), r"token ids must be 0 to \d+, each once"),
+    ],
+    ids=["no special token", "two tokens of one id"],
+)
+def test_vocabularies_that_cannot_be(
+    tokenizer: BartTokenizer, tmp_path: Path, change: Callable[[dict[str, int]], object], message: str
+) -> None:
     folder = folder_of(tokenizer, tmp_path, "vocab.json", "merges.txt")
     vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    del vocabulary["<mask>"]
+    change(vocabulary)
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    with pytest.raises(
-        InputError, match=r"vocab\.json: the vocabulary lacks <mask> \(of <s> <pad> </s> <unk> <mask>\)"
-    ):
-        BartTokenizer.from_pretrained(folder)
-
-
-def test_two_tokens_of_one_id(tokenizer: BartTokenizer, tmp_path: Path) -> None:
-    folder = folder_of(tokenizer, tmp_path, "vocab.json", "merges.txt")
-    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    vocabulary["a"] = vocabulary["b"]
-    (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    with pytest.raises(InputError, match=r"token ids must be 0 to \d+, each once"):
+    with pytest.raises(InputError, match=message):
         BartTokenizer.from_pretrained(folder)
 
 
 def test_tokenizers_of_another_kind(tokenizer: BartTokenizer) -> None:
-    foreign = Tokenizer(models.WordPiece({"<s>": 0}, unk_token="<s>"))
-    with pytest.raises(InputError, match="not a byte-level BPE tokenizer"):
-        BartTokenizer.from_json(foreign.to_str())
-    lowercasing = Tokenizer.from_str(tokenizer.to_json())
+    lowercasing, undecoded = (Tokenizer.from_str(tokenizer.to_json()) for _ in range(2))
     lowercasing.normalizer = normalizers.Lowercase()
-    with pytest.raises(InputError, match="not a byte-level BPE tokenizer"):
-        BartTokenizer.from_json(lowercasing.to_str())
-    other_decoder = Tokenizer.from_str(tokenizer.to_json())
-    other_decoder.decoder = decoders.BPEDecoder()
-    with pytest.raises(InputError, match="not a byte-level BPE tokenizer"):
-        BartTokenizer.from_json(other_decoder.to_str())
+    undecoded.decoder = decoders.BPEDecoder()
+    for foreign in (Tokenizer(models.WordPiece({"<s>": 0}, unk_token="<s>")), lowercasing, undecoded):
+        with pytest.raises(InputError, match="not a byte-level BPE tokenizer"):
+            BartTokenizer.from_json(foreign.to_str())
 
 
 def test_saving_where_no_folder_can_be(tokenizer: BartTokenizer, tmp_path: Path) -> None:
@@ -241,17 +233,18 @@ def test_a_file_of_weights_stands_for_its_folder(tokenizer: BartTokenizer, tmp_p
         assert BartTokenizer.from_pretrained(tmp_path / name).to_json() == tokenizer.to_json()
 
 
-def test_checkpoints_without_a_tokenizer(tokenizer: BartTokenizer, tmp_path: Path) -> None:
-    path = tmp_path / "last.ckpt"
-    torch.save({"state_dict": {"w": torch.ones(2)}}, path)
-    with pytest.raises(InputError, match=r"last\.ckpt: the checkpoint has no tokenizer"):
-        BartTokenizer.from_pretrained(path)
-    torch.save({"tokenizer_json": "{}"}, path)
-    with pytest.raises(InputError, match=r"last\.ckpt: not a tokenizer\.json"):
-        BartTokenizer.from_pretrained(path)
-    torch.save([tokenizer.to_json()], path)
-    with pytest.raises(InputError, match=r"last\.ckpt: it holds a list, not a checkpoint"):
-        BartTokenizer.from_pretrained(path)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"state_dict": {"w": torch.ones(2)}}, "the checkpoint has no tokenizer"),
+        ({"tokenizer_json": "{}"}, r"not a tokenizer\.json"),
+        (["{}"], "it holds a list, not a checkpoint"),
+    ],
+)
+def test_checkpoints_without_a_tokenizer(tmp_path: Path, content: object, message: str) -> None:
+    torch.save(content, tmp_path / "last.ckpt")
+    with pytest.raises(InputError, match=rf"last\.ckpt: {message}"):
+        BartTokenizer.from_pretrained(tmp_path / "last.ckpt")
 
 
 class Explosive:

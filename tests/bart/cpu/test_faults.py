@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.modeling import kernels
-from bart.modeling.kernels import Draws, Kernels, PackedCodes, PackedWeight, Spans
-from tests.bart.modeling.kernels.common import ROOT
+from bart.cpu import kernels
+from bart.cpu.kernels import Draws, Kernels, PackedCodes, PackedWeight, Spans
+from tests.bart.cpu.common import ROOT
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_spans_that_are_none_are_refused(starts: Tensor | list[int]) -> None:
 
 
 def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
-    """By real checks, which `python -O` keeps, and not by asserts."""
+    """Real checks refuse them, which `python -O` keeps, and not asserts."""
     ones = torch.ones
     query = keys = ones(2, 3, 4, 64)
     codes = PackedCodes(ones(40, 8, dtype=torch.int8), ones(40), ones(40), compiled.panel)
@@ -41,7 +41,6 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.attend(query, keys, keys, ones(3, 1, 1, 4)),
         lambda: compiled.attend(query.mT, keys.mT, keys.mT),
         lambda: compiled.code_heads(ones(2, 3, 7), 2, 2),
-        lambda: compiled.log_softmax(ones(8, 2).T),
         lambda: compiled.cross_entropy(ones(2, 8).double(), ones(8), labels, 0, True),
         lambda: compiled.cross_entropy(ones(2, 8), ones(7), labels, 0, True),
         lambda: compiled.cross_entropy(ones(2, 8), ones(8), labels[:1], 0, True),
@@ -78,13 +77,11 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.multiply_fp32(ones(2, 8).bfloat16(), weight),
         lambda: compiled.multiply_fp32(ones(2, 8), PackedWeight(ones(64, 8), ones(64), 64)),
     ]
-    of_attention_in_int8 = [
-        lambda: compiled.attend_many(query, keys, keys[:, :, :3]),
-        lambda: compiled.attend_many(query[..., :32], keys[..., :32], keys[..., :32]),
-        lambda: compiled.attend_many(query, keys, keys, ones(2, 1, 4, 4)),
-    ]
-    calls += of_products * compiled.multiplies + of_products_in_fp32 * compiled.multiplies_fp32
-    for call in calls + of_attention_in_int8 * compiled.attends_in_int8:
+    if compiled.multiplies:
+        calls += of_products
+    if compiled.multiplies_fp32:
+        calls += of_products_in_fp32
+    for call in calls:
         with pytest.raises(ValueError, match="a kernel got a tensor"):
             call()
 
@@ -105,9 +102,6 @@ def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> N
         failing.cross_entropy(torch.ones(1, 4), torch.ones(4), torch.tensor([0]), 0.0, True)
     with pytest.raises(MemoryError, match="attend_dropped"):
         failing.attend_dropped(states, states, states, None, False, Draws(0, 5, 1.0))
-    if failing.attends_in_int8:
-        with pytest.raises(MemoryError, match="attend_many"):
-            failing.attend_many(states, states, states)
     if failing.multiplies:
         weight = PackedCodes(torch.ones(3, 4, dtype=torch.int8), torch.ones(3), torch.ones(3), failing.panel)
         with pytest.raises(MemoryError, match="multiply"):
@@ -116,7 +110,7 @@ def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> N
 
 UNDEFINED = """
 import torch
-from bart.modeling.kernels import PackedCodes, compile_kernels
+from bart.cpu.kernels import PackedCodes, compile_kernels
 kernels = compile_kernels("-O0", "-fsanitize=float-cast-overflow", "-fsanitize-undefined-trap-on-error")
 for bad in (torch.nan, torch.inf, -torch.inf):
     states = torch.randn(2, 8, 2, 64)
@@ -125,11 +119,8 @@ for bad in (torch.nan, torch.inf, -torch.inf):
     kernels.quantize_rows(rows)
     kernels.code_heads(states.flatten(2), 1, 2)
     kernels.attend(*[states.transpose(1, 2)] * 3)
-    kernels.log_softmax(rows.clone())
     kernels.cross_entropy(rows.clone(), torch.ones(rows.shape[1]), torch.zeros(4, dtype=torch.int64), 0.1, True)
     kernels.finish_rows(rows.clone(), torch.ones(4, 1), torch.ones(rows.shape[1]), True, torch.bfloat16)
-    if kernels.attends_in_int8:
-        kernels.attend_many(*[states.transpose(1, 2)] * 3)
 """
 
 

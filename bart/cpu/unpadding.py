@@ -9,27 +9,19 @@ Shapes: B articles, L length of the longest, N tokens of all articles, M > N row
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.rounding import round_up
-
-ROWS = 32  # numbers of rows are multiples of this, or of less where that would be more than a sixteenth
-
-
-def recurring(count: int, states: Tensor) -> int:
-    """At least so many rows of states; where products are in half precision, a number that is one of few.
-
-    For each size of a half-precision product that it has not seen, oneDNN makes code and keeps it, which takes longer
-    than a small product itself. fp32 has no code of a size.
-    """
-    is_half = states.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
-    return round_up(count, min(ROWS, 1 << max(0, count.bit_length() - 5))) if is_half else count
+from bart.backend import Rows
+from bart.cpu.kernels import Spans
+from bart.rounding import recurring
 
 
-class Unpadded:
-    """Which places of a batch hold tokens.
+class Unpadded(Rows):
+    """The rows of a batch's tokens alone.
 
     Attributes:
         counts: (B,) tokens.
@@ -51,11 +43,19 @@ class Unpadded:
     def has_padding(self) -> bool:
         return len(self.places) < self.shape.numel()
 
-    def rows(self, states: Tensor) -> Tensor:
+    @cached_property
+    def mask(self) -> Spans:
+        return self.reading(self)
+
+    def reading(self, source: Unpadded) -> Spans:
+        """The mask with which these rows read those of a source."""
+        return Spans(self.starts, source.starts)
+
+    def pack(self, states: Tensor) -> Tensor:
         """(B, L, D) -> (1, M, D); spare rows are copies of the first place."""
         return states.flatten(0, 1).index_select(0, F.pad(self.places, (0, self.spare)))[None]
 
-    def padded(self, rows: Tensor) -> Tensor:
+    def unpack(self, rows: Tensor) -> Tensor:
         """(1, M, D) -> (B, L, D), with zeros for padding."""
         states = rows.new_zeros(self.shape.numel(), rows.shape[2])
         return states.index_copy(0, self.places, rows[0, : len(self.places)]).view(*self.shape, -1)

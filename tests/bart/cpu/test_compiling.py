@@ -1,4 +1,4 @@
-"""How the kernels are compiled and loaded, and what happens where they cannot be."""
+"""Compiling and loading the kernels, and the way out where that is impossible."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bart.modeling import kernels
-from bart.modeling.kernels import argument_types
-from tests.bart.modeling.kernels.common import ROOT
+from bart.cpu import kernels
+from bart.cpu.compiling import FLAGS, SOURCE, argument_types
+from tests.bart.cpu.common import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,8 @@ def test_arguments_are_read_from_the_source() -> None:
         "EXPORT const int a = 1;\nEXPORT int f(const void *x, int64_t y,\n        int z)\n{\n}\nstatic int g(int x)\n"
     )
     assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
-    found = argument_types(kernels.SOURCE.read_text(encoding="utf-8"))
-    assert len(found) == 11 and len(found["attend"]) == 23 and found["cross_entropy"][4] == ctypes.c_float
+    actual = argument_types(SOURCE.read_text(encoding="utf-8"))
+    assert len(actual) == 9 and len(actual["attend"]) == 23 and actual["cross_entropy"][4] == ctypes.c_float
 
 
 @pytest.mark.usefixtures("compiler")
@@ -48,11 +48,11 @@ def test_arguments_are_read_from_the_source() -> None:
 )
 def test_compiled_for_other_processors(processor: str) -> None:
     """The code that this processor does not run is at least valid C."""
-    compiler = [*shlex.split(os.environ.get("CC", "cc")), *kernels.FLAGS.split(), "-O1", f"-march={processor}"]
+    compiler = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS.split(), "-O1", f"-march={processor}"]
     if subprocess.run([*compiler, "-E", "-x", "c", os.devnull], capture_output=True).returncode:
         pytest.skip("the compiler does not know this processor")
     strict = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-S", "-o", os.devnull]
-    done = subprocess.run([*compiler, *strict, kernels.SOURCE], capture_output=True, text=True)
+    done = subprocess.run([*compiler, *strict, SOURCE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -133,7 +133,7 @@ def test_without_a_compiler_one_line_says_so(
 
 THREADS = """
 import os, torch
-from bart.modeling.kernels import load
+from bart.cpu.kernels import load
 torch.set_num_threads(2)
 one = torch.ones(1000, 1000)
 torch.add(one, one)

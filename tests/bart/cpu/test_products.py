@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bart.modeling.kernels import Kernels, PackedCodes, PackedWeight
-from tests.bart.modeling.kernels.common import U, gelu_error, needs, threads
+from bart.cpu.kernels import Kernels, PackedCodes, PackedWeight
+from tests.bart.cpu.common import U, gelu_error, needs, threads
 
 ROWS_INPUTS_OUTPUTS = [
     *((1, 1, 1), (3, 7, 33), (8, 64, 32), (9, 50, 31), (23, 768, 100), (48, 768, 768)),

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bart.modeling.kernels import Kernels
-from tests.bart.modeling.kernels.common import EXPONENTIAL, U, threads
+from bart.cpu.kernels import Kernels
+from tests.bart.cpu.common import EXPONENTIAL, U, threads
 
 
 @pytest.mark.parametrize("count, width", [(0, 3), (1, 1), (3, 17), (48, 1601)])
@@ -28,9 +28,9 @@ def test_cross_entropy(compiled: Kernels, count: int, width: int, smoothing: flo
     right = exact.argmax(dim=1) == labels
 
     untouched, scratch = logits.clone(), logits.clone()
-    losses, found = compiled.cross_entropy(logits, bias, labels, smoothing, True)
+    losses, actual = compiled.cross_entropy(logits, bias, labels, smoothing, True)
     without, correct = compiled.cross_entropy(scratch, bias, labels, smoothing, False)
-    assert found is logits and torch.equal(losses, without) and torch.equal(correct, right.long())
+    assert actual is logits and torch.equal(losses, without) and torch.equal(correct, right.long())
     if count == 0:
         return
     # A sum of a logit and its bias is rounded, and so is its difference from the greatest one.

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bart.modeling import kernels
-from bart.modeling.kernels import Kernels
+from bart.cpu import kernels
+from bart.cpu.kernels import Kernels
 
 OPTIONS = {"native": [], "AVX2": ["-march=x86-64-v3"], "plain": ["-DBART_PLAIN"]}
 

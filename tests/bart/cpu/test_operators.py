@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.modeling import cpu, layers
-from bart.modeling.kernels import Draws, load
+from bart.cpu import operators
+from bart.cpu.backend import CpuBackend
+from bart.cpu.kernels import Draws, load
 
 LIMITS = [1, 4 * 40, 2**40]  # bytes of scores: one head at once, two, and all
 
@@ -33,9 +34,9 @@ def masks(kind: str) -> Tensor | None:
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("kind", ["none", "of articles", "of queries", "additive"])
 def test_attention_in_parts(limit: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "SCORES_AT_ONCE", limit)
+    monkeypatch.setattr(operators, "SCORES_AT_ONCE", limit)
     expected = F.scaled_dot_product_attention(*states(), attn_mask=masks(kind))
-    torch.testing.assert_close(cpu.attend(*states(), masks(kind)), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(operators.attend_in_parts(*states(), masks(kind)), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -49,8 +50,8 @@ def test_attention_with_dropout_is_the_kernels(kind: str, dtype: torch.dtype) ->
     gradient = torch.randn(2, 5, 4, 8).to(dtype).transpose(1, 2)
     leaves = [state.clone().requires_grad_() for state in inputs]
     torch.manual_seed(7)
-    context = layers.attend(*leaves, mask, is_causal, 0.3)
-    found = [context.detach(), *torch.autograd.grad(context, leaves, gradient)]
+    context = CpuBackend().attend(*leaves, mask, is_causal, 0.3)
+    actual = [context.detach(), *torch.autograd.grad(context, leaves, gradient)]
     torch.manual_seed(7)
     draws = Draws.with_probability(0.3)
     if mask is not None:
@@ -58,26 +59,26 @@ def test_attention_with_dropout_is_the_kernels(kind: str, dtype: torch.dtype) ->
         mask = torch.zeros(mask.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
     given = *inputs, mask, is_causal, draws
     expected = [kernels.attend_dropped(*given), *kernels.attend_dropped_backward(gradient, *given)]
-    assert all(map(torch.equal, found, expected))
-    assert found[0].transpose(1, 2).is_contiguous()  # as projections read it
+    assert all(map(torch.equal, actual, expected))
+    assert actual[0].transpose(1, 2).is_contiguous()  # as projections read it
 
 
 def test_attention_drops_weights_where_no_kernel_serves_and_no_gradient_is_wanted() -> None:
     width = 7  # which the compiled attention does not take in bf16
     query, keys, values = (state[..., :width].bfloat16() for state in states())
     with torch.no_grad():
-        dropped = layers.attend(query, keys, torch.ones_like(values), None, dropout=0.5)
+        dropped = CpuBackend().attend(query, keys, torch.ones_like(values), None, dropout=0.5)
     assert dropped.unique().numel() > 1  # all ones if no weight is dropped
 
 
 def test_a_query_that_may_read_nothing_gives_numbers() -> None:
     mask = torch.zeros(2, 1, 1, 7, dtype=torch.bool)
-    assert cpu.attend(*states(), mask).isfinite().all()
+    assert operators.attend_in_parts(*states(), mask).isfinite().all()
 
 
 def test_dropout_scales_what_it_keeps_and_passes_its_gradient() -> None:
     hidden = torch.randn(64, 33, requires_grad=True)
-    dropped = cpu.dropout(hidden, 0.25)
+    dropped = CpuBackend().dropout(hidden, 0.25)
     kept = dropped != 0
     rounding = {"rtol": 2**-22, "atol": 0}  # of two products in fp32
     torch.testing.assert_close(dropped, hidden * kept / 0.75, **rounding)

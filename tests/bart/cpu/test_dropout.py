@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from bart.modeling.kernels import Draws, Kernels
-from tests.bart.modeling.kernels.common import H, U, kept_of
+from bart.cpu.kernels import Draws, Kernels
+from tests.bart.cpu.common import H, U, kept_of
 
 
 def test_draws_are_independent() -> None:
-    """Of neighbours in a row and in the rows below, and of the same place under another seed."""
+    """This goes for neighbours in a row and in the rows below, and for the same place under another seed."""
     rows, width, share = 4096, 256, 0.1
     draws = Draws.with_probability(share)
     kept = kept_of(draws, rows, width).double()

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.modeling import kernels
-from bart.modeling.kernels import Kernels
-from tests.bart.modeling.kernels.common import EXPONENTIAL, H, U, decoded, threads
+from bart.cpu import kernels
+from bart.cpu.kernels import Kernels
+from tests.bart.cpu.common import EXPONENTIAL, H, U, decoded, threads
 
 
 def attended(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.modeling import cpu
+from bart.cpu.backend import CpuBackend
+from bart.cpu.kernels import NO_DRAWS, Spans, load
+from bart.cpu.operators import CompiledAttention
+from bart.cpu.unpadding import Unpadded
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
-from bart.modeling.kernels import Spans
-from bart.modeling.layers import attend
 from bart.modeling.pretrained import PretrainedModel
-from bart.modeling.unpadding import Unpadded, recurring
+from bart.rounding import recurring
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM
 from tests.tiny_run import tiny_bart
@@ -78,22 +79,22 @@ def test_losses_and_gradients_are_those_with_padding(case: str, checkpointing: b
     make, loss_of = CASES[case]
     padded = make().double().train()
     unpadded = copy.deepcopy(padded)
-    unpadded.leave_out_padding()
+    unpadded.compute_with(CpuBackend(leaves_out_padding=True))
     unpadded.set_activation_checkpointing(checkpointing)
-    found = []
+    actual = []
     for model in (padded, unpadded):
         loss = loss_of(model)
         loss.backward()
-        found.append(
+        actual.append(
             {"loss": loss} | {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
         )
-    assert found[0].keys() == found[1].keys() and len(found[0]) > 20
-    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+    assert actual[0].keys() == actual[1].keys() and len(actual[0]) > 20
+    torch.testing.assert_close(*actual, rtol=0, atol=1e-12)
 
 
 def test_no_target_at_all_has_no_gradient() -> None:
     model = bart().train()
-    model.leave_out_padding()
+    model.compute_with(CpuBackend(leaves_out_padding=True))
     model(**inputs(), labels=torch.full((4, 5), -100), summed_loss=True).loss.backward()
     gradients = [one.grad for one in model.parameters() if one.grad is not None]
     assert len(gradients) > 20 and not any(gradient.any() for gradient in gradients)
@@ -119,7 +120,7 @@ def test_layers_read_tokens_alone_in_training() -> None:
     model = bart().train()
     with_padding = [(4, 12, 16), (4, 5, 16)]
     assert rows_of_layers(model) == with_padding
-    model.leave_out_padding()
+    model.compute_with(CpuBackend(leaves_out_padding=True))
     assert rows_of_layers(model) == [(1, int(MASK.sum()) + 1, 16), (1, 3 + 4 + 0 + 5 + 1, 16)]
     assert rows_of_layers(model.eval()) == with_padding
     model.train().compile_layers()
@@ -132,7 +133,7 @@ def test_heads_and_other_stacks_read_tokens_alone() -> None:
     classifier, other = bart(BartForSequenceClassification).train(), bert().train()
     translator = bart(source_encoder_layers=2, source_vocab_size=50).train()
     for model in (classifier, other, translator):
-        model.leave_out_padding()
+        model.compute_with(CpuBackend(leaves_out_padding=True))
     assert rows_of_layers(classifier, of_texts) == [(1, 38, 16), (1, 9 + 12 + 11 + 12 + 1, 16)]
     assert rows_of_layers(other, of_tokens) == [(1, 38, 16)]
     assert rows_of_layers(translator) == [(1, 38, 16), (1, 38, 16), (1, 13, 16)]
@@ -141,7 +142,7 @@ def test_heads_and_other_stacks_read_tokens_alone() -> None:
 def test_batches_that_keep_their_padding() -> None:
     """Those without any, targets whose source has no token, and targets under a mask."""
     model = bart().train()
-    model.leave_out_padding()
+    model.compute_with(CpuBackend(leaves_out_padding=True))
     ids = inputs()["input_ids"]
     for mask in (None, torch.ones_like(MASK)):
         shapes = rows_of_layers(model, lambda model, mask=mask: model(ids, mask, labels=LABELS.clamp(min=3)))
@@ -159,9 +160,9 @@ def test_rows_and_back() -> None:
     states = torch.randn(4, 12, 3, requires_grad=True)
     tokens = Unpadded(states, MASK)
     assert tokens.has_padding and tokens.starts.tolist() == [0, 9, 19, 25, 37, 38]
-    rows = tokens.rows(states)
+    rows = tokens.pack(states)
     assert rows[:, :37].equal(states[MASK.bool()][None])
-    again = tokens.padded(rows)
+    again = tokens.unpack(rows)
     assert again.equal(states * MASK[:, :, None])
     (gradient,) = torch.autograd.grad(again, states, states.detach())
     assert gradient.equal(states * MASK[:, :, None])
@@ -179,7 +180,7 @@ def test_numbers_of_rows_recur_in_half_precision() -> None:
 def test_spare_rows_of_targets_have_a_source_to_read() -> None:
     """Without one they would be NaN, which no gradient of 0 takes back."""
     model = bart().train()
-    model.leave_out_padding()
+    model.compute_with(CpuBackend(leaves_out_padding=True))
     source, target = (
         torch.arange(12) < torch.tensor(lengths)[:, None] for lengths in ([8, 12, 12, 12], [12, 12, 8, 1])
     )
@@ -193,15 +194,21 @@ def test_spare_rows_of_targets_have_a_source_to_read() -> None:
 
 @pytest.mark.parametrize(("dtype", "dropout"), [(torch.float32, 0.0), (torch.bfloat16, 0.0), (torch.float64, 0.2)])
 def test_attention_of_spans_is_that_of_each_article(dtype: torch.dtype, dropout: float) -> None:
-    """By compiled kernels, where there are any for the type, and else article by article, to the bit."""
+    """Compiled kernels compute it where there are any for the type; else it is computed article by article."""
     states = [torch.randn(1, 2, 9, 8, dtype=dtype, requires_grad=True) for _ in range(3)]
     starts = torch.tensor([0, 4, 4, 9])
     torch.manual_seed(3)
-    context = attend(*states, Spans(starts, starts), True, dropout)
+    context = CpuBackend().attend(*states, Spans(starts, starts), True, dropout)
     torch.manual_seed(3)
-    alone = cpu.attend_with_dropout if cpu.runs_compiled_attention(states[0]) else attend
+
+    def alone(*part: Tensor) -> Tensor:
+        kernels = None if dtype == torch.float64 else load()
+        if kernels is None:
+            return CpuBackend().attend(*part, None, True, dropout)
+        return CompiledAttention.apply(*part, None, True, NO_DRAWS, kernels)
+
     parts = ((state[:, :, part] for state in states) for part in (slice(0, 4), slice(4, 9)))
-    expected = torch.cat([alone(*part, None, True, dropout) for part in parts], dim=2)
+    expected = torch.cat([alone(*part) for part in parts], dim=2)
     assert context.equal(expected)
     gradient = torch.randn(context.shape).to(dtype)
     ours, theirs = (torch.autograd.grad(one, states, gradient) for one in (context, expected))

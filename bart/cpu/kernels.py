@@ -11,14 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import logging
 import os
-import re
-import shlex
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,29 +23,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bart.backend import IGNORE_INDEX
+from bart.cpu.compiling import SOURCE, argument_types, compile_library
 from bart.rounding import round_up
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_suffix(".c")
-# Sums may only be reordered where the source says so, and masks need infinity: no -ffast-math.
-FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fvisibility=hidden -fopenmp -fPIC"
-COMPILE_SECONDS = 120
 # What the source calls FP32, BF16 and CODES, and its constants of the same names.
 FLOATS = {torch.float32: 0, torch.bfloat16: 1}
 KINDS = {**FLOATS, torch.int8: 2}
 QUAD = 4
-WIDTH = 64  # the head width of `attend_many`
-MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
 SCALE_BYTES = 4  # behind the codes of a key or value
 MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a thread keeps some rows on its stack
-IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
-_TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What dropout draws in `Kernels.drop` and `Kernels.attend_dropped`.
+    """The random draws of `Kernels.drop` and `Kernels.attend_dropped`.
 
     Attributes:
         dropped: of 2³² draws, those that drop a weight.
@@ -72,7 +61,7 @@ NO_DRAWS = Draws(0, 0, 1.0)  # nothing is dropped
 
 
 class Spans:
-    """Which rows are whose, where the rows of all articles lie one behind the other, without padding.
+    """The rows of each article, where those of all articles lie one behind the other, without padding.
 
     Attributes:
         query_starts, key_starts: (B + 1,) in int64, the first row of each article, and behind them the number of all.
@@ -138,10 +127,9 @@ class Kernels:
     contiguous. autograd does not follow them.
 
     Attributes:
-        is_avx512: whether attention has code for this processor.
-        multiplies: whether `multiply` exists, which takes codes of weights up to `greatest_code`.
-        multiplies_fp32: whether `multiply_fp32` exists.
-        attends_in_int8: whether `attend_many` exists.
+        is_avx512: true if attention has code for this processor.
+        multiplies: true if `multiply` exists, which takes codes of weights up to `greatest_code`.
+        multiplies_fp32: true if `multiply_fp32` exists.
         panel: outputs whose weights lie together in `PackedWeight` and `PackedCodes`.
 
     Raises (all methods):
@@ -155,9 +143,8 @@ class Kernels:
             ctypes.c_int.in_dll(self._library, name).value for name in ("is_avx512", "panel_outputs", "greatest_code")
         )
         self.is_avx512 = bool(is_avx512)
-        self.multiplies, self.multiplies_fp32, self.attends_in_int8 = (
-            hasattr(self._library, name) for name in ("multiply", "multiply_fp32", "attend_many")
-        )
+        self.multiplies = hasattr(self._library, "multiply")
+        self.multiplies_fp32 = hasattr(self._library, "multiply_fp32")
         for name, types in argument_types(SOURCE.read_text(encoding="utf-8")).items():
             if hasattr(self._library, name):
                 function = getattr(self._library, name)
@@ -246,9 +233,9 @@ class Kernels:
         if query.numel() == 0:  # whose address would be that of no gradient
             return torch.zeros_like(query), torch.zeros_like(keys), torch.zeros_like(values)
         gradient = gradient.transpose(1, 2).contiguous()
-        found = laid_out(query), laid_out(keys), laid_out(keys)
-        self._dropped(query, keys, values, mask, is_causal, draws, gradient, None, *found)
-        return found
+        gradients = laid_out(query), laid_out(keys), laid_out(keys)
+        self._dropped(query, keys, values, mask, is_causal, draws, gradient, None, *gradients)
+        return gradients
 
     def _dropped(
         self,
@@ -258,7 +245,7 @@ class Kernels:
         mask: Tensor | Spans | None,
         is_causal: bool,
         draws: Draws,
-        *others: Tensor | None,
+        *outputs: Tensor | None,
     ) -> None:
         articles, heads, queries, width = query.shape
         length = keys.shape[2]
@@ -267,7 +254,7 @@ class Kernels:
         _check(values, (query.dtype,), keys.shape, keys.stride())
         if query.dtype is torch.bfloat16:  # numbers are read in pairs
             _require(width % 2 == 0 and not any(n % 2 for part in (query, keys) for n in part.stride()[:3]))
-            _require(not any(part.data_ptr() % 4 for part in (query, keys, values, *others) if part is not None))
+            _require(not any(part.data_ptr() % 4 for part in (query, keys, values, *outputs) if part is not None))
         starts: tuple[int | None, ...] = (None, None)
         if isinstance(mask, Spans):
             _require(articles == 1 and (sum(mask.query_counts), sum(mask.key_counts)) == (queries, length))
@@ -280,34 +267,10 @@ class Kernels:
             *(query.data_ptr(), *query.stride()[:3]),
             *(keys.data_ptr(), values.data_ptr(), KINDS[query.dtype], *keys.stride()[:3], *starts),
             *(address, mask_article, mask_row if mask_rows > 1 else 0, is_causal),
-            *(None if other is None else other.data_ptr() for other in others),
+            *(None if tensor is None else tensor.data_ptr() for tensor in outputs),
             *(articles, heads, queries, length, width),
             *(draws.seed, draws.dropped, draws.scale, torch.get_num_threads()),
         )
-
-    def attend_many(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Self-attention, of (B, H, L, Dh) each, in 8 bits -> context (B, L, D), as the query.
-
-        Queries and keys are quantised with one scale for each, values with one for each dimension of a head, and
-        weights to 16 bits of the greatest one. It exists where `attends_in_int8` is true, for Dh = WIDTH and L up
-        to MOST_KEYS.
-
-        Args:
-            query, keys, values: all fp32 or all bf16; with equal strides, any but the last.
-            mask: bf16 or fp32, added to the scores, (B or 1, 1, 1, L), or None. Keys and values at -inf are not read.
-        """
-        articles, heads, length, width = query.shape
-        _check(query, FLOATS, (articles, heads, length, WIDTH))
-        for other in (keys, values):
-            _check(other, (query.dtype,), query.shape, query.stride())
-        _require(length <= MOST_KEYS)
-        context = query.new_empty((articles, length, heads * width))
-        self._library.attend_many(
-            *(query.data_ptr(), keys.data_ptr(), values.data_ptr(), KINDS[query.dtype], *query.stride()[:3]),
-            *_mask(mask, articles, 1, length)[:3],
-            *(context.data_ptr(), articles, heads, length, torch.get_num_threads()),
-        )
-        return context
 
     def code_heads(self, projected: Tensor, parts: int, heads: int) -> Tensor:
         """Parts (B, L, parts · D) in fp32 or bf16, such as keys and values -> (parts, B, H, L, Dh + 4) in int8.
@@ -366,13 +329,6 @@ class Kernels:
             *(with_gelu, out.data_ptr(), count, inputs, weight.outputs, torch.get_num_threads()),
         )
         return out
-
-    def log_softmax(self, rows: Tensor) -> Tensor:
-        """The logarithms of the softmax of rows (N, O) in fp32, which they overwrite."""
-        count, width = rows.shape
-        address = _address(rows, (torch.float32,), count * width)
-        self._library.log_softmax(address, count, width, torch.get_num_threads())
-        return rows
 
     def cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
@@ -453,17 +409,6 @@ def laid_out(states: Tensor) -> Tensor:
     return torch.empty_like(states.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
 
 
-def argument_types(source: str) -> dict[str, list[type]]:
-    """The types of the arguments of each function that the source exports."""
-    signatures = re.findall(r"^EXPORT int (\w+)\((.*?)\)$", source, re.MULTILINE | re.DOTALL)
-    return {
-        name: [
-            ctypes.c_void_p if "*" in argument else _TYPES[argument.split()[-2]] for argument in arguments.split(",")
-        ]
-        for name, arguments in signatures
-    }
-
-
 def _raise_if_failed(failed: int, function: Any, arguments: tuple[Any, ...]) -> None:
     if failed:
         raise MemoryError(f"the kernel {function.__name__} found no memory")
@@ -504,46 +449,9 @@ def _mask(mask: Tensor | None, articles: int, queries: int, length: int) -> tupl
     return mask.data_ptr(), KINDS[mask.dtype], mask.stride(0) if mask_articles > 1 else 0, mask.stride(2), rows
 
 
-def _is_private(path: Path) -> bool:
-    """Whether this user owns a file or folder and nobody else may write to it."""
-    status = path.stat()
-    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
-
-
 def compile_kernels(*options: str) -> Kernels:
-    """Compile kernels.c, with further options of the compiler, unless that has been done before, and load it.
-
-    Raises:
-        OSError, RuntimeError, subprocess.SubprocessError: there is no compiler, it fails, there is no home directory,
-            or others could change the compiled file.
-    """
-    if sys.platform != "linux":
-        raise OSError(f"they are not made for {sys.platform}")
-    # GCC's code calls GOMP_parallel of the OpenMP library that torch has loaded for all to see. Threads of another one
-    # would compete for the cores.
-    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
-        raise OSError("torch has no OpenMP library that GCC can use")
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    flags = [*FLAGS.split(), *options]
-    run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=COMPILE_SECONDS)
-    # What the compiler says of itself and, because of -march=native, of this processor.
-    macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
-    origin = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"
-    library = cache / f"{hashlib.sha256(b''.join(origin)).hexdigest()[:32]}.so"
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(cache):
-        raise OSError(f"{cache} is not owned by this user, or others may write to it")
-    if not library.exists() or not _is_private(library):
-        # Renamed once it is whole, because other processes may compile it at the same time.
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
-            run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
-            # Without -fopenmp, which would link the compiler's own library.
-            run([*compiler, "-shared", unlinked, "-lm", "-o", linked])
-            linked.chmod(0o700)
-            linked.replace(library)
-    return Kernels(library)
+    """The kernels, compiled with further options of the compiler; raises what `compile_library` does."""
+    return Kernels(compile_library(*options))
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What tests of the compiled kernels share: bounds on rounding errors, and the kernels' formulas in torch and numpy.
+"""The base of tests of the compiled kernels: bounds on rounding errors, and the kernels' formulas in torch and numpy.
 
 Bounds are the sums of the rounding errors that the operations may make, in units of U for fp32 and H for bf16.
 """
@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.modeling.kernels import Draws, Kernels
+from bart.cpu.kernels import Draws, Kernels
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 U, H = 2.0**-24, 2.0**-8
 EXPONENTIAL = 2e-7 + 6 * U  # relative error of the kernels' exponential: the rest of its series, and its roundings
 
@@ -48,7 +48,7 @@ def gelu_error(x: Tensor) -> Tensor:
 
 
 def kept_of(draws: Draws, rows: int, width: int) -> Tensor:
-    """What dropout keeps of rows of so many numbers, by the formulas of kernels.c in numpy."""
+    """The places that dropout keeps in rows of so many numbers, by the formulas of kernels.c in numpy."""
     with np.errstate(over="ignore"):
         x = np.arange(rows, dtype=np.uint64) + np.uint64(draws.seed) + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.modeling.kernels import NO_DRAWS, Draws, Kernels, Spans
-from tests.bart.modeling.kernels.common import EXPONENTIAL, H, U, kept_of, threads
+from bart.cpu.kernels import NO_DRAWS, Draws, Kernels, Spans
+from tests.bart.cpu.common import EXPONENTIAL, H, U, kept_of, threads
 
 
 @pytest.mark.parametrize("mask_of", ["nothing", "articles", "queries", "one article", "the future"])
@@ -63,10 +63,10 @@ def test_attention_with_dropout_and_its_gradients(
             error.mT @ q + (queries + 2) * U * of_scores.mT @ q,
             (dropped * (relative + (queries + 4) * U + 2.1 * halved)).mT @ g,
         )
-    found = compiled.attend_dropped(query, keys, values, mask, is_causal, draws)
-    assert found.transpose(1, 2).is_contiguous()
+    actual = compiled.attend_dropped(query, keys, values, mask, is_causal, draws)
+    assert actual.transpose(1, 2).is_contiguous()
     bound = (dropped @ v) * (relative + (length + 4) * U + 2.1 * halved)
-    assert ((found - context).abs() <= bound + 1e-30).all()
+    assert ((actual - context).abs() <= bound + 1e-30).all()
     others = compiled.attend_dropped_backward(gradient, query, keys, values, mask, is_causal, draws)
     for ours, theirs, bound in zip(others, expected, errors, strict=True):
         assert ((ours - theirs).abs() <= bound + 1e-30).all()
@@ -154,9 +154,9 @@ def test_equal_spans_are_a_batch(compiled: Kernels, dtype: torch.dtype) -> None:
         compiled.attend_dropped(query, keys, values, None, True, draws),
         *compiled.attend_dropped_backward(gradient, query, keys, values, None, True, draws),
     ]
-    found = [
+    actual = [
         compiled.attend_dropped(*rows[:3], *arguments),
         *compiled.attend_dropped_backward(rows[3], *rows[:3], *arguments),
     ]
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(actual, expected, strict=True):
         assert ours.equal(theirs.transpose(0, 1).flatten(1, 2)[None])

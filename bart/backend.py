@@ -1,0 +1,155 @@
+"""The seam of speed: what the network computes in other ways on other devices, here in plain torch.
+
+Layers call a backend and know no device. `PretrainedModel.compute_with` gives a model a faster one when the model is
+made ready for a device; `bart.cpu.backend` has that of CPUs.
+
+Shapes: B batch, S source length, T target length or queries, L keys, D model width, H heads, Dh head width, N rows of
+logits, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
+
+
+class Rows:
+    """The rows of a batch that layers compute: here all of them, padding included.
+
+    Attributes:
+        mask: for attention among these rows, what `Backend.attend` takes.
+    """
+
+    mask: Any
+
+    def __init__(self, mask: Tensor | None) -> None:
+        """mask: (B, 1, 1 or T, L), true where a position may be read; None where all may be."""
+        self.mask = mask
+
+    def pack(self, states: Tensor) -> Tensor:
+        """States (B, L, D) -> the rows that layers compute."""
+        return states
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        """The rows that layers computed -> states (B, L, D)."""
+        return rows
+
+
+class Backend:
+    """Plain torch, for all devices. Backends for a device override what they compute faster.
+
+    In training, the mask of a source or a target goes through the network unread until `encoder_rows` or
+    `decoder_rows` takes it. So a backend may be given in its place an object that the collate function made, for
+    example with lengths that the host knows already: then it need not wait for a GPU to tell them.
+    """
+
+    def encoder_rows(self, states: Tensor, mask: Tensor | None) -> Rows:
+        """The rows to compute of states (B, S, D), under a mask (B, S) of ones and zeros, or None for all ones."""
+        return Rows(_readable(mask))
+
+    def decoder_rows(
+        self,
+        states: Tensor,
+        mask: Tensor | None,
+        wanted: Tensor | None,
+        encoder_states: Tensor,
+        encoder_mask: Tensor | None,
+    ) -> tuple[Rows, Rows, Any]:
+        """The rows to compute of targets and sources, and the mask with which the first read the second.
+
+        Args:
+            states: (B, T, D) of the targets.
+            mask: (B, T) of ones and zeros, which hides target positions in addition to causality, or None.
+            wanted: (B, T), true or 1 where the caller reads a state, or None: everywhere.
+            encoder_states: (B, S, D).
+            encoder_mask: (B, S) of ones and zeros, or None.
+        """
+        length = states.shape[1]
+        past = None if mask is None else _readable(mask) & mask.new_ones(length, length, dtype=torch.bool).tril()
+        source = Rows(_readable(encoder_mask))
+        return Rows(past), source, source.mask
+
+    def attend(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Any,
+        is_causal: bool = False,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1).
+
+        Args:
+            query: (B, H, T, Dh).
+            keys, values: (B, H, L, Dh).
+            mask: a tensor (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere;
+                None; or the mask of rows that this backend chose.
+            is_causal: in place of a tensor as mask, a query reads its article's keys up to its own position.
+            dropout: the probability with which a weight is dropped.
+
+        Returns:
+            (B, H, T, Dh).
+        """
+        return F.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
+        )
+
+    def dropout(self, states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
+        """States after dropout, on top of what is added, a residual stream of the same shape."""
+        dropped = F.dropout(states, probability)
+        return dropped if added is None else added + dropped
+
+    def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+        """The outputs (B, L, D) of several linear layers for the same states (B, L, D)."""
+        return tuple(layer(states) for layer in layers)
+
+    def cross_entropy(
+        self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Cross entropy (Szegedy et al., 2016, section 7) of logits (N, V), which it may overwrite.
+
+        Args:
+            bias: (V,), in fp32 or fp64, which is added to the logits.
+            labels: (N,), from 0 to V - 1, or IGNORE_INDEX where there is no target: loss and hit are 0 there, and
+                gradients mean nothing.
+
+        Returns:
+            The losses (N,), and with `gradients` those by the logits, as the logits; else (N,) true, or 1, where the
+            label is the first of the greatest logits.
+        """
+        is_target, labels = labels != IGNORE_INDEX, labels[:, None]
+        labels = labels.where(is_target[:, None], 0)
+        # In place where that can be, so that at most two of its size are held.
+        logs = (logits.add_(bias) if logits.dtype == bias.dtype else logits + bias).log_softmax(1)
+        losses = (label_smoothing - 1) * logs.gather(1, labels).squeeze(1)
+        if label_smoothing:
+            losses -= label_smoothing * logs.mean(1)
+        losses = losses.where(is_target, 0)
+        if not gradients:
+            return losses, (logs.argmax(1) == labels.squeeze(1)) & is_target
+        gradient = logs.exp_()  # the probabilities, less the smoothed targets
+        if label_smoothing:
+            gradient -= label_smoothing / logs.shape[1]
+        gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, label_smoothing - 1))
+        return losses, gradient.to(logits.dtype)
+
+
+def _readable(mask: Tensor | None) -> Tensor | None:
+    """(B, S) of ones and zeros -> (B, 1, 1, S), true where a position may be read."""
+    return None if mask is None else mask.bool()[:, None, None, :]
+
+
+TORCH = Backend()
+
+
+class BackendModule(nn.Module):
+    """A module that computes through a backend, which `PretrainedModel.compute_with` sets."""
+
+    backend: Backend = TORCH

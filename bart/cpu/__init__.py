@@ -1,0 +1,1 @@
+"""The network's backend for CPUs: compiled kernels, and training without padding."""

@@ -1,0 +1,73 @@
+"""kernels.c compiled to a library, which is kept in the user's cache, and the types of its functions' arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("kernels.c")
+# Sums may only be reordered where the source says so, and masks need infinity: no -ffast-math.
+FLAGS = "-O3 -march=native -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fvisibility=hidden -fopenmp -fPIC"
+COMPILE_SECONDS = 120
+_TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
+
+
+def argument_types(source: str) -> dict[str, list[type]]:
+    """The types of the arguments of each function that a source exports."""
+    signatures = re.findall(r"^EXPORT int (\w+)\((.*?)\)$", source, re.MULTILINE | re.DOTALL)
+    return {
+        name: [
+            ctypes.c_void_p if "*" in argument else _TYPES[argument.split()[-2]] for argument in arguments.split(",")
+        ]
+        for name, arguments in signatures
+    }
+
+
+def _is_private(path: Path) -> bool:
+    """True if this user owns a file or folder and nobody else may write to it."""
+    status = path.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def compile_library(*options: str) -> Path:
+    """Compile kernels.c, with further options of the compiler, unless that has been done before.
+
+    Raises:
+        OSError, RuntimeError, subprocess.SubprocessError: there is no compiler, it fails, there is no home directory,
+            or others could change the compiled file.
+    """
+    if sys.platform != "linux":
+        raise OSError(f"they are not made for {sys.platform}")
+    # GCC's code calls GOMP_parallel of the OpenMP library that torch has loaded for all to see. Threads of another one
+    # would compete for the cores.
+    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
+        raise OSError("torch has no OpenMP library that GCC can use")
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    flags = [*FLAGS.split(), *options]
+    run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=COMPILE_SECONDS)
+    # The compiler's description of itself and, because of -march=native, of this processor.
+    macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
+    origin = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"
+    library = cache / f"{hashlib.sha256(b''.join(origin)).hexdigest()[:32]}.so"
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(cache):
+        raise OSError(f"{cache} is not owned by this user, or others may write to it")
+    if not library.exists() or not _is_private(library):
+        # Renamed once it is whole, because other processes may compile it at the same time.
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+            run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
+            # Without -fopenmp, which would link the compiler's own library.
+            run([*compiler, "-shared", unlinked, "-lm", "-o", linked])
+            linked.chmod(0o700)
+            linked.replace(library)
+    return library
