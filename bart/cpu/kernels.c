@@ -1,4 +1,4 @@
-// Kernels for CPUs. For inference: attention of few queries, products, and what lies between.
+// Kernels for CPUs. For inference: attention of few queries, attention in int8, products, and what lies between.
 // For training, in fp32 and bf16: dropout, the loss, and attention with dropout, of padded articles or of spans, and
 // its gradients; with AVX2, encoders use it without draws, too.
 //
@@ -61,6 +61,7 @@ enum {
     GREATEST = 127,
 #endif
     PANEL = 2 * VECTOR,       // columns of a product, or outputs, whose weights lie together
+    KEYS_AT_ONCE = 64,        // keys whose weights are coded at once, a multiple of PANEL
     QUERIES_AT_ONCE = 48,     // queries whose attention with dropout is computed together
     ROWS_AT_ONCE = 1 << 19,   // bytes of rows that are multiplied by all panels before the next rows
 };
@@ -1129,4 +1130,203 @@ EXPORT int multiply_fp32(const float *input, const float *weights, const float *
     return 0;
 }
 #endif
+#endif
+
+#ifdef INT8_DOT
+// What a head's queries are multiplied by, as panels with room for whole KEYS_AT_ONCE; and what each thread needs.
+struct packed {
+    int8_t *keys, *values;  // the inputs of values are positions
+    float *key_scale, *key_bias, value_scale[WIDTH];
+    int32_t *key_offset;
+    float *scores;        // of TILE_ROWS queries, panel by panel
+    uint8_t *high, *low;  // the two halves of their weights, row by row
+    int64_t count;        // keys, rounded up to whole KEYS_AT_ONCE
+    float spoilt;         // 0, or NaN if a number of a key is not finite
+};
+enum { BYTES_PER_KEY = 2 * WIDTH + 3 * 4 + TILE_ROWS * (4 + 2) };  // of struct packed
+
+// The rows of a fused product lie pages apart, where hardware does not fetch them in time.
+INLINE void fetch_row(const void *numbers, int kind, int64_t offset)
+{
+    const char *row = (const char *)numbers + offset * SIZES[kind];
+    for (int64_t i = 0; i < WIDTH * SIZES[kind]; i += CACHE_LINE) _mm_prefetch(row + i, _MM_HINT_T0);
+}
+
+// Quantises the visible keys and values of a head. With the scale and mask that keys get, the weight is 2^score, not
+// e^score.
+static void pack_head(struct packed *packed, struct head head, const float *mask)
+{
+    const float log2_e = 1.44269504f;
+    const int64_t *offsets = head.offsets, count = head.count;
+    float rows[4][WIDTH], size[WIDTH] = {0};
+    uint8_t codes[WIDTH];
+    packed->count = round_up(count, KEYS_AT_ONCE);
+    packed->spoilt = 0;
+    memset(packed->keys, 0, packed->count * WIDTH);
+    memset(packed->values, 0, packed->count * WIDTH);
+    for (int64_t j = 0; j < count; j++) {
+        int8_t *panel = packed->keys + j / PANEL * PANEL * WIDTH + j % PANEL * 4;
+        if (j + LANES < count) fetch_row(head.keys, head.kind, offsets[j + LANES]);
+        float peak = quantize(codes, floats(head.keys, head.kind, offsets[j], WIDTH, rows[0]), WIDTH);
+        int32_t sum = 0;
+        for (int d = 0; d < WIDTH; d++) {
+            codes[d] ^= 0x80;  // subtracts 128
+            sum += (int8_t)codes[d];
+        }
+        for (int quad = 0; quad < WIDTH / 4; quad++) memcpy(panel + quad * 4 * PANEL, codes + 4 * quad, 4);
+        packed->key_scale[j] = peak * (log2_e / (127 * 127 * sqrtf(WIDTH)));
+        packed->key_offset[j] = 128 * sum;
+        packed->key_bias[j] = mask[j] * log2_e;
+        packed->spoilt += 0 * peak;
+    }
+    for (int64_t j = count; j < packed->count; j++) {
+        packed->key_scale[j] = packed->key_offset[j] = 0;
+        packed->key_bias[j] = -INFINITY;
+    }
+    for (int64_t j = 0; j < count; j++) {
+        const float *value = floats(head.values, head.kind, offsets[j], WIDTH, rows[0]);
+        if (j + LANES < count) fetch_row(head.values, head.kind, offsets[j + LANES]);
+        for (int d = 0; d < WIDTH; d++) {
+            float one = fabsf(value[d]);
+            size[d] = one > size[d] || one != one ? one : size[d];  // NaN stays
+        }
+    }
+    for (int d = 0; d < WIDTH; d++) {
+        packed->value_scale[d] = (size[d] + FLT_MIN) / 127;
+        size[d] = size[d] > 1e-36f ? 1 / size[d] * 127 : 0;  // as in quantize()
+    }
+    for (int64_t j = 0; j < count; j += 4) {  // count is a multiple of LANES
+        for (int i = 0; i < 4; i++) load(rows[i], head.values, head.kind, offsets[j + i], WIDTH);
+        for (int half = 0; half < WIDTH / PANEL; half++) {
+            int32_t *quads = (int32_t *)(packed->values + (half * packed->count + j) * PANEL);
+            for (int o = 0; o < PANEL; o++) {
+                int d = half * PANEL + o;
+                uint32_t quad = 0;
+                for (int i = 0; i < 4; i++) quad |= ((uint32_t)nearest(rows[i][d] * size[d]) & 0xff) << 8 * i;
+                quads[o] = quad;
+            }
+        }
+    }
+}
+
+// Weights 2^(score - the greatest one) of one query in units of nearly 2^-16, as codes of 16 bits: 8 bits would lose
+// the many small weights. Returns their sum.
+static uint32_t weigh_scores(const float *scores, int64_t count, uint8_t *high, uint8_t *low)
+{
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    const __m512i byte = _mm512_set1_epi16(255);
+    __m512 top = _mm512_set1_ps(-INFINITY);
+    __m512i sum = _mm512_setzero_si512();
+    for (int64_t j = 0; j < count; j += PANEL) {
+        const float *from = scores + j * TILE_ROWS;
+        top = _mm512_max_ps(top, _mm512_max_ps(_mm512_loadu_ps(from), _mm512_loadu_ps(from + LANES)));
+    }
+    top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
+    for (int64_t j = 0; j < count; j += KEYS_AT_ONCE) {
+        __m512i codes[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            __m512 x = _mm512_loadu_ps(scores + (j + i / 2 * PANEL) * TILE_ROWS + i % 2 * LANES);
+            x = _mm512_max_ps(_mm512_set1_ps(-100), _mm512_sub_ps(x, top));  // -inf less -inf would be NaN
+            __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+            x = _mm512_sub_ps(x, n);
+            // 65535 * 2^x for |x| <= 1/2, to 3e-6 of it
+            __m512 power = _mm512_fmadd_ps(x, _mm512_set1_ps(627.1765f), _mm512_set1_ps(3664.577f));
+            power = _mm512_fmadd_ps(x, power, _mm512_set1_ps(15744.62f));
+            power = _mm512_fmadd_ps(x, power, _mm512_set1_ps(45423.74f));
+            power = _mm512_fmadd_ps(x, power, _mm512_set1_ps(65534.95f));
+            codes[i] = _mm512_cvtps_epi32(_mm512_scalef_ps(power, n));
+            sum = _mm512_add_epi32(sum, codes[i]);
+        }
+        // Packing takes quads of the four registers in turn; permuting them restores the order.
+        __m512i first = _mm512_packus_epi32(codes[0], codes[1]), last = _mm512_packus_epi32(codes[2], codes[3]);
+        __m512i upper = _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(last, 8));
+        __m512i lower = _mm512_packus_epi16(_mm512_and_si512(first, byte), _mm512_and_si512(last, byte));
+        _mm512_storeu_si512(high + j, _mm512_permutexvar_epi32(order, upper));
+        _mm512_storeu_si512(low + j, _mm512_permutexvar_epi32(order, lower));
+    }
+    return _mm512_reduce_add_epi32(sum);
+}
+
+// Contexts (TILE_ROWS, WIDTH) of the first of the `rest` queries that are left, which are query_row elements apart.
+static void attend_tile(const struct packed *packed, const void *query, int kind, int64_t from, int64_t query_row,
+                        int64_t rest, float context[][WIDTH])
+{
+    static const int32_t no_offset[PANEL];
+    static const float no_bias[PANEL];
+    uint8_t codes[TILE_ROWS][WIDTH] = {{0}};
+    float peak[TILE_ROWS] = {0}, high_unit[TILE_ROWS], low_unit[TILE_ROWS], scratch[WIDTH];
+    float upper[TILE_ROWS][PANEL], lower[TILE_ROWS][PANEL];
+    int64_t count = packed->count, rows = least(rest, TILE_ROWS);
+    for (int64_t r = 0; r < rows; r++)
+        peak[r] = quantize(codes[r], floats(query, kind, from + r * query_row, WIDTH, scratch), WIDTH);
+    for (int64_t r = 0; r < rest - rows && r < TILE_ROWS; r++)
+        fetch_row(query, kind, from + (TILE_ROWS + r) * query_row);
+    for (int64_t j = 0; j < count; j += PANEL) {
+        struct panel panel = {packed->keys + j * WIDTH, packed->key_scale + j, packed->key_bias + j,
+                              packed->key_offset + j};
+        multiply_codes(TILE_ROWS, codes[0], WIDTH, peak, panel, panel.weights, 0,
+                       (float(*)[PANEL])(packed->scores + j * TILE_ROWS));
+    }
+    for (int r = 0; r < TILE_ROWS; r++) {
+        int64_t at = r * count;
+        uint32_t sum = weigh_scores(packed->scores + r * PANEL, count, packed->high + at, packed->low + at);
+        low_unit[r] = 1 / (float)sum + 0 * peak[r] + packed->spoilt;  // a score that is not finite makes its row NaN
+        high_unit[r] = 256 * low_unit[r];
+    }
+    for (int d = 0; d < WIDTH; d += PANEL) {
+        struct panel panel = {packed->values + d * count, packed->value_scale + d, no_bias, no_offset};
+        multiply_codes(TILE_ROWS, packed->high, count, high_unit, panel, panel.weights, 0, upper);
+        multiply_codes(TILE_ROWS, packed->low, count, low_unit, panel, panel.weights, 0, lower);
+        for (int r = 0; r < TILE_ROWS; r++)
+            for (int i = 0; i < PANEL; i++) context[r][d + i] = upper[r][i] + lower[r][i];
+    }
+}
+
+// Like attend(), for as many queries as keys, which with the values are of one kind, FP32 or BF16, and lie at equal
+// strides. All are quantised: queries and keys with one scale for each, values with one scale per dimension of a head.
+// The mask has one row for all queries; Dh is WIDTH, the length at most 2^16.
+EXPORT int attend_many(const void *query, const void *keys, const void *values, int kind, int64_t article,
+                       int64_t head_stride, int64_t row, const void *mask, int mask_kind, int64_t mask_article,
+                       void *context, int64_t articles, int64_t heads, int64_t length, int threads)
+{
+    int64_t room = round_up(length, KEYS_AT_ONCE);
+    if (articles * heads * length * length <= SMALL) threads = 1;
+    char *memory = allocate(threads * room * BYTES_PER_KEY
+                            + articles * (room * (sizeof(int64_t) + sizeof(float)) + sizeof(int64_t)));
+    if (memory == NULL) return 1;
+    int64_t *offsets = (int64_t *)(memory + threads * room * BYTES_PER_KEY), *counts = offsets + articles * room;
+    float *additive = (float *)(counts + articles);
+    for (int64_t b = 0; b < articles; b++)
+        counts[b] = list_visible(mask, mask_kind, b * mask_article, 0, 1, length, row, offsets + b * room,
+                                 additive + b * room, room);
+#pragma omp parallel num_threads(threads)
+    {
+        struct packed packed;
+        float contexts[TILE_ROWS][WIDTH];
+        packed.scores = (float *)(memory + omp_get_thread_num() * room * BYTES_PER_KEY);
+        packed.key_scale = packed.scores + TILE_ROWS * room;
+        packed.key_bias = packed.key_scale + room;
+        packed.key_offset = (int32_t *)(packed.key_bias + room);
+        packed.keys = (int8_t *)(packed.key_offset + room);
+        packed.values = packed.keys + WIDTH * room;
+        packed.high = (uint8_t *)(packed.values + WIDTH * room);
+        packed.low = packed.high + TILE_ROWS * room;
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t item = 0; item < articles * heads; item++) {
+            int64_t b = item / heads, h = item % heads, from = b * article + h * head_stride;
+            int64_t skipped = from * SIZES[kind];
+            struct head head = {(const char *)keys + skipped, (const char *)values + skipped, kind,
+                                offsets + b * room, counts[b], WIDTH};
+            pack_head(&packed, head, additive + b * room);
+            for (int64_t k = 0; k < length; k += TILE_ROWS) {
+                attend_tile(&packed, query, kind, from + k * row, row, length - k, contexts);
+                for (int64_t r = 0; r < least(length - k, TILE_ROWS); r++)
+                    store(context, kind, ((b * length + k + r) * heads + h) * WIDTH, contexts[r], WIDTH);
+            }
+        }
+    }
+    free(memory);
+    return 0;
+}
 #endif

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 FLOATS = {torch.float32: 0, torch.bfloat16: 1}
 KINDS = {**FLOATS, torch.int8: 2}
 QUAD = 4
+WIDTH = 64  # the head width of `attend_many`
+MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
 SCALE_BYTES = 4  # behind the codes of a key or value
 MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a thread keeps some rows on its stack
 
@@ -130,6 +132,7 @@ class Kernels:
         is_avx512: true if attention has code for this processor.
         multiplies: true if `multiply` exists, which takes codes of weights up to `greatest_code`.
         multiplies_fp32: true if `multiply_fp32` exists.
+        attends_in_int8: true if `attend_many` exists.
         panel: outputs whose weights lie together in `PackedWeight` and `PackedCodes`.
 
     Raises (all methods):
@@ -143,8 +146,9 @@ class Kernels:
             ctypes.c_int.in_dll(self._library, name).value for name in ("is_avx512", "panel_outputs", "greatest_code")
         )
         self.is_avx512 = bool(is_avx512)
-        self.multiplies = hasattr(self._library, "multiply")
-        self.multiplies_fp32 = hasattr(self._library, "multiply_fp32")
+        self.multiplies, self.multiplies_fp32, self.attends_in_int8 = (
+            hasattr(self._library, name) for name in ("multiply", "multiply_fp32", "attend_many")
+        )
         for name, types in argument_types(SOURCE.read_text(encoding="utf-8")).items():
             if hasattr(self._library, name):
                 function = getattr(self._library, name)
@@ -271,6 +275,30 @@ class Kernels:
             *(articles, heads, queries, length, width),
             *(draws.seed, draws.dropped, draws.scale, torch.get_num_threads()),
         )
+
+    def attend_many(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Self-attention, of (B, H, L, Dh) each, in 8 bits -> context (B, L, D), as the query.
+
+        Queries and keys are quantised with one scale for each, values with one for each dimension of a head, and
+        weights to 16 bits of the greatest one. It exists where `attends_in_int8` is true, for Dh = WIDTH and L up
+        to MOST_KEYS.
+
+        Args:
+            query, keys, values: all fp32 or all bf16; with equal strides, any but the last.
+            mask: bf16 or fp32, added to the scores, (B or 1, 1, 1, L), or None. Keys and values at -inf are not read.
+        """
+        articles, heads, length, width = query.shape
+        _check(query, FLOATS, (articles, heads, length, WIDTH))
+        for other in (keys, values):
+            _check(other, (query.dtype,), query.shape, query.stride())
+        _require(length <= MOST_KEYS)
+        context = query.new_empty((articles, length, heads * width))
+        self._library.attend_many(
+            *(query.data_ptr(), keys.data_ptr(), values.data_ptr(), KINDS[query.dtype], *query.stride()[:3]),
+            *_mask(mask, articles, 1, length)[:3],
+            *(context.data_ptr(), articles, heads, length, torch.get_num_threads()),
+        )
+        return context
 
     def code_heads(self, projected: Tensor, parts: int, heads: int) -> Tensor:
         """Parts (B, L, parts · D) in fp32 or bf16, such as keys and values -> (parts, B, H, L, Dh + 4) in int8.

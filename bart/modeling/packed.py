@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bart.backend import TORCH, BackendModule
 from bart.cpu.backend import CpuBackend
-from bart.cpu.kernels import NO_DRAWS, Kernels, PackedCodes, PackedWeight, load
+from bart.cpu.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
 from bart.errors import InputError
 from bart.generation.cache import additive
 from bart.modeling.layers import BartAttention, BartDecoderLayer, BartEncoderLayer, activated
@@ -178,7 +178,8 @@ class FusedAttention(BackendModule):
     ) -> None:
         """linear makes one module of several linear layers; dtype is that of queries, keys and values.
 
-        With in_int8 and kernels, keys and values of cross-attention are kept in 8 bits.
+        With in_int8 and kernels for it, cross-attention keeps keys and values in 8 bits, and self-attention of all
+        positions to all is computed in 8 bits.
         """
         super().__init__()
         self.heads = attention.heads
@@ -189,7 +190,10 @@ class FusedAttention(BackendModule):
             self.q_proj, self.kv_proj = linear(query, dtype=dtype), linear(keys_values, dtype=dtype)
         else:
             self.qkv_proj = linear(query + keys_values, dtype=dtype)
-        self.keeps_codes = in_int8 and is_cross and kernels is not None
+        in_int8 = in_int8 and kernels is not None
+        self.keeps_codes = in_int8 and is_cross
+        width = attention.q_proj.out_features // attention.heads
+        self.attends_in_int8 = in_int8 and not is_cross and kernels.attends_in_int8 and width == WIDTH
 
     def _split(self, projected: Tensor, parts: int) -> Tensor:
         """(B, L, parts·D) -> (parts, B, H, L, Dh)."""
@@ -217,6 +221,9 @@ class FusedAttention(BackendModule):
         if self.kernels is not None and not is_causal:
             if mask is not None and mask.dtype == torch.bool:
                 mask = additive(mask, torch.float32)
+            # At all lengths, so that a row's result does not depend on how far it is padded.
+            if self.attends_in_int8 and query.shape[2] <= MOST_KEYS:
+                return self.out_proj(self.kernels.attend_many(query, keys, values, mask))
             has_code = self.kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
             if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
                 return self.out_proj(self.kernels.attend(query, keys, values, mask))

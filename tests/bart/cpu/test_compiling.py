@@ -38,7 +38,7 @@ def test_arguments_are_read_from_the_source() -> None:
     )
     assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
     actual = argument_types(SOURCE.read_text(encoding="utf-8"))
-    assert len(actual) == 9 and len(actual["attend"]) == 23 and actual["cross_entropy"][4] == ctypes.c_float
+    assert len(actual) == 10 and len(actual["attend"]) == 23 and actual["cross_entropy"][4] == ctypes.c_float
 
 
 @pytest.mark.usefixtures("compiler")

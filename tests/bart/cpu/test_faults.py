@@ -77,11 +77,13 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.multiply_fp32(ones(2, 8).bfloat16(), weight),
         lambda: compiled.multiply_fp32(ones(2, 8), PackedWeight(ones(64, 8), ones(64), 64)),
     ]
-    if compiled.multiplies:
-        calls += of_products
-    if compiled.multiplies_fp32:
-        calls += of_products_in_fp32
-    for call in calls:
+    of_attention_in_int8 = [
+        lambda: compiled.attend_many(query, keys, keys[:, :, :3]),
+        lambda: compiled.attend_many(query[..., :32], keys[..., :32], keys[..., :32]),
+        lambda: compiled.attend_many(query, keys, keys, ones(2, 1, 4, 4)),
+    ]
+    calls += of_products * compiled.multiplies + of_products_in_fp32 * compiled.multiplies_fp32
+    for call in calls + of_attention_in_int8 * compiled.attends_in_int8:
         with pytest.raises(ValueError, match="a kernel got a tensor"):
             call()
 
@@ -102,6 +104,9 @@ def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> N
         failing.cross_entropy(torch.ones(1, 4), torch.ones(4), torch.tensor([0]), 0.0, True)
     with pytest.raises(MemoryError, match="attend_dropped"):
         failing.attend_dropped(states, states, states, None, False, Draws(0, 5, 1.0))
+    if failing.attends_in_int8:
+        with pytest.raises(MemoryError, match="attend_many"):
+            failing.attend_many(states, states, states)
     if failing.multiplies:
         weight = PackedCodes(torch.ones(3, 4, dtype=torch.int8), torch.ones(3), torch.ones(3), failing.panel)
         with pytest.raises(MemoryError, match="multiply"):
@@ -121,6 +126,8 @@ for bad in (torch.nan, torch.inf, -torch.inf):
     kernels.attend(*[states.transpose(1, 2)] * 3)
     kernels.cross_entropy(rows.clone(), torch.ones(rows.shape[1]), torch.zeros(4, dtype=torch.int64), 0.1, True)
     kernels.finish_rows(rows.clone(), torch.ones(4, 1), torch.ones(rows.shape[1]), True, torch.bfloat16)
+    if kernels.attends_in_int8:
+        kernels.attend_many(*[states.transpose(1, 2)] * 3)
 """
 
 

@@ -131,15 +131,24 @@ def test_a_copy_that_is_not_packed_is_moved_and_converted_as_a_whole(
     assert all(tensor.is_meta for tensor in fast.to("meta").state_dict().values())
 
 
-def test_int8_with_heads_that_the_kernels_are_written_for(path: Kernels | None) -> None:
+def test_int8_with_heads_that_the_kernels_are_written_for(
+    path: Kernels | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = a_model(d_model=128, decoder_layers=1, init_std=0.1)
     ids, mask = torch.randint(3, VOCAB, (3, 90)), torch.ones(3, 90, dtype=torch.int64)
     mask[1, 50:] = mask[2, 4:] = 0
+    calls = []
+    attend_many = Kernels.attend_many
+    monkeypatch.setattr(Kernels, "attend_many", lambda *args: calls.append(1) or attend_many(*args))
     fast = model.for_inference("int8")
     greatest = path.greatest_code if path is not None and path.multiplies else greatest_weight_code()
     for readable in (mask, None):
         run = logits_of(ids, readable)
         assert (run(fast) - exact(model, run)).abs().mean() <= 2 * quantisation(model, run, greatest)
+    assert len(calls) == (4 if path is not None and path.attends_in_int8 else 0)  # of the encoder's layers, twice
+    if calls:
+        alone = fast.encode(ids[1:2, :50])
+        assert torch.equal(fast.encode(ids, mask)[1:2, :50], alone)
 
 
 def test_the_original_stays_as_it_is_and_no_matrix_is_copied(model: BartForConditionalGeneration) -> None:
