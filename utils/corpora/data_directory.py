@@ -15,7 +15,8 @@ from filelock import FileLock, Timeout
 from bart.errors import InputError
 from bart.files import read_json
 from utils.app.errors import unwritable
-from utils.data.line_files import SIDES, SPLITS
+from utils.data.parallel_text import SIDES
+from utils.data.splits import SPLITS
 from utils.data.tables import Row
 from utils.runs.files import difference, write_json, write_whole
 
@@ -51,7 +52,6 @@ class DataWriter:
         if fault is not None:
             self.dropped.append({"split": split, "example": row.name, "reason": fault})
             return
-        assert split is not None
         for side, line in zip(SIDES, lines, strict=True):
             self._files[f"{split}.{side}"].write(line)
         self.written[split] += 1

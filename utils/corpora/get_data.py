@@ -19,8 +19,10 @@ from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
-from utils.data.line_files import SIDES, SPLITS
-from utils.data.tables import Reader, Row, load_from_hub, open_dataset, opening
+from utils.data.parallel_text import SIDES
+from utils.data.published import load_from_hub, opening
+from utils.data.splits import SPLITS
+from utils.data.tables import Reader, Row, open_dataset
 
 logger = logging.getLogger("utils.corpora.get_data")
 

@@ -24,7 +24,7 @@ from utils.app.errors import RunError, brief, unwritable
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE
 from utils.data.places import HUB_NAME
-from utils.data.tables import load_from_hub, opening
+from utils.data.published import load_from_hub, opening
 from utils.runs.files import difference, writable_folder, write_json
 
 if TYPE_CHECKING:

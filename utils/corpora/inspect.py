@@ -25,8 +25,9 @@ from utils.app.charts import Chart, draw, histograms
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress, start_log
 from utils.corpora.inspect_shards import describe_shards, inspect_shards
-from utils.data.line_files import SIDES, SPLITS, iter_pairs
+from utils.data.parallel_text import SIDES, iter_pairs
 from utils.data.shard_format import MANIFEST
+from utils.data.splits import SPLITS
 from utils.data.tokenized import tokenise
 from utils.metrics.baselines import leads, oracle
 from utils.metrics.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, rouge_table

@@ -17,10 +17,9 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE, making
-from utils.data.line_files import SPLITS
+from utils.corpora.inputs import inputs_of
 from utils.data.places import is_table
-from utils.data.records import inputs_of
-from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, ratios_of, split_of
+from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, ratios_of, split_of
 from utils.data.tables import Fields
 from utils.data.token_cache import alone, cache_folder
 from utils.runs.files import file_digest
@@ -63,7 +62,7 @@ def prepare(options: Options) -> None:
     with making(options.output, facts | {"split_ratio": split_ratio}) as data:
         for each in inputs:
             logger.info("reading %s", each.name)
-            for row in progress("reading", None, "rows", each.rows()):
+            for row in progress("reading", None, "rows", each.rows):
                 split = each.split
                 if split is None and row.fault is None:
                     split = split_of(row.source, shares, options.seed)

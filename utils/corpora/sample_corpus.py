@@ -21,7 +21,7 @@ import yaml
 
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.corpora.data_directory import is_made, making
-from utils.data.line_files import SPLITS
+from utils.data.splits import SPLITS
 from utils.data.tables import Row
 
 SIZES = {"train": 8000, "val": 200, "test": 200}

@@ -16,7 +16,7 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress, start_log
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
-from utils.data.line_files import read_pairs
+from utils.data.parallel_text import read_pairs
 from utils.runs.files import writable_folder
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from bart.errors import InputError
 from utils.data.columns import read_records
-from utils.data.places import SPLIT_NAMES, is_streamed
+from utils.data.places import is_streamed
+from utils.data.splits import SPLIT_NAMES
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import early_option, option, parse_dataclass
-from utils.data.line_files import SPLITS
 from utils.data.options import DataOptions
 from utils.data.places import KINDS
+from utils.data.splits import SPLITS
 from utils.evaluation.predicting import BATCHINGS, CONTINUOUS
 from utils.runs.machine import PRECISIONS
 from utils.tasks import TASKS, find_task

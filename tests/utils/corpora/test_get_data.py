@@ -20,7 +20,8 @@ from tests.hub_server import HubServer, ask_only, commit_of, hub_server, sha256
 from utils.corpora import data_directory, get_data, sample_corpus
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.stories import story_name
-from utils.data.line_files import SPLITS, read_pairs
+from utils.data.parallel_text import read_pairs
+from utils.data.splits import SPLITS
 
 SIZES = {"train": 40, "val": 5, "test": 6}
 HUB_SPLITS = {"train": "train", "val": "validation", "test": "test"}

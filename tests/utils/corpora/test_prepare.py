@@ -18,8 +18,8 @@ from tests.hub_server import HubServer, ask_only, commit_of, hub_server
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.prepare import main
 from utils.corpora.prepare import prepared as prepared_file
-from utils.data.line_files import SPLITS, one_line, read_pairs
-from utils.data.splits import ratios_of, split_of
+from utils.data.parallel_text import one_line, read_pairs
+from utils.data.splits import SPLITS, ratios_of, split_of
 
 PAIRS = [
     ("one\u2028line, still\x85one", "NA"),

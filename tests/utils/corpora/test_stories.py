@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bart.errors import InputError
 from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
-from utils.data.line_files import one_line
+from utils.data.parallel_text import one_line
 
 STORY = """\
 LONDON, England (Reuters) -- Harry Potter star Daniel Radcliffe gains access to a reported fortune
