@@ -29,7 +29,7 @@ logger = logging.getLogger("utils.corpora.prepare")
 
 @dataclass(frozen=True)
 class Options:
-    """What to make a data directory of, and how."""
+    """The command line."""
 
     input: tuple[str, ...] = option(
         metavar="FILE",
@@ -52,7 +52,7 @@ def prepare(options: Options) -> None:
     """Make a data directory.
 
     Raises:
-        InputError: an input is missing or malformed, a split would be empty, or something is in the way.
+        InputError: an input is missing or malformed, a split would be empty, or the folder holds something.
     """
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
     fields = options.source_field, options.target_field
@@ -70,10 +70,10 @@ def prepare(options: Options) -> None:
 
 
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str:
-    """The data directory of a file of examples, which is made by `prepare` once; any other --data_dir as it is.
+    """Make a data directory of a file of examples, once, and return its path; return any other --data_dir as it is.
 
-    It lies where token ids are kept. Its name tells of which content and columns it was made; those of other content
-    are removed.
+    The directory lies where token ids are kept. Its name holds digests of the content and of the columns; directories
+    of other content are removed.
 
     Raises:
         InputError: as `prepare` does, or the folder cannot be written.

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,9 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.errors import RunError
-from utils.corpora import documents, inspect, make_shards, shard_stages
-from utils.corpora.shard_stages import Text, pack, pair_up
+from utils.corpora import documents, inspect, make_shards, shard_cluster, shard_stages
+from utils.corpora.segment_pairs import Text, pair_up
+from utils.corpora.shard_stages import pack
 from utils.text.sentences import split_sentences
 
 ROOT = Path(__file__).parents[3]
@@ -320,7 +322,8 @@ def test_a_run_goes_on_with_what_is_whole(make: Make, tmp_path: Path, monkeypatc
             done.append(str(path))
         original(path, value)
 
-    monkeypatch.setattr(make_shards, "write_json", failing)
+    for module in (make_shards, shard_cluster):
+        monkeypatch.setattr(module, "write_json", failing)
     failures = 0
     while not (tmp_path / "out/manifest.json").exists():
         assert failures < 100  # two records or more a run
@@ -350,20 +353,25 @@ def test_a_finished_folder_is_left_alone(make: Make, tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("called", "error", "lacking"),
+    ("module", "called", "error", "lacking"),
     [
-        ("load_stages", ModuleNotFoundError("No module named 'utils'"), "workers"),
-        # What dask's scheduler says of the first task.
-        ("hash_documents", RuntimeError("Error during deserialization of the task graph. This\noccurs"), "process"),
+        (shard_cluster, "load_stages", ModuleNotFoundError("No module named 'utils'"), "workers"),
+        # The message of Dask's scheduler about the first task.
+        (
+            make_shards,
+            "hash_documents",
+            RuntimeError("Error during deserialization of the task graph. This\noccurs"),
+            "process",
+        ),
     ],
 )
 def test_a_cluster_that_lacks_the_program(
-    called: str, error: Exception, lacking: str, make: Make, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, called: str, error: Exception, lacking: str, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(make_shards, called, failing)
+    monkeypatch.setattr(module, called, failing)
     with pytest.raises(RunError, match=rf"its {lacking} cannot load this program; .* with PYTHONPATH={ROOT}$"):
         make("out")
 
@@ -404,7 +412,7 @@ def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeyp
 def test_bad_input(
     options: list[str], message: str, make: Make, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(make_shards, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(shard_cluster, "CONNECT_SECONDS", 0.2)
     (tmp_path / "empty.txt").write_bytes(b"\n\n\xff\n")
     (tmp_path / "short.txt").write_text("Short.")
     places = {"corpus": corpus, "empty": tmp_path / "empty.txt", "short": tmp_path / "short.txt"}
