@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX
+from tests.streamed_steps import CUTS, WINDOW, Steps, same, short_windows, steps_of  # noqa: F401
 from tests.tiny_shards import tiny_tokenizer, write_tiny_shards
 from utils.app.errors import RunError
 from utils.data import streaming
@@ -29,17 +29,8 @@ from utils.data.pairs import collate_pairs
 from utils.data.shards import Manifest, ShardExamples, ShardReader, ShardRow, StreamedShards
 from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream
 
-WINDOW = 3  # steps
 BINS, TRAIN, VAL = (12, 20, 32), 23, 5
-Steps = list[tuple[dict[str, Any], list[Batch]]]
 collate = partial(collate_pairs, pad_token_id=1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short_windows() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streaming, "WINDOW", WINDOW)
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,13 +76,7 @@ def stream_of(files: int = 2, limit: int = -1, **given: Any) -> TrainStream:
 
 def epoch_of(epoch: int = 0, **given: Any) -> Steps:
     """The steps of one epoch."""
-    steps: Steps = []
-    for cursor, step in stream_of(**given):
-        if cursor["epoch"] > epoch:
-            return steps
-        if cursor["epoch"] == epoch:
-            steps.append((cursor, step))
-    raise AssertionError("a stream has no end")
+    return steps_of(stream_of(**given), epoch)
 
 
 def examples(batches: Sequence[Batch]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -99,7 +84,7 @@ def examples(batches: Sequence[Batch]) -> list[tuple[tuple[int, ...], tuple[int,
     return [
         (tuple(target[target != IGNORE_INDEX].tolist()), tuple(source[mask.bool()].tolist()))
         for batch in batches
-        if batch.counts
+        if batch.is_real
         for target, source, mask in zip(
             *(batch.inputs[name] for name in ("labels", "input_ids", "attention_mask")), strict=True
         )
@@ -109,19 +94,6 @@ def examples(batches: Sequence[Batch]) -> list[tuple[tuple[int, ...], tuple[int,
 def contents(ranks: list[Steps]) -> list[set[Any]]:
     """What each optimizer step holds, from the steps of all ranks."""
     return [{example for _, step in shares for example in examples(step)} for shares in zip(*ranks, strict=True)]
-
-
-def same(ours: Steps, theirs: Steps) -> bool:
-    return len(ours) == len(theirs) and all(
-        cursor == other_cursor
-        and [(batch.index, batch.counts) for batch in step] == [(batch.index, batch.counts) for batch in other]
-        and all(
-            torch.equal(batch.inputs[name], twin.inputs[name])
-            for batch, twin in zip(step, other, strict=True)
-            for name in batch.inputs
-        )
-        for (cursor, step), (other_cursor, other) in zip(ours, theirs, strict=True)
-    )
 
 
 # All that decides on an epoch's batches but for the rank.
@@ -150,24 +122,21 @@ def test_every_example_once_an_epoch_and_one_bin_a_step_on_any_number_of_ranks(o
     found = [{bins[target] for target, _ in step} for step in contents(ranks)]
     assert all(len(step) == 1 for step in found)
     batches = [batch for steps in ranks for _, step in steps for batch in step]
-    assert sorted(index for batch in batches if batch.counts for index in batch.index) == list(range(count))
+    assert sorted(index for batch in batches if batch.is_real for index in batch.index) == list(range(count))
     size = options["train_batch_size"] * options["gradient_accumulation_steps"] * options["world_size"]
     assert sum(len(step) < size for step in contents(ranks)) <= len(BINS)
     assert stream_of(**{name: options[name] for name in options if name != "epoch"}).steps_per_epoch == len(ranks[0])
 
 
-CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 4) if 12 % (k * ranks) == 0]
-
-
 @settings(deadline=None, max_examples=10)
 @given(options=options)
 def test_steps_are_the_same_however_they_are_cut_down_to_their_noise(options: dict[str, Any]) -> None:
-    found = []
+    contents_of_cuts = []
     for batch_size, accumulation, ranks in CUTS:
         cut = {"train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "world_size": ranks}
-        found.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
-    assert len(found) > 5
-    assert all(other == found[0] for other in found)
+        contents_of_cuts.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
+    assert len(contents_of_cuts) > 5
+    assert all(held == contents_of_cuts[0] for held in contents_of_cuts)
 
 
 @settings(deadline=None, max_examples=15)

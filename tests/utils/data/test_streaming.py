@@ -6,13 +6,13 @@ from typing import Any
 
 import datasets
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.streamed_steps import CUTS, WINDOW, Steps, same, short_windows, steps_of  # noqa: F401
 from utils.app.errors import RunError
 from utils.data import streaming
 from utils.data.batches import Batch, Inputs
@@ -20,16 +20,6 @@ from utils.data.options import DataOptions
 from utils.data.pairs import Pair, StreamedPairs, collate_pairs
 from utils.data.streaming import StreamLoader, TrainStream
 from utils.data.tables import Reader, Table
-
-WINDOW = 3  # steps
-Steps = list[tuple[dict[str, Any], list[Batch]]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short_windows() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streaming, "WINDOW", WINDOW)
-        yield
 
 
 @cache
@@ -70,19 +60,13 @@ def stream_of(
 
 def epoch_of(pairs: StreamedPairs, epoch: int = 0, **options: Any) -> Steps:
     """The steps of one epoch."""
-    steps: Steps = []
-    for cursor, step in stream_of(pairs, **options):
-        if cursor["epoch"] > epoch:
-            return steps
-        if cursor["epoch"] == epoch:
-            steps.append((cursor, step))
-    raise AssertionError("a stream has no end")
+    return steps_of(stream_of(pairs, **options), epoch)
 
 
 def examples(batch: Batch) -> list[str]:
     """The targets that count."""
     rows = (row[row != IGNORE_INDEX].tolist() for row in batch.inputs["labels"])
-    return [tokenizer().decode(row, skip_special_tokens=True) for row in rows] if batch.counts else []
+    return [tokenizer().decode(row, skip_special_tokens=True) for row in rows] if batch.is_real else []
 
 
 def contents(ranks: list[Steps]) -> list[set[str]]:
@@ -95,20 +79,6 @@ def contents(ranks: list[Steps]) -> list[set[str]]:
 
 def flat(steps: Steps) -> list[str]:
     return [example for _, step in steps for batch in step for example in examples(batch)]
-
-
-def same(ours: Steps, theirs: Steps) -> bool:
-    return len(ours) == len(theirs) and all(
-        cursor == other_cursor
-        and [(batch.index, batch.counts, batch.tokens) for batch in step]
-        == [(batch.index, batch.counts, batch.tokens) for batch in other]
-        and all(
-            torch.equal(batch.inputs[name], twin.inputs[name])
-            for batch, twin in zip(step, other, strict=True)
-            for name in batch.inputs
-        )
-        for (cursor, step), (other_cursor, other) in zip(ours, theirs, strict=True)
-    )
 
 
 # All that decides on an epoch's batches but for the rank.
@@ -138,24 +108,21 @@ def test_every_example_once_an_epoch_on_any_number_of_ranks(options: dict[str, A
     size = options["train_batch_size"] * accumulation * options["world_size"]
     assert [len(step) for step in contents(ranks)[:-1]] == [size] * ((count - 1) // size)
     batches = [batch for steps in ranks for _, step in steps for batch in step]
-    assert sorted(index for batch in batches if batch.counts for index in batch.index) == list(range(count))
+    assert sorted(index for batch in batches if batch.is_real for index in batch.index) == list(range(count))
     for batch in batches:
         assert batch.tokens == batch.inputs["attention_mask"].sum() + (batch.inputs["labels"] >= 0).sum()
-
-
-CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 4) if 12 % (k * ranks) == 0]
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(options=options)
 def test_steps_are_the_same_however_they_are_cut(options: dict[str, Any]) -> None:
-    found = []
+    contents_of_cuts = []
     for batch_size, accumulation, ranks in CUTS:
         cut = {"train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "world_size": ranks}
-        found.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
-    assert len(found) > 5
-    assert all(other == found[0] for other in found)
+        contents_of_cuts.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
+    assert len(contents_of_cuts) > 5
+    assert all(held == contents_of_cuts[0] for held in contents_of_cuts)
 
 
 @settings(deadline=None, max_examples=40)
