@@ -28,10 +28,10 @@ class DataWriter:
     """Writes the examples of a data directory, and lists the rows that are no examples. `making` gives one.
 
     Attributes:
-        folder: where the files are written. It is on the disk of the data directory, and is there until that is whole.
+        folder: holds the files while they are written. It is on the disk of the data directory, and goes at the end.
         written: split -> examples so far.
         dropped: {"split", "example" (the row's name), "reason"} of each row that was left out.
-        facts: how the data are made, for provenance.json.
+        facts: the settings that made the data, for provenance.json.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
     """Yield a writer of a data directory, whose files take their place when all of them are whole.
 
     Args:
-        facts: how it is made, for provenance.json.
+        facts: the settings that make it, for provenance.json.
 
     Raises:
         InputError: something is in the folder already, another run is making it, a split has no examples, or the folder

@@ -1,4 +1,4 @@
-"""Published summarisation sets as line files: `python -m utils.corpora.get_data [folder] [cnn_dm] [xsum] [sample]`."""
+"""Data directories of published sets: `python -m utils.corpora.get_data [folder] [cnn_dm] [xsum] [sample]`."""
 
 from __future__ import annotations
 

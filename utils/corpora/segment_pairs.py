@@ -20,8 +20,8 @@ class Example(NamedTuple):
 
     Attributes:
         parts: tokens of its sentences, or of its two segments.
-        ids: of all, where they do not lie one behind the other in the documents.
-        label: of a pair, 1 if the second segment is from another document, and 0 if it follows the first one.
+        ids: its tokens, where they do not lie one behind the other in the documents.
+        label: for a pair, 1 if the second segment is from another document, and 0 if it follows the first one.
     """
 
     parts: list[int]
@@ -99,7 +99,7 @@ def pair_up(
         texts: two at least; random segments are from any but that of the document.
         place: of the document in texts.
         room: tokens of a pair at most; of a longer one the longer segment loses tokens, at either end.
-        short_seq_prob: how often a document's pairs are to be shorter, by a length drawn from 2 to `room`.
+        short_seq_prob: the probability that a document's pairs are to be shorter, by a length drawn from 2 to `room`.
 
     Yields:
         The segments, and the text that the second one is from, None if it is this one.

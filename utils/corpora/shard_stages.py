@@ -275,7 +275,7 @@ def _runs(work: Work) -> Iterator[pa.Table]:
 
 
 def count_keys(work: Work) -> np.ndarray:
-    """(groups, BUCKETS) int64: how many examples of each split and bin have keys of each bucket."""
+    """Count the examples of each split and bin that have keys of each bucket, (groups, BUCKETS) int64."""
     counts = np.zeros((len(SHARD_SPLITS) * len(work.options.bins), BUCKETS), np.int64)
     for run in _runs(work):
         np.add.at(counts, (run["group"].to_numpy(), run["key"].to_numpy() // _WIDTH), 1)

@@ -133,7 +133,7 @@ def column_of(option: str, given: str | None, known: Collection[str], columns: C
         given: the value of the option.
         known: usual names, the likeliest first.
         columns: all that there are.
-        where: what has the columns, for the error.
+        where: names the owner of the columns, for the error.
 
     Raises:
         InputError: there is no such column.

@@ -75,7 +75,7 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
         columns: all that there are.
         fields: --source_field and, where summaries are read, --target_field; None takes a name that published sets
             have.
-        where: what has the columns, for the error.
+        where: names the owner of the columns, for the error.
 
     Raises:
         InputError: a column that is named is missing; or none is named, and no usual one is there.

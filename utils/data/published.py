@@ -55,11 +55,11 @@ def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
 
     Args:
         name: `NAME[:CONFIG][@REVISION]`.
-        streaming: whether rows are read from the Hub when they are needed; otherwise all files are downloaded, unless
-            they were before.
+        streaming: read rows from the Hub when they are needed; otherwise all files are downloaded, unless they were
+            before.
 
     Returns:
-        Its splits, under our names where we have one, and `NAME[:CONFIG]@COMMIT`.
+        Its splits, under our names if we have a name for them, and `NAME[:CONFIG]@COMMIT`.
     """
     from datasets import disable_progress_bars, load_dataset
     from huggingface_hub import HfApi
@@ -73,8 +73,13 @@ def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
     # A bare name could also be that of a folder here.
     path = f"hf://datasets/{parts['name']}"
     splits = load_dataset(path, parts["config"], revision=commit, streaming=streaming)
-    ours = {next((name for name in names if name in splits), None): split for split, names in SPLIT_NAMES.items()}
-    return {ours.get(split, split): rows for split, rows in splits.items()}, f"{name.partition('@')[0]}@{commit}"
+    our_names = {}
+    for our_name, known in SPLIT_NAMES.items():
+        present = [split for split in known if split in splits]
+        if present:
+            our_names[present[0]] = our_name
+    splits = {our_names.get(split, split): rows for split, rows in splits.items()}
+    return splits, f"{name.partition('@')[0]}@{commit}"
 
 
 def find_files_of(place: str, split: str) -> list[str]:

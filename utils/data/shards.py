@@ -180,7 +180,7 @@ class ShardReader:
 
     Args:
         shards: in the order in which they are read.
-        position: what `position` of another reader of these shards gave; by default the beginning.
+        position: the `position()` of another reader of these shards; by default the beginning.
     """
 
     left_out = 0

@@ -95,7 +95,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         process as many lines.
 
     Args:
-        cursor: where an interrupted run goes on; None for the beginning.
+        cursor: the cursor from which an interrupted run goes on; None for the beginning.
         start: optimizer steps that the run has taken.
     """
 

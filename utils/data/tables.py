@@ -71,7 +71,7 @@ class Table:
     Attributes:
         dataset: a `datasets.IterableDataset`.
         fields: the names of its columns of documents and, unless only those are read, of summaries.
-        name: where it is; on the Hub with the commit that was found.
+        name: its place; on the Hub with the commit that was found.
         digest: stands for the content of its files; "" where the commit does.
     """
 
@@ -169,7 +169,7 @@ class Reader:
 
     Args:
         order: the order of the table's files, by number; by default as they are.
-        position: what `position` of another reader with this order gave; by default the beginning.
+        position: the `position()` of another reader with this order; by default the beginning.
 
     Attributes:
         count: examples read so far.
@@ -185,7 +185,7 @@ class Reader:
         self._dataset: datasets.IterableDataset | None = None
 
     def position(self) -> dict[str, Any]:
-        """Where the next row is, as plain values for a checkpoint."""
+        """The place of the next row, as plain values for a checkpoint."""
         state = self._state if self._dataset is None else self._dataset.state_dict()
         return {"count": self.count, "left_out": self.left_out, "file": self._file, "state": state}
 
@@ -236,7 +236,7 @@ def open_rows(path: Path, fields: Fields, name: str) -> Iterator[Row]:
 
     Args:
         fields: the columns; of JSON Lines and CSV, the first row decides on those that are not named.
-        name: what to call a Parquet file.
+        name: names a Parquet file in messages.
 
     Raises:
         InputError: a column is missing or holds no texts. What is malformed in a text file raises it when that is read.
@@ -256,7 +256,7 @@ def _text_rows(rows: NumberedRows, path: Path, fields: Fields) -> Iterator[Row]:
 
 
 def read_split(data_dir: str, split: str, limit: int = -1, fields: Fields = (None, None)) -> Pairs:
-    """Read a split of a data directory or of a published set into memory, the first `limit` examples unless negative.
+    """Read a split into memory, of a data directory or of a published set: the first `limit` examples unless negative.
 
     Raises:
         InputError: the data are missing or malformed.
