@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +57,7 @@ def cluster_of(options: Options, folder: Path) -> Iterator[Client]:
                 logger.info("%s has no workers yet: waiting for the first", options.scheduler)
             else:
                 try:  # a worker that cannot load a task ends, and the task waits for another
-                    client.run(load_stages)
+                    client.run(import_module, "utils.corpora.shard_stages")
                 except ModuleNotFoundError:
                     raise _without_program("workers") from None
             yield client
@@ -86,11 +87,6 @@ def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
         local_directory=str(folder),
         silence_logs=logging.CRITICAL,
     )
-
-
-def load_stages() -> None:
-    """Load the functions that workers call."""
-    import utils.corpora.shard_stages  # noqa: F401
 
 
 def _without_program(who: str) -> RunError:

@@ -355,7 +355,7 @@ def test_a_finished_folder_is_left_alone(make: Make, tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("module", "called", "error", "lacking"),
     [
-        (shard_cluster, "load_stages", ModuleNotFoundError("No module named 'utils'"), "workers"),
+        (shard_cluster, "import_module", ModuleNotFoundError("No module named 'utils'"), "workers"),
         # The message of Dask's scheduler about the first task.
         (
             make_shards,
