@@ -251,7 +251,7 @@ def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, t
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "message"),
     [
         ("nothing", "EdinburghNLP/xsum on the Hub cannot be opened .*Repository Not Found"),
         pytest.param("down", "EdinburghNLP/xsum on the Hub cannot be opened .*503", marks=pytest.mark.slow),
@@ -262,7 +262,7 @@ def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, t
         ("no examples", "xsum: no examples for train and val and test, 51 dropped: empty source"),
     ],
 )
-def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path, place: str, said: str) -> None:
+def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path, place: str, message: str) -> None:
     files = server.repositories[XSUM][CONVERTED]
     names = ("article", "end") if place == "other fields" else ("document", "summary")
     pair: Row = (1, 2) if place == "no texts" else ("", "")
@@ -273,7 +273,7 @@ def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path, place: s
     if place == "nothing":
         server.repositories = {}
     server.status = 503 if place == "down" else 0
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         run(tmp_path, "xsum")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "xsum").exists()
@@ -325,7 +325,7 @@ def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["xsumm"], "'xsumm' is no set (did you mean xsum?); write ./xsumm for a folder of that name"),
         (["cnn-dm"], "'cnn-dm' is no set (did you mean cnn_dm?)"),
@@ -348,12 +348,12 @@ def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.Cap
         (["--cnn_stories", "x"], "--cnn_stories x: is of use with --sources stories only"),
     ],
 )
-def test_bad_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
+def test_bad_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InputError) as caught:
         get_data.main(words)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_folder_and_sets_stand_anywhere(
     words: list[str], folder: str, sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = []
-    monkeypatch.setattr(get_data, "get_set", lambda name, options: found.append((str(options.folder), name)))
+    called = []
+    monkeypatch.setattr(get_data, "get_set", lambda name, options: called.append((str(options.folder), name)))
     get_data.main(words)
-    assert found == [(folder, name) for name in sets]
+    assert called == [(folder, name) for name in sets]

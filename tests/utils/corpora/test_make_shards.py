@@ -123,8 +123,8 @@ def test_examples_are_the_documents_tokens_in_whole_sentences(make: Make, corpus
         texts = [text for name in names for text in (corpus / name).read_text().split("\n\n")]
         wanted = [row for text in texts for row in packed(text, tokenizer, 46)]
         assert any(sentences == [46] for _, sentences in wanted)
-        found = [(row["ids"], row["sentences"]) for row in rows_of(tmp_path / "out", split)]
-        assert sorted(found) == sorted(wanted)
+        rows = [(row["ids"], row["sentences"]) for row in rows_of(tmp_path / "out", split)]
+        assert sorted(rows) == sorted(wanted)
     assert manifest["documents"] == {"kept": 140, "dropped": {}}
     assert (manifest["vocab_size"], manifest["bins"]) == (len(tokenizer), [16, 32, 48])
 
@@ -141,14 +141,14 @@ def test_pairs_of_segments(lengths: list[int], others: list[list[int]], room: in
     def text(lengths: list[int]) -> Text:
         return Text(np.arange(sum(lengths)), np.cumsum([0, *lengths]).tolist())
 
-    own, texts, reached = text(lengths), [text(one) for one in others], 0
-    for first, second, other in pair_up([*texts, own], len(texts), room, short, random.Random(1)):
+    document_text, texts, reached = text(lengths), [text(sentences) for sentences in others], 0
+    for first, second, random_text in pair_up([*texts, document_text], len(texts), room, short, random.Random(1)):
         sizes = first[1] - first[0], second[1] - second[0]
         assert min(sizes) >= 1 and sum(sizes) <= room
-        assert any(other is one for one in (None, *texts))
+        assert any(random_text is sentences for sentences in (None, *texts))
         if sum(sizes) < room:
-            assert {*first} <= {*own.bounds} and {*second} <= {*(other or own).bounds}
-            assert other is not None or second[0] == first[1]
+            assert {*first} <= {*document_text.bounds} and {*second} <= {*(random_text or document_text).bounds}
+            assert random_text is not None or second[0] == first[1]
         assert first[0] >= reached
         reached = first[1]
 
@@ -234,13 +234,13 @@ def test_the_same_bytes_whatever_the_pieces_and_the_order_of_the_inputs(
     make("in_parts", "--bins", 16, 48)
     monkeypatch.setattr(documents, "PIECE", 4000)
     monkeypatch.setattr(make_shards, "HASHES_AT_ONCE", 9)
-    other = make("in_pieces", "--bins", 16, 48)
+    cut = make("in_pieces", "--bins", 16, 48)
     whole = contents(tmp_path / "whole")
     assert whole == contents(tmp_path / "turned") == contents(tmp_path / "in_parts")
     del whole["manifest.json"]
     pieces = contents(tmp_path / "in_pieces")
     assert json.loads(pieces.pop("manifest.json"))["splits"] == manifest["splits"]
-    assert whole == pieces and other["documents"] == manifest["documents"]
+    assert whole == pieces and cut["documents"] == manifest["documents"]
     assert make("other", "--bins", 16, 48, "--seed", 1)["splits"] != manifest["splits"]
 
 
@@ -437,9 +437,9 @@ def test_inspect_shows_shards(make: Make, tmp_path: Path, capsys: pytest.Capture
     rows = rows_of(tmp_path / "out")
     counted = {row["bin"]: row for row in facts["bins"] if row["split"] == "train"}
     assert sum(row["examples"] for row in counted.values()) == len(rows)
-    own = [row for row in rows if len(row["ids"]) > 14]
-    assert counted[48]["filled"] == sum(len(row["ids"]) + 2 for row in own) / (48 * len(own))
-    assert re.search(rf"^train +48 +8 +{len(own)} +{sum(len(row['ids']) for row in own):,} ", text, re.MULTILINE)
+    of_bin = [row for row in rows if len(row["ids"]) > 14]
+    assert counted[48]["filled"] == sum(len(row["ids"]) + 2 for row in of_bin) / (48 * len(of_bin))
+    assert re.search(rf"^train +48 +8 +{len(of_bin)} +{sum(len(row['ids']) for row in of_bin):,} ", text, re.MULTILINE)
     assert f"{manifest['documents']['kept']} documents of 2 files; left out: none" in text
     assert "".join(facts["example"]).count(".") >= len(facts["example"]) - 1
     assert "<mask>" in facts["corrupted"] and facts["corrupted"].strip() in text
@@ -503,12 +503,12 @@ def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_pa
 
 def processes_of(session: int) -> list[str]:
     """Command lines of the processes of a session that have not ended."""
-    found = []
+    alive = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, _, own = (path / "stat").read_text().rpartition(") ")[2].split()[:4]
-            if int(own) == session and state != "Z":
-                found.append((path / "cmdline").read_text())
+            state, _, _, of_session = (path / "stat").read_text().rpartition(") ")[2].split()[:4]
+            if int(of_session) == session and state != "Z":
+                alive.append((path / "cmdline").read_text())
         except OSError:
             continue
-    return found
+    return alive

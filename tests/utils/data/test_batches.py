@@ -52,8 +52,8 @@ def test_pairs_are_known_by_their_content(tokenizer: BartTokenizer) -> None:
 
     texts = ["cat", "dog", "mat"]
     assert identity(texts, texts) == identity(list(texts), list(texts))
-    others = [(texts[::-1], texts), (texts, texts[::-1]), (texts[:2], texts[:2]), (["cat", "dog", "sat"], texts)]
-    assert len({str(identity(*pair)) for pair in [(texts, texts), *others]}) == 5
+    different = [(texts[::-1], texts), (texts, texts[::-1]), (texts[:2], texts[:2]), (["cat", "dog", "sat"], texts)]
+    assert len({str(identity(*pair)) for pair in [(texts, texts), *different]}) == 5
 
 
 def test_a_batch_is_padded_to_a_multiple_of_8(pairs: TokenPairs, tokenizer: BartTokenizer) -> None:

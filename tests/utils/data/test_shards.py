@@ -119,8 +119,8 @@ def test_every_example_once_an_epoch_and_one_bin_a_step_on_any_number_of_ranks(o
     targets = [target for steps in ranks for _, step in steps for target, _ in examples(step)]
     count = len(rows) if options["limit"] < 0 else min(options["limit"], len(rows))
     assert len(targets) == len({*targets}) == count and {*targets} <= bins.keys()
-    found = [{bins[target] for target, _ in step} for step in contents(ranks)]
-    assert all(len(step) == 1 for step in found)
+    bins_of_steps = [{bins[target] for target, _ in step} for step in contents(ranks)]
+    assert all(len(step) == 1 for step in bins_of_steps)
     batches = [batch for steps in ranks for _, step in steps for batch in step]
     assert sorted(index for batch in batches if batch.is_real for index in batch.index) == list(range(count))
     size = options["train_batch_size"] * options["gradient_accumulation_steps"] * options["world_size"]
@@ -173,7 +173,7 @@ def test_bins_are_mixed_and_orders_differ_between_epochs() -> None:
     orders = [[bins[step[0][0]] for step in steps] for steps in epochs]
     assert orders[0] != orders[1]
     for order in orders:  # of 12 steps of each of three bins; sorted, only two would change the bin
-        assert sum(one != other for one, other in pairwise(order)) > 12
+        assert sum(before != after for before, after in pairwise(order)) > 12
 
 
 def test_files_are_read_in_another_order_in_every_epoch() -> None:
@@ -245,25 +245,25 @@ def test_shards_are_read_in_any_order_and_from_any_position() -> None:
 def test_a_limit_takes_its_share_of_every_bin(limit: int) -> None:
     shards = manifest_of(2).shards("train", limit)
     count = 3 * TRAIN if limit < 0 else min(limit, 3 * TRAIN)
-    found = [sum(shard.examples for shard in shards if shard.bin == longest) for longest in BINS]
-    assert sum(found) == count and max(found) - min(found) <= 1
+    counts = [sum(shard.examples for shard in shards if shard.bin == longest) for longest in BINS]
+    assert sum(counts) == count and max(counts) - min(counts) <= 1
     rows = listed(iter(ShardReader(shards_of(2), shards)))
     assert [ids for number, ids, _ in rows] == [rows_of(2)[number][0] for number, _, _ in rows]
 
 
 def test_held_out_examples_have_the_same_noise_whatever_the_seed() -> None:
-    one, other = (ShardExamples(manifest_of(2), "val", corruption(seed)) for seed in (1, 2))
+    held_out, reseeded = (ShardExamples(manifest_of(2), "val", corruption(seed)) for seed in (1, 2))
     rows = rows_of(2, "val")
-    assert len(one) == len(rows) == 3 * VAL
+    assert len(held_out) == len(rows) == 3 * VAL
     for number, (ids, _) in enumerate(rows):
-        assert one[number].target.tolist() == [0, *ids, 2]
-        assert one[number].source.tolist() == other[number].source.tolist()
-        assert one.lengths[number].tolist() == [len(one[number].source), len(ids) + 2]
-    assert any(one[number].source.tolist() != one[number].target.tolist() for number in range(len(one)))
-    assert one.identity == other.identity
-    assert one.identity != ShardExamples(manifest_of(2), "val", corruption(mlm_probability=0.2)).identity
+        assert held_out[number].target.tolist() == [0, *ids, 2]
+        assert held_out[number].source.tolist() == reseeded[number].source.tolist()
+        assert held_out.lengths[number].tolist() == [len(held_out[number].source), len(ids) + 2]
+    assert any(held_out[number].source.tolist() != held_out[number].target.tolist() for number in range(len(held_out)))
+    assert held_out.identity == reseeded.identity
+    assert held_out.identity != ShardExamples(manifest_of(2), "val", corruption(mlm_probability=0.2)).identity
     few = ShardExamples(manifest_of(2), "val", corruption(), 6)
-    assert len(few) == 6 and few.identity != one.identity
+    assert len(few) == 6 and few.identity != held_out.identity
 
 
 def test_what_a_stream_is_known_by() -> None:
@@ -272,8 +272,8 @@ def test_what_a_stream_is_known_by() -> None:
     assert len(stream) == 3 * TRAIN == sum(stream.counts)
     again = StreamedShards(Manifest.read(shards_of(2)), corruption())
     assert stream.identity == again.identity
-    others = [StreamedShards(manifest_of(3), corruption()), StreamedShards(manifest_of(2), corruption(8))]
-    assert all(other.identity != stream.identity for other in others)
+    different = [StreamedShards(manifest_of(3), corruption()), StreamedShards(manifest_of(2), corruption(8))]
+    assert all(shards.identity != stream.identity for shards in different)
     assert json.loads(json.dumps(stream.identity)) == stream.identity
 
 

@@ -189,15 +189,15 @@ def test_a_loader_begins_where_training_is_and_knows_the_cursor_of_every_step(wo
     for start in (0, 5, 15, 29, 34):
         loader = StreamLoader(stream_of(pairs, train_batch_size=2, start=start), total, num_workers=workers)
         assert len(loader) == total
-        found = []
+        loaded = []
         for step, batches in enumerate(loader, start + 1):
-            found.append(batches[0].index)
+            loaded.append(batches[0].index)
             cursor = loader.cursor(step)
             # The window that the step is of, or the first of the next epoch where nothing of that was read.
             assert step - WINDOW <= cursor["step"] <= step or cursor["step"] == 0 == start
             _, resumed = next(iter(stream_of(pairs, train_batch_size=2, cursor=cursor, start=step)))
             assert resumed[0].index == whole[step]
-        assert found == whole[start:total]
+        assert loaded == whole[start:total]
 
 
 def test_a_stream_can_be_sent_to_a_process() -> None:
