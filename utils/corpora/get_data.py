@@ -22,7 +22,7 @@ from utils.corpora.stories import parse_story, read_archive, read_url_list, stor
 from utils.data.parallel_text import SIDES
 from utils.data.published import load_from_hub, opening
 from utils.data.splits import SPLITS
-from utils.data.tables import Reader, Row, open_dataset
+from utils.data.tables import Row, TableReader, open_dataset
 
 logger = logging.getLogger("utils.corpora.get_data")
 
@@ -170,7 +170,7 @@ def _rows_on_hub(name: str, splits: Mapping[str, Any], options: Options) -> Iter
             raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
         _check_size(name, split, len(splits[split]), "rows on the Hub", options)
     for split in SPLITS:
-        rows = Reader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows()
+        rows = TableReader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows()
         for row in progress(f"{name} {split}", len(splits[split]), "rows", rows):
             yield split, row
 

@@ -31,8 +31,7 @@ from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, Optio
 from utils.corpora.shard_stages import (
     HASHES_AT_ONCE,
     SHARD_SPLITS,
-    Record,
-    Shard,
+    PlannedShard,
     count_keys,
     find_repeats,
     hash_documents,
@@ -98,7 +97,7 @@ def make_shards(options: Options) -> None:
     _report(options.output, manifest)
 
 
-def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[Record]) -> bool:
+def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, Any]]) -> bool:
     """Return true if the folder holds whole shards of these texts and options.
 
     Raises:
@@ -151,7 +150,9 @@ def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
         raise unwritable(str(error.filename or folder), error) from None
 
 
-def _make(client: Client, work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[Record]) -> Record:
+def _make(
+    client: Client, work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Run all stages; return the part of the manifest that depends on the texts."""
     options = work.options
     pieces: list[Piece] = []
@@ -180,7 +181,7 @@ def _make(client: Client, work: Work, files: Sequence[tuple[Path, bool]], source
         raise InputError(f"--input {' '.join(options.input)}: no text is left to train on{_reasons(dropped)}")
     named = {shard.name.replace("/", "-"): (shard,) for shard in shards}
     written = run_stage(client, "writing", write_shard, work, "shards", named)
-    splits: dict[str, list[Record]] = {split: [] for split in SHARD_SPLITS}
+    splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SHARD_SPLITS}
     for shard, record in zip(shards, written, strict=True):
         facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
         splits[shard.name.partition("/")[0]].append(facts | record)
@@ -197,7 +198,7 @@ def _make(client: Client, work: Work, files: Sequence[tuple[Path, bool]], source
     }
 
 
-def _divide(counts: np.ndarray, options: Options) -> list[Shard]:
+def _divide(counts: np.ndarray, options: Options) -> list[PlannedShard]:
     """Divide the examples into shards, whose sizes differ by at most one within a split and bin.
 
     Args:
@@ -216,7 +217,7 @@ def _divide(counts: np.ndarray, options: Options) -> list[Shard]:
             # The buckets of its first and of its last example.
             first, last = np.searchsorted(ends, (begin, end - 1), side="right").tolist()
             skip = begin - int(ends[first] - of_bucket[first])
-            shards.append(Shard(f"{split}/{longest}-{place:05d}.parquet", group, first, last, skip, end - begin))
+            shards.append(PlannedShard(f"{split}/{longest}-{place:05d}.parquet", group, first, last, skip, end - begin))
     return shards
 
 
@@ -224,7 +225,7 @@ def _reasons(dropped: Mapping[str, int]) -> str:
     return "".join(f", {count:,} {reason}" for reason, count in sorted(dropped.items()) if count)
 
 
-def _report(folder: Path, manifest: Record) -> None:
+def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
     examples = {split: sum(file["examples"] for file in files) for split, files in manifest["splits"].items()}
     documents = manifest["documents"]
     print(

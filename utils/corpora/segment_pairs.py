@@ -15,7 +15,7 @@ import xxhash
 from utils.corpora.shard_options import Options
 
 
-class Example(NamedTuple):
+class ShardExample(NamedTuple):
     """An example of a shard.
 
     Attributes:
@@ -29,7 +29,7 @@ class Example(NamedTuple):
     label: int = 0
 
 
-class Text(NamedTuple):
+class TokenizedDocument(NamedTuple):
     """A document's tokens, and where its sentences begin and the last one ends."""
 
     ids: np.ndarray
@@ -44,11 +44,11 @@ class SegmentPairs:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.last: dict[int, Text] = {}  # of each split, in the documents before
+        self.last: dict[int, TokenizedDocument] = {}  # of each split, in the documents before
 
     def __call__(
         self, ids: np.ndarray, lengths: Sequence[Sequence[int]], keys: Sequence[bytes], splits: Sequence[int]
-    ) -> list[list[Example]]:
+    ) -> list[list[ShardExample]]:
         """Make the pairs of some documents.
 
         Args:
@@ -59,10 +59,10 @@ class SegmentPairs:
         """
         ends = np.cumsum([sum(of_document) for of_document in lengths])[:-1]
         texts = [
-            Text(part, np.cumsum([0, *of_document]).tolist())
+            TokenizedDocument(part, np.cumsum([0, *of_document]).tolist())
             for part, of_document in zip(np.split(ids, ends), lengths, strict=True)
         ]
-        of_split: dict[int, list[Text]] = {split: [last] for split, last in self.last.items()}
+        of_split: dict[int, list[TokenizedDocument]] = {split: [last] for split, last in self.last.items()}
         places = []
         for text, split in zip(texts, splits, strict=True):
             places.append(len(of_split.setdefault(split, [])))
@@ -73,7 +73,7 @@ class SegmentPairs:
             for key, split, place in zip(keys, splits, places, strict=True)
         ]
 
-    def _pairs_of(self, texts: Sequence[Text], place: int, key: bytes) -> Iterator[Example]:
+    def _pairs_of(self, texts: Sequence[TokenizedDocument], place: int, key: bytes) -> Iterator[ShardExample]:
         """The pairs of the document at this place in the texts."""
         options = self.options
         for copy in range(options.duplicate_factor):
@@ -81,15 +81,15 @@ class SegmentPairs:
             for first, second, random_text in pair_up(texts, place, options.room, options.short_seq_prob, rng):
                 second_ids = (random_text or texts[place]).ids[slice(*second)]
                 ids = np.concatenate([texts[place].ids[slice(*first)], second_ids])
-                yield Example([first[1] - first[0], second[1] - second[0]], ids, int(random_text is not None))
+                yield ShardExample([first[1] - first[0], second[1] - second[0]], ids, int(random_text is not None))
 
 
 Segment = tuple[int, int]  # its first token in the document, and the one behind its last
 
 
 def pair_up(
-    texts: Sequence[Text], place: int, room: int, short_seq_prob: float, rng: random.Random
-) -> Iterator[tuple[Segment, Segment, Text | None]]:
+    texts: Sequence[TokenizedDocument], place: int, room: int, short_seq_prob: float, rng: random.Random
+) -> Iterator[tuple[Segment, Segment, TokenizedDocument | None]]:
     """Gather the sentences of a document into pairs of segments (Devlin et al., 2019, appendix A.2).
 
     Half of the pairs, whatever their sentences, have a random second segment. A sentence that is left alone at the end

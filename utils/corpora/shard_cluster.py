@@ -21,7 +21,7 @@ from bart.files import read_json
 from utils.app.errors import RunError, brief
 from utils.app.progress import progress
 from utils.corpora.shard_options import WORK, Options, Work
-from utils.corpora.shard_stages import Record
+from utils.corpora.shard_stages import StageRecord
 from utils.runs.files import write_json
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ def _without_program(who: str) -> RunError:
     return RunError(f"--scheduler: its {who} cannot load this program; start them as it is, with PYTHONPATH={root}")
 
 
-def recorded(function: Callable[..., Record], record: str, *arguments: object) -> None:
+def recorded(function: Callable[..., StageRecord], record: str, *arguments: object) -> None:
     """Call a function of a stage, and write what it returns: the sign that it has finished."""
     write_json(Path(record), function(*arguments))
 
 
 def run_stage(
-    client: Client, what: str, function: Callable[..., Record], work: Work, stage: str, tasks: Tasks
-) -> list[Record]:
+    client: Client, what: str, function: Callable[..., StageRecord], work: Work, stage: str, tasks: Tasks
+) -> list[StageRecord]:
     """Run the tasks of a stage that no run has finished yet, and return the records of all, in order.
 
     Raises:

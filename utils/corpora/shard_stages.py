@@ -33,7 +33,7 @@ from tokenizers import Tokenizer
 
 from bart.files import replacing
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
-from utils.corpora.segment_pairs import Example, SegmentPairs
+from utils.corpora.segment_pairs import SegmentPairs, ShardExample
 from utils.corpora.shard_options import Work
 from utils.data.shard_format import MLM_NSP, TOKENIZER
 from utils.data.splits import SPLITS
@@ -47,10 +47,10 @@ ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
 REPEATED = "repeated"
-Record = dict[str, Any]
+StageRecord = dict[str, Any]
 
 
-class Shard(NamedTuple):
+class PlannedShard(NamedTuple):
     """A file of shards: examples of a split and a bin whose keys are neighbours.
 
     Attributes:
@@ -67,7 +67,7 @@ class Shard(NamedTuple):
     examples: int
 
 
-def hash_documents(work: Work, number: int, piece: Piece) -> Record:
+def hash_documents(work: Work, number: int, piece: Piece) -> StageRecord:
     """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
 
     Returns:
@@ -87,7 +87,7 @@ def hash_documents(work: Work, number: int, piece: Piece) -> Record:
     return {"documents": len(hashes), "dropped": dropped, "digest": digest.hexdigest()}
 
 
-def find_repeats(work: Work, part: int, parts: int) -> Record:
+def find_repeats(work: Work, part: int, parts: int) -> StageRecord:
     """Write the sorted numbers of documents that repeat one with a lower number, among those whose hash is in a part.
 
     Documents are numbered through all pieces. Of many with the same text, in any pieces, the first one stays.
@@ -135,7 +135,7 @@ def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
     return [*examples, example] if example else examples
 
 
-def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
+def make_examples(work: Work, number: int, piece: Piece, first: int) -> StageRecord:
     """Cut the documents of a piece that repeat none into examples, and write runs of them, each sorted by their keys.
 
     Args:
@@ -167,7 +167,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
             examples = pairs(ids, lengths, document_keys, splits)
         else:
             runs.ids.append(ids)
-            examples = [[Example(part) for part in pack(of_document, options.room)] for of_document in lengths]
+            examples = [[ShardExample(part) for part in pack(of_document, options.room)] for of_document in lengths]
         for key, split, of_document in zip(document_keys, splits, examples, strict=True):
             short = sum(sum(example.parts) < options.min_tokens for example in of_document)
             counts["short"] += short
@@ -231,7 +231,7 @@ class _Runs:
     work: Work
     piece: int
     ids: list[np.ndarray] = field(default_factory=list)
-    examples: list[tuple[int, int, Example]] = field(default_factory=list)
+    examples: list[tuple[int, int, ShardExample]] = field(default_factory=list)
     written: int = 0
 
     def write(self, at_least: int = 0) -> None:
@@ -282,7 +282,7 @@ def count_keys(work: Work) -> np.ndarray:
     return counts
 
 
-def write_shard(work: Work, shard: Shard) -> Record:
+def write_shard(work: Work, shard: PlannedShard) -> StageRecord:
     """Write a shard, and return its facts for the manifest."""
     parts = []
     for run in _runs(work):

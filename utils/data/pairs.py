@@ -13,7 +13,7 @@ import numpy as np
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Inputs, pad, pad_ids
-from utils.data.tables import Reader, Table
+from utils.data.tables import Table, TableReader
 from utils.data.tokenized import TokenizedTexts
 
 # Bytes of English text for each token of BART's vocabulary. Only how well batches are grouped depends on it.
@@ -103,8 +103,8 @@ class StreamedPairs:
         self.counts = None
         self.identity = table.identity
 
-    def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> Reader:
-        return Reader(self.table, order, position)
+    def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> TableReader:
+        return TableReader(self.table, order, position)
 
     def estimated_lengths(self, record: tuple[str, str]) -> list[int]:
         return [

@@ -95,7 +95,7 @@ class Table:
         Raises:
             RunError: the data cannot be read any further.
         """
-        for row in Reader(self).rows():
+        for row in TableReader(self).rows():
             yield Row(f"{self.name}:{row.name}", row.source, row.target, row.fault)
 
 
@@ -164,7 +164,7 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
     return open_dataset(parquet_rows(files), name, fields, digest_of_files(files))
 
 
-class Reader:
+class TableReader:
     """Reads a table row by row, from any position on.
 
     Args:
@@ -264,7 +264,7 @@ def read_split(data_dir: str, split: str, limit: int = -1, fields: Fields = (Non
     """
     if not is_streamed(data_dir):
         return read_pairs(data_dir, split, limit)
-    reader = Reader(open_split(data_dir, split, fields))
+    reader = TableReader(open_split(data_dir, split, fields))
     with closing(iter(reader)) as examples:
         total = None if limit < 0 else limit
         pairs = list(progress(f"reading {split}", total, "examples", islice(examples, total)))

@@ -29,7 +29,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.errors import RunError
 from utils.corpora import documents, inspect, make_shards, shard_cluster, shard_stages
-from utils.corpora.segment_pairs import Text, pair_up
+from utils.corpora.segment_pairs import TokenizedDocument, pair_up
 from utils.corpora.shard_stages import pack
 from utils.text.sentences import split_sentences
 
@@ -138,8 +138,8 @@ def test_examples_are_the_documents_tokens_in_whole_sentences(make: Make, corpus
 def test_pairs_of_segments(lengths: list[int], others: list[list[int]], room: int, short: float) -> None:
     """Segments are whole sentences, one behind the other, but where a pair is too long, which then has no room left."""
 
-    def text(lengths: list[int]) -> Text:
-        return Text(np.arange(sum(lengths)), np.cumsum([0, *lengths]).tolist())
+    def text(lengths: list[int]) -> TokenizedDocument:
+        return TokenizedDocument(np.arange(sum(lengths)), np.cumsum([0, *lengths]).tolist())
 
     document_text, texts, reached = text(lengths), [text(sentences) for sentences in others], 0
     for first, second, random_text in pair_up([*texts, document_text], len(texts), room, short, random.Random(1)):

@@ -19,7 +19,7 @@ from utils.data.batches import Batch, Inputs
 from utils.data.options import DataOptions
 from utils.data.pairs import Pair, StreamedPairs, collate_pairs
 from utils.data.streaming import StreamLoader, TrainStream
-from utils.data.tables import Reader, Table
+from utils.data.tables import Table, TableReader
 
 
 @cache
@@ -102,7 +102,7 @@ def test_every_example_once_an_epoch_on_any_number_of_ranks(options: dict[str, A
     ranks = [epoch_of(rank=rank, **options) for rank in range(options["world_size"])]
     accumulation = options["gradient_accumulation_steps"]
     assert {len(step) for steps in ranks for _, step in steps} == {accumulation}
-    count = sum(1 for _ in Reader(options["pairs"].table))
+    count = sum(1 for _ in TableReader(options["pairs"].table))
     count = count if options["n_train"] < 0 else min(count, options["n_train"])
     assert sorted((example for steps in ranks for example in flat(steps)), key=int) == list(map(str, range(count)))
     size = options["train_batch_size"] * accumulation * options["world_size"]
@@ -141,14 +141,14 @@ def test_a_window_that_is_gone_on_from_is_the_first_to_be_read(monkeypatch: pyte
     pairs = pairs_of(60, 1)
     cursor = epoch_of(pairs, train_batch_size=4)[2 * WINDOW][0]
     read = []
-    rows = Reader.rows
+    rows = TableReader.rows
 
-    def noted(self: Reader) -> Any:
+    def noted(self: TableReader) -> Any:
         for row in rows(self):
             read.append(row.target)
             yield row
 
-    monkeypatch.setattr(Reader, "rows", noted)
+    monkeypatch.setattr(TableReader, "rows", noted)
     next(iter(stream_of(pairs, train_batch_size=4, start=2 * WINDOW, cursor=cursor)))
     assert read == [str(i) for i in range(2 * WINDOW * 4, 3 * WINDOW * 4)]
 
