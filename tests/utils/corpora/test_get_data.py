@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import tarfile
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from pyarrow import parquet
 
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server, sha256
+from tests.utils.corpora.test_stories import tgz
 from utils.corpora import data_directory, get_data, sample_corpus
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.stories import story_name
@@ -63,16 +63,6 @@ def xsum_converted() -> dict[str, bytes]:
 
 URLS = {split: [f"http://example.org/{split}/{number}" for number in range(size)] for split, size in SIZES.items()}
 LISTS = {f"all_{split}.txt": "".join(f"{url}\n" for url in urls).encode() for split, urls in URLS.items()}
-
-
-def tgz(files: Sequence[tuple[str, bytes]]) -> bytes:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:gz") as archive:
-        for name, content in files:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return data.getvalue()
 
 
 def story_files() -> list[tuple[str, bytes]]:
