@@ -1,6 +1,6 @@
-"""Pairs of segments, from which BERT learns: of some documents, as tokens and bounds of sentences.
+"""Pairs of segments of documents, from which BERT learns (Devlin et al., 2019, appendix A.2).
 
-Devlin et al. (2019), appendix A.2. What is drawn depends on the seed and the document alone.
+The random numbers of a document depend on the seed and its text alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ShardExample(NamedTuple):
 
 
 class TokenizedDocument(NamedTuple):
-    """A document's tokens, and where its sentences begin and the last one ends."""
+    """A document's tokens, and the bounds of its sentences: N + 1 for N sentences."""
 
     ids: np.ndarray
     bounds: list[int]
@@ -53,7 +53,7 @@ class SegmentPairs:
 
         Args:
             ids: tokens of all documents.
-            lengths: of each document, the tokens of its sentences.
+            lengths: the tokens of the sentences of each document.
             keys: hashes of the documents, from which the pairs are drawn.
             splits: the number of the split of each document.
         """
@@ -74,7 +74,7 @@ class SegmentPairs:
         ]
 
     def _pairs_of(self, texts: Sequence[TokenizedDocument], place: int, key: bytes) -> Iterator[ShardExample]:
-        """The pairs of the document at this place in the texts."""
+        """Make the pairs of the document at this place in the texts."""
         options = self.options
         for copy in range(options.duplicate_factor):
             rng = random.Random(xxhash.xxh3_64_intdigest(key + b"pairs" + copy.to_bytes(4, "little"), options.seed))
