@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# CNN-DM and XSum as line files.
+# Writes CNN-DM and XSum as data directories, one example a line.
 #
 #   bash scripts/get_data.sh [FOLDER] [cnn_dm] [xsum] [sample] [--any_option_of_utils.corpora.get_data ...]
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Raw text for pretraining from the Hub: Wikipedia, news, OpenWebText and books, some 100 GB.
+# Fetches raw text for pretraining from the Hub: Wikipedia, news, OpenWebText and books, some 100 GB.
 #
 #   bash scripts/get_pretraining_data.sh FOLDER [wikipedia] [cc_news] [openwebtext] [books] [--max_documents N]
 #

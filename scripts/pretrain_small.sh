@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a folder of text to a small pretrained BART in about an hour on two CPU cores: a vocabulary of 16,000, shards of 128
-# and of 512 tokens, two phases of configs/config_small.json (10 M parameters), an export in Hub format.
+# Pretrains a small BART on a folder of text in about an hour on two CPU cores: a vocabulary of 16,000, shards of 128 and
+# of 512 tokens, two phases of configs/config_small.json (10 M parameters), an export in Hub format.
 #
 #   bash scripts/pretrain_small.sh <TEXT_FOLDER> [--any_option_of_run_pretraining.py ...]
 #

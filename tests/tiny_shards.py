@@ -85,17 +85,17 @@ def _examples(
     rng: random.Random, tokenizer: PretrainedTokenizer, least: int, most: int, count: int
 ) -> list[list[list[int]]]:
     """Examples of `least` to `most` tokens, as sentences of ids."""
-    found: list[list[list[int]]] = []
-    while len(found) < count:
+    examples: list[list[list[int]]] = []
+    while len(examples) < count:
         sentences: list[list[int]] = []
         length = rng.randint(least, most)
         while (room := length - sum(map(len, sentences))) > 0:
             text = " ".join(rng.choices(WORDS, k=rng.randint(2, 6))) + "."
             text = f" {text}" if sentences else text  # joined, the sentences are the text
             sentences.append(tokenizer([text]).input_ids[0][1:-1][:room])
-        if sentences not in found:
-            found.append(sentences)
-    return found
+        if sentences not in examples:
+            examples.append(sentences)
+    return examples
 
 
 def _write(

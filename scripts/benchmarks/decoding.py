@@ -169,7 +169,7 @@ def text_inputs(args: Arguments) -> tuple[Any, Any, list[list[int]], dict[str, A
     """The model of --model, its vocabulary, the articles of --data_dir, and decoding options of the model."""
     from bart.modeling.modeling_bart import BartForConditionalGeneration
     from bart.tokenization.tokenization_bart import BartTokenizer
-    from utils.data.line_files import read_pairs
+    from utils.data.parallel_text import read_pairs
     from utils.models.loading import fit_vocabulary
 
     name = str(args.model)

@@ -28,7 +28,7 @@ from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass
 from utils.data.batches import Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
-from utils.data.options import DataOptions
+from utils.data.options import BatchOptions
 from utils.data.pairs import Pair, collate_pairs
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, StreamedShards
@@ -101,7 +101,7 @@ def load(mode: str, args: Arguments) -> dict[str, Any]:
     if mode == ONE_BY_ONE:
         batches = DataLoader(OneByOne(manifest, corruption, args.batch_size, collate_with_memory), None, num_workers=1)
     else:
-        options = DataOptions(train_batch_size=args.batch_size)
+        options = BatchOptions(train_batch_size=args.batch_size)
         stream = TrainStream(StreamedShards(manifest, corruption), collate_with_memory, options, seed=0)
         batches = StreamLoader(stream, total, num_workers=1)
     begun, sequences, peak = 0.0, 0, 0.0

@@ -27,7 +27,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.data.line_files import read_pairs
+from utils.data.parallel_text import read_pairs
 
 LOG_STEPS = 100
 

@@ -53,9 +53,9 @@ from utils import cost
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
-from utils.data.line_files import read_pairs
 from utils.data.order import RunOrder, TrainOrder
 from utils.data.pairs import TokenPairs, collate_pairs
+from utils.data.parallel_text import read_pairs
 from utils.data.tokenized import TokenizedTexts
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.runs.machine import environment

@@ -15,7 +15,8 @@ from filelock import FileLock, Timeout
 from bart.errors import InputError
 from bart.files import read_json
 from utils.app.errors import unwritable
-from utils.data.line_files import SIDES, SPLITS
+from utils.data.parallel_text import SIDES
+from utils.data.splits import SPLITS
 from utils.data.tables import Row
 from utils.runs.files import difference, write_json, write_whole
 
@@ -24,13 +25,13 @@ PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
 
 
 class DataWriter:
-    """Writes the examples of a data directory, and lists the rows that are none. `making` gives one.
+    """Writes the examples of a data directory, and lists the rows that are no examples. `making` gives one.
 
     Attributes:
-        folder: where the files are written; what is needed only meanwhile can lie on the same disk.
+        folder: holds the files while they are written. It is on the disk of the data directory, and goes at the end.
         written: split -> examples so far.
         dropped: {"split", "example" (the row's name), "reason"} of each row that was left out.
-        facts: goes into provenance.json.
+        facts: the settings that made the data, for provenance.json.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
@@ -41,7 +42,7 @@ class DataWriter:
         self._files = files
 
     def add(self, split: str | None, row: Row) -> None:
-        """Write a row or, if it is no example, list it."""
+        """Write a row to a split or, if it is no example, list it; such a row may have no split."""
         fault = row.fault
         if fault is None:
             try:
@@ -51,7 +52,6 @@ class DataWriter:
         if fault is not None:
             self.dropped.append({"split": split, "example": row.name, "reason": fault})
             return
-        assert split is not None
         for side, line in zip(SIDES, lines, strict=True):
             self._files[f"{split}.{side}"].write(line)
         self.written[split] += 1
@@ -59,10 +59,10 @@ class DataWriter:
 
 @contextmanager
 def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
-    """Yield a writer of a data directory, which is in its place when it is whole, and not before.
+    """Yield a writer of a data directory, whose files take their place when all of them are whole.
 
     Args:
-        facts: says how it is made, for provenance.json.
+        facts: the settings that make it, for provenance.json.
 
     Raises:
         InputError: something is in the folder already, another run is making it, a split has no examples, or the folder
@@ -75,12 +75,12 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
                 files = {name: stack.enter_context((building / name).open("wb")) for name in PAIR_FILES}
                 data = DataWriter(building, files, facts)
                 yield data
-            reasons = dict(Counter(entry["reason"] for entry in data.dropped).most_common())
+            reasons = dict(Counter(row["reason"] for row in data.dropped).most_common())
             if empty := [split for split, count in data.written.items() if not count]:
-                told = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
-                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{told}")
+                dropped = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
+                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{dropped}")
             write_json(building / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
-            lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in data.dropped)
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in data.dropped)
             write_whole(building / DROPPED, "".join(lines))
     except Timeout:
         raise InputError(f"{folder}: another run is making it") from None
@@ -131,20 +131,20 @@ def _building(folder: Path) -> Iterator[Path]:
 
 
 def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether the folder is a whole data directory that was made as these facts say; if so, a line says it.
+    """Return true, and print a line, if the folder is a whole data directory that was made as these facts say.
 
     Raises:
         InputError: it is the same set, made with other options.
     """
     try:
-        found = read_json(folder / PROVENANCE)
+        stored = read_json(folder / PROVENANCE)
     except InputError:
         return False
-    if found.get("set") != facts["set"]:
+    if stored.get("set") != facts["set"]:
         return False
-    if other := difference({name: found.get(name) for name in facts}, facts):
+    if changed := difference({name: stored.get(name) for name in facts}, facts):
         raise InputError(
-            f"{folder} is there already, made otherwise ({other}), and is not overwritten: move it away, or name "
+            f"{folder} is there already, made otherwise ({changed}), and is not overwritten: move it away, or name "
             "another folder"
         )
     if not all((folder / name).is_file() for name in PAIR_FILES):

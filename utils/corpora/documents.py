@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
     Attributes:
         start, end: bytes; row groups of a Parquet file. A compressed file is one piece.
-        held_out: whether its documents are for validation.
+        held_out: true if its documents are for validation.
     """
 
     path: str
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A document, or why there is none.
+    """A document, or the reason why there is none.
 
     Attributes:
         paragraphs: those that are not empty, with single spaces.
@@ -56,36 +56,32 @@ class Document(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The whole of it in one line."""
+        """All paragraphs in one line."""
         return " ".join(self.paragraphs)
 
 
 def find_files(option: str, places: Sequence[str]) -> list[Path]:
-    """The files that an option names, and those of a known kind in the folders that it names, in order of their paths.
+    """Find the files that an option names, and those of a known kind in the folders that it names; sorted by path.
 
     Raises:
         InputError: a place is missing, of no known kind, or a folder without such files.
     """
-    found: set[Path] = set()
+    files: set[Path] = set()
     for place in places:
         path = Path(place).expanduser().resolve()
         if path.is_dir():
-            inner = (each for each in path.rglob("*") if each.is_file())
-            files = [each for each in inner if _kind_of(each) and not _is_hidden(each.relative_to(path))]
-            if not files:
+            inner = {file for file in path.rglob("*") if file.is_file() and _kind_of(file)}
+            inner = {file for file in inner if not any(part.startswith(".") for part in file.relative_to(path).parts)}
+            if not inner:
                 raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(KINDS)}")
-            found.update(files)
+            files |= inner
         elif not path.exists():
             raise InputError(f"--{option} {place}: no such file or folder")
         elif not _kind_of(path):
             raise InputError(f"--{option} {place}: not a known kind of file; it takes {', '.join(KINDS)}, and folders")
         else:
-            found.add(path)
-    return sorted(found)
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+            files.add(path)
+    return sorted(files)
 
 
 def _kind_of(path: Path) -> str | None:
@@ -93,7 +89,7 @@ def _kind_of(path: Path) -> str | None:
 
 
 def pieces_of(path: Path, text_field: str, held_out: bool = False) -> list[Piece]:
-    """Cut a file into pieces of about PIECE bytes, the same whoever asks.
+    """Cut a file into pieces of about PIECE bytes, the same in every process.
 
     Raises:
         InputError: the file cannot be read, or a Parquet file has no such field.
@@ -112,7 +108,7 @@ def pieces_of(path: Path, text_field: str, held_out: bool = False) -> list[Piece
 
 
 def _cuts(path: Path, kind: str) -> list[int]:
-    """Places right behind an empty line or, of a JSON Lines file, behind a line."""
+    """The ends of pieces: bytes behind an empty line or, in a JSON Lines file, behind a line."""
     cuts, size = [0], path.stat().st_size
     with path.open("rb") as file:
         while cuts[-1] + PIECE < size:
@@ -125,6 +121,7 @@ def _cuts(path: Path, kind: str) -> list[int]:
 
 
 def _groups(path: Path, text_field: str) -> list[int]:
+    """The ends of pieces of a Parquet file: numbers of row groups."""
     with parquet.ParquetFile(path) as file:
         kinds = {field.name: field.type for field in file.schema_arrow}
         if text_field not in kinds:

@@ -1,4 +1,4 @@
-"""Published summarisation sets as line files: `python -m utils.corpora.get_data [folder] [cnn_dm] [xsum] [sample]`."""
+"""Data directories of published sets: `python -m utils.corpora.get_data [folder] [cnn_dm] [xsum] [sample]`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -19,21 +19,25 @@ from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
-from utils.data.line_files import SIDES, SPLITS
-from utils.data.tables import Reader, Row, load_from_hub, open_dataset, opening
+from utils.data.parallel_text import SIDES
+from utils.data.published import load_from_hub, opening
+from utils.data.splits import SPLITS
+from utils.data.tables import Row, TableReader, open_dataset
 
 logger = logging.getLogger("utils.corpora.get_data")
 
-# Examples of train, val and test, as published; where the set is on the Hub; and the options that are of use with it.
+# Examples of train, val and test, as published; and the places of the sets on the Hub.
 PUBLISHED_SIZES = {"cnn_dm": (287_113, 13_368, 11_490), "xsum": (204_045, 11_332, 11_334)}
 ON_HUB = {
     "cnn_dm": "abisee/cnn_dailymail:3.0.0",
     "xsum": "EdinburghNLP/xsum",
 }
 CONVERTED = "@refs/convert/parquet"  # where the Hub keeps Parquet files that it makes of sets in other formats
-OPTIONS = {
-    "cnn_dm": ("sources", "cnn_stories", "dailymail_stories", "url_lists", "datelines", "allow_other_sizes"),
-    "xsum": ("allow_other_sizes",),
+STORY_FILES = ("cnn_stories", "dailymail_stories", "url_lists")  # options that name the files of --sources stories
+# The sets that an option is for.
+USERS = {
+    **dict.fromkeys(("sources", *STORY_FILES, "datelines"), ("cnn_dm",)),
+    "allow_other_sizes": ("cnn_dm", "xsum"),
 }
 SETS = (*PUBLISHED_SIZES, "sample")
 # The last commit of the Hub's repository that had the archives of stories, and the commit of the lists of URLs.
@@ -75,19 +79,19 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse options that do nothing."""
-        for name in OPTIONS["cnn_dm"]:  # has all there are
-            users = [each for each in OPTIONS if name in OPTIONS[each]]
-            if getattr(self, name) != getattr(Options, name) and not set(users) & set(self.sets):
+        given = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
+        for name, users in USERS.items():
+            if name in given and not {*users} & {*self.sets}:
                 raise InputError(
                     f"--{name} is of use with {' and '.join(users)} only, not with {' and '.join(self.sets)}"
                 )
-        for name in ("cnn_stories", "dailymail_stories", "url_lists"):
-            if self.sources != "stories" and getattr(self, name) != getattr(Options, name):
-                raise InputError(f"--{name} {getattr(self, name)}: is of use with --sources stories only")
+        for name in STORY_FILES:
+            if name in given and self.sources != "stories":
+                raise InputError(f"--{name} {given[name]}: is of use with --sources stories only")
 
     @cached_property
     def folder(self) -> Path:
-        """Where sets lie."""
+        """The folder of the sets."""
         folders = [word for word in self.folder_and_sets if word not in SETS]
         for word in folders:
             near = get_close_matches(word.lower().replace("-", "_"), SETS, n=1)
@@ -112,14 +116,15 @@ def get_set(name: str, options: Options) -> None:
     """Make a set, unless it is there as the options want it.
 
     Raises:
-        InputError: its source cannot be had or holds something else, or another thing is in the way.
+        InputError: its source cannot be reached or holds something else, or the folder holds other files.
     """
     folder = options.folder / name
     if name == "sample":
         write_sample_corpus(folder)
         return
-    compared = [option for option in OPTIONS[name] if option != "allow_other_sizes"]
-    facts = {"set": name, **{option: getattr(options, option) for option in compared}}
+    facts: dict[str, Any] = {"set": name}
+    if name == "cnn_dm":
+        facts |= {option: getattr(options, option) for option in ("sources", *STORY_FILES, "datelines")}
     if is_made(folder, facts):
         return
     of_stories = name == "cnn_dm" and options.sources == "stories"
@@ -139,11 +144,11 @@ def get_set(name: str, options: Options) -> None:
                 _check_size(name, split, count, "stories with article and highlights", options)
 
 
-def _check_size(name: str, split: str, found: int, what: str, options: Options) -> None:
+def _check_size(name: str, split: str, count: int, unit: str, options: Options) -> None:
     expected = PUBLISHED_SIZES[name][SPLITS.index(split)]
-    if found != expected and not options.allow_other_sizes:
+    if count != expected and not options.allow_other_sizes:
         raise InputError(
-            f"{name} {split}: {found} {what}, {expected} are published; --allow_other_sizes takes it as it is"
+            f"{name} {split}: {count} {unit}, {expected} are published; --allow_other_sizes takes it as it is"
         )
 
 
@@ -165,7 +170,7 @@ def _rows_on_hub(name: str, splits: Mapping[str, Any], options: Options) -> Iter
             raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
         _check_size(name, split, len(splits[split]), "rows on the Hub", options)
     for split in SPLITS:
-        rows = Reader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows()
+        rows = TableReader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows()
         for row in progress(f"{name} {split}", len(splits[split]), "rows", rows):
             yield split, row
 

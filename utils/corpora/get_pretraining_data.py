@@ -24,15 +24,15 @@ from utils.app.errors import RunError, brief, unwritable
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE
 from utils.data.places import HUB_NAME
-from utils.data.tables import load_from_hub, opening
+from utils.data.published import load_from_hub, opening
 from utils.runs.files import difference, writable_folder, write_json
 
 if TYPE_CHECKING:
     import datasets
 
 logger = logging.getLogger("utils.corpora.get_pretraining_data")
-# What NVIDIA pretrained on (Wikipedia, Common Crawl's news, OpenWebText), and books, where the Hub has them as data
-# files, which `datasets` needs. Branches move, so the commit that was found goes into provenance.json.
+# The texts on which NVIDIA pretrained (Wikipedia, Common Crawl's news, OpenWebText), and books: sets of the Hub with
+# data files, which `datasets` needs. Branches move, so the commit goes into provenance.json.
 SETS = {
     "wikipedia": "wikimedia/wikipedia:20231101.en",
     "cc_news": "vblagoje/cc_news",
@@ -65,7 +65,7 @@ class Options:
 
 
 def get_set(name: str, options: Options) -> None:
-    """Fetch a set, or what is missing of it.
+    """Fetch a set, or those of its files that are missing.
 
     Raises:
         InputError: it cannot be reached, or is not on the Hub; the folder holds something else.
@@ -79,38 +79,38 @@ def get_set(name: str, options: Options) -> None:
         return
     place = begun.get("from", SETS.get(name, name))
     with opening(f"{place} on the Hub"):
-        splits, found = load_from_hub(place, streaming=True)
+        splits, place = load_from_hub(place, streaming=True)
         rows = splits.get("train", next(iter(splits.values())))
-        rows = _texts(rows, options.text_field, found)
+        rows = _texts(rows, options.text_field, place)
     try:
         writable_folder("FOLDER", folder)
         with FileLock(folder / ".lock", timeout=0):
             for leftover in folder.glob(".*.tmp"):  # of a process that was killed
                 leftover.unlink()
-            write_json(folder / BEGUN, {**facts, "from": found})
+            write_json(folder / BEGUN, {**facts, "from": place})
             count = _fetch(rows, folder, name, options.max_documents)
-            write_json(folder / PROVENANCE, {**facts, "from": found, "documents": count})
+            write_json(folder / PROVENANCE, {**facts, "from": place, "documents": count})
             (folder / BEGUN).unlink()
     except Timeout:
         raise InputError(f"{folder}: another run is fetching it") from None
     except OSError as error:
         raise unwritable(str(folder), error) from None
     (folder / ".lock").unlink(missing_ok=True)
-    print(f"{folder}: {count:,} documents of {found}")
+    print(f"{folder}: {count:,} documents of {place}")
 
 
 def _facts_in(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run has left in the folder, finished or not; {} where none has.
+    """The record of the run, finished or not, that has written to the folder; {} where none has.
 
     Raises:
-        InputError: its options were others.
+        InputError: that run had other options, or other files are there.
     """
     for name in (PROVENANCE, BEGUN):
         if (folder / name).exists():
-            found = read_json(folder / name)
-            if other := difference({key: found.get(key) for key in facts}, facts):
-                raise InputError(f"{folder} is there already, made otherwise ({other}): name another folder")
-            return found
+            stored = read_json(folder / name)
+            if changed := difference({key: stored.get(key) for key in facts}, facts):
+                raise InputError(f"{folder} is there already, made otherwise ({changed}): name another folder")
+            return stored
     if folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
         raise InputError(f"{folder} holds other files, and is not overwritten: name another folder")
     return {}
@@ -118,15 +118,15 @@ def _facts_in(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> datasets.IterableDataset:
     columns = list(rows.features or next(iter(rows), {}))
-    found = field or next((column for column in columns if column.lower() == TEXT), None)
-    if found not in columns:
+    column = field or next((column for column in columns if column.lower() == TEXT), None)
+    if column not in columns:
         raise InputError(f"--text_field is {field}; {where} has the columns {', '.join(columns)}")
-    rows = rows.select_columns([found])
-    return rows if found == TEXT else rows.rename_column(found, TEXT)
+    rows = rows.select_columns([column])
+    return rows if column == TEXT else rows.rename_column(column, TEXT)
 
 
 def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int | None) -> int:
-    """Write the files of a set that are not there yet; the number of documents in all."""
+    """Write the files of a set that are not there yet; return the number of documents in all files."""
     count, files = 0, rows.num_shards
     with progress(name, limit, "documents") as shown:
         for number in range(files):

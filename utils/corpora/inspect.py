@@ -1,7 +1,7 @@
-"""What a data directory or a shard directory holds: `python -m utils.corpora.inspect FOLDER` prints what to know.
+"""The contents of a data directory or of a directory of shards: `python -m utils.corpora.inspect FOLDER`.
 
-Counts, lengths in tokens, what given maximum lengths cut off, examples that repeat others or are in several splits,
-ROUGE of baselines that need no training, and examples. Of shards for pretraining see `inspect_shards`.
+It prints counts, lengths in tokens, the share that given maximum lengths cut off, examples that repeat others or are in
+several splits, ROUGE of baselines that need no training, and examples. For shards see `inspect_shards`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from utils.app.charts import Chart, draw, histograms
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress, start_log
 from utils.corpora.inspect_shards import describe_shards, inspect_shards
-from utils.data.line_files import SIDES, SPLITS, iter_pairs
+from utils.data.parallel_text import SIDES, iter_pairs
 from utils.data.shard_format import MANIFEST
+from utils.data.splits import SPLITS
 from utils.data.tokenized import tokenise
 from utils.metrics.baselines import leads, oracle
 from utils.metrics.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, rouge_table
@@ -34,7 +35,7 @@ from utils.runs.files import check_output, write_json
 from utils.text.lines import iter_lines
 
 PERCENTILES = (1, 5, 25, 50, 75, 90, 95, 99)
-EXAMPLES, SEED = 5, 42  # how many are shown; of what is drawn at random
+EXAMPLES, SEED = 5, 42  # how many examples are shown; the seed of all that is drawn at random
 WIDTH = 100
 _UNCUT = 1 << 30  # tokens
 _SHOWN = 600  # characters of an example's text
@@ -52,10 +53,10 @@ class Options:
     )
     tokenizer: str = option("facebook/bart-large", metavar="NAME", help="folder of a vocabulary, or Hub name")
     max_source_length: tuple[int, ...] = option(
-        (1024,), least=3, metavar="N", help="lengths in tokens; says what share of the sources each would cut"
+        (1024,), least=3, metavar="N", help="lengths in tokens; the share of the sources that each would cut is printed"
     )
     max_target_length: tuple[int, ...] = option(
-        (142,), least=3, metavar="N", help="lengths in tokens; says what share of the targets each would cut"
+        (142,), least=3, metavar="N", help="lengths in tokens; the share of the targets that each would cut is printed"
     )
     rouge_examples: int = option(
         1000, least=1, metavar="N", help="score baselines on at most N examples of the test split, drawn at random"
@@ -69,7 +70,7 @@ class Options:
 
 
 def length_facts(lengths: np.ndarray, limits: Sequence[int]) -> dict[str, Any]:
-    """Mean, least and greatest length, percentiles, and how many texts each limit would cut."""
+    """The mean, least and greatest length, percentiles, and the number of texts that each limit would cut."""
     return {
         "mean": float(lengths.mean()),
         "min": int(lengths.min()),
@@ -79,37 +80,38 @@ def length_facts(lengths: np.ndarray, limits: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def repeats_in(hashes: np.ndarray, others: np.ndarray) -> dict[str, int]:
-    """How many examples of a split repeat some of another split or, where it is the same one, earlier ones of it.
+def repeats_in(hashes: np.ndarray, earlier: np.ndarray) -> dict[str, int]:
+    """Count the examples of a split that repeat some of an earlier split or, where both are the same, of that split.
 
     Args:
-        hashes, others: (N, 3) and (M, 3), of what _REPEATED names.
+        hashes, earlier: (N, 3) and (M, 3), a column for each name of _REPEATED.
     """
-    columns = zip(_REPEATED, hashes.T, others.T, strict=True)
-    if hashes is others:
-        return {what: len(column) - len(np.unique(column)) for what, column, _ in columns}
-    return {what: int(np.isin(column, other).sum()) for what, column, other in columns}
+    columns = zip(_REPEATED, hashes.T, earlier.T, strict=True)
+    if hashes is earlier:
+        return {name: len(column) - len(np.unique(column)) for name, column, _ in columns}
+    return {name: int(np.isin(column, column_before).sum()) for name, column, column_before in columns}
 
 
 def drawn(folder: Path, split: str, size: int, count: int) -> list[tuple[int, str, str]]:
-    """At most `count` of the `size` examples of a split, drawn at random, as (line from 1, source, target) in order."""
+    """Draw at most `count` of the `size` examples of a split, as (line from 1, source, target), in order."""
     chosen = set(random.Random(SEED).sample(range(size), min(count, size)))
     pairs = islice(iter_pairs(folder, split), max(chosen) + 1)
     return [(index + 1, *pair) for index, pair in enumerate(pairs) if index in chosen]
 
 
 def baselines(pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, float]]:
-    """ROUGE F in percent of summaries that need no training: name -> mean of each type."""
-    texts = leads([source for source, _ in pairs])
-    best = texts["oracle: best sentences, greedily"] = []
-    best += [oracle(source, target) for source, target in progress("oracle", len(pairs), "examples", pairs)]
-    return {name: rouge(summaries, [target for _, target in pairs]) for name, summaries in texts.items()}
+    """Score summaries that need no training, by ROUGE F in percent: name -> mean of each type."""
+    summaries_of = leads([source for source, _ in pairs])
+    shown = progress("oracle", len(pairs), "examples", pairs)
+    summaries_of["oracle: best sentences, greedily"] = [oracle(source, target) for source, target in shown]
+    targets = [target for _, target in pairs]
+    return {name: rouge(summaries, targets) for name, summaries in summaries_of.items()}
 
 
 def inspect(
     folder: Path, tokenizer: BartTokenizer, limits: Mapping[str, Sequence[int]], rouge_examples: int = 1000
 ) -> tuple[dict[str, Any], Lengths]:
-    """Everything that `describe` prints, and the lengths of all texts.
+    """Gather the facts that `describe` prints, and the lengths of all texts.
 
     Args:
         limits: side -> maximum lengths in tokens.
@@ -121,7 +123,7 @@ def inspect(
     splits = [split for split in SPLITS if any((folder / f"{split}.{side}").exists() for side in SIDES)]
     if not splits:
         raise InputError(f"data directory {folder}: none of {{{','.join(SPLITS)}}}.{{{','.join(SIDES)}}} is there")
-    hashes: dict[str, np.ndarray] = {}  # split -> (N, 3), of what _REPEATED names
+    hashes: dict[str, np.ndarray] = {}  # split -> (N, 3), a column for each name of _REPEATED
     lengths: Lengths = {}
     for split in splits:
         pairs = progress(f"reading {split}", None, "examples", iter_pairs(folder, split))
@@ -173,7 +175,7 @@ def _shortened(name: str, text: str) -> str:
 
 
 def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
-    """What `inspect` found, for people, in lines of at most WIDTH characters.
+    """Write the facts of `inspect` for people, in lines of at most WIDTH characters.
 
     Args:
         vocabulary: the name of the vocabulary.
@@ -187,23 +189,23 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
         for side in SIDES
         for name, row in ((name, split[side]) for name, split in splits.items())
     ]
-    cut = [
+    cuts = [
         [f"{side}s at {int(limit):,}"]
         + [_share(splits[name][side]["over"][limit], size) for name, size in sizes.items()]
         for side in SIDES
         for limit in splits[sample["split"]][side]["over"]
     ]
     repeated = [
-        [what, *(_share(counts[what], sizes[counts["examples_of"]]) for counts in facts["repeats"])]
-        for what in _REPEATED
+        [name, *(_share(counts[name], sizes[counts["examples_of"]]) for counts in facts["repeats"])]
+        for name in _REPEATED
     ]
     pairs = [(counts["examples_of"], counts["in"]) for counts in facts["repeats"]]
-    between = [f"in {one}" if one == other else f"{one} in {other}" for one, other in pairs]
+    between = [f"in {earlier}" if later == earlier else f"{later} in {earlier}" for later, earlier in pairs]
     parts = [
         f"{facts['data_dir']}: {', '.join(f'{size:,} {name}' for name, size in sizes.items())} examples",
         _table(["length in tokens", "mean", "min", *(f"{p} %" for p in PERCENTILES), "max"], lengths)
         + f"\nTokens of {vocabulary}, <s> and </s> included.",
-        _table(["texts that a maximum length cuts", *splits], cut),
+        _table(["texts that a maximum length cuts", *splits], cuts),
         _table(["repeats", *between], repeated),
         f"ROUGE F in percent ({sample['rouge_mode']}) without training, on {sample['examples']:,} of "
         f"{sizes[sample['split']]:,} {sample['split']} examples\n"
@@ -216,7 +218,7 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
 
 
 def length_chart(lengths: Lengths, side: str, limits: Sequence[int]) -> Chart:
-    """Distributions of the lengths of a side, in percent of each split, so that splits of any size compare."""
+    """Draw the distributions of the lengths of a side, in percent of each split, so that splits of any size compare."""
     # A few very long texts, or a limit that none comes near, would press all others into one bar.
     most = max(int(np.percentile(sides[side], 99.5)) for sides in lengths.values())
     series = histograms({split: np.minimum(sides[side], most) for split, sides in lengths.items()})
@@ -228,7 +230,7 @@ def length_chart(lengths: Lengths, side: str, limits: Sequence[int]) -> Chart:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line of `inspect`.
+    """Print, write and draw the contents of a directory.
 
     Raises:
         InputError: data or vocabulary are missing or malformed, or a file cannot be written.

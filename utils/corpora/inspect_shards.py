@@ -1,4 +1,4 @@
-"""What a shard directory holds: counts, lengths, what was left out, an example. `utils.corpora.inspect` shows it."""
+"""The contents of a directory of shards: counts, lengths, documents left out, an example."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ _BARS = 40  # characters of the longest
 
 
 def inspect_shards(folder: Path) -> dict[str, Any]:
-    """Figures of the manifest and, since any file of a bin is a random part of it, lengths from the first of each.
+    """Gather the counts of the manifest and, since any file of a bin is a random part of it, lengths in its first file.
 
     Raises:
         InputError: a file is missing or cut off.
         RunError: it is damaged.
     """
-    read = Manifest.read(folder)
-    manifest = read.values
-    facts = {name: manifest[name] for name in ("sequence_length", "vocab_size", "seed", "documents", "source")}
+    manifest = Manifest.read(folder)
+    stored = manifest.values
+    facts = {name: stored[name] for name in ("sequence_length", "vocab_size", "seed", "documents", "source")}
+    special = SPECIAL[manifest.task]
     facts |= {"shard_dir": str(folder), "bins": []}
-    for split, files in manifest["splits"].items():
-        for longest in manifest["bins"]:
+    for split, files in stored["splits"].items():
+        for longest in stored["bins"]:
             of_bin = [file for file in files if file["bin"] == longest]
             if not of_bin:
                 continue
-            first = next(shard for shard in read.splits[split] if shard.bin == longest)
+            first = next(shard for shard in manifest.splits[split] if shard.bin == longest)
             rows = list(ShardReader(folder, [first]))
             examples, tokens = (sum(file[unit] for file in of_bin) for unit in ("examples", "tokens"))
             facts["bins"].append(
@@ -45,16 +46,17 @@ def inspect_shards(folder: Path) -> dict[str, Any]:
                     "files": len(of_bin),
                     "examples": examples,
                     "tokens": tokens,
-                    "filled": (tokens + SPECIAL[read.task] * examples) / (longest * examples),
+                    "filled": (tokens + special * examples) / (longest * examples),
                     "sentences": float(np.mean([len(row.sentences) for row in rows])),
-                    "lengths": np.percentile([len(row.ids) + SPECIAL[read.task] for row in rows], (5, 50, 95)).tolist(),
+                    "lengths": np.percentile([len(row.ids) + special for row in rows], (5, 50, 95)).tolist(),
                 }
             )
-    tokenizer = (BertTokenizer if read.task == MLM_NSP else BartTokenizer).from_pretrained(folder / TOKENIZER)
-    _, ids, sentences, _ = row = rows[0]  # the last bin's file, of the split that is last
-    facts["example"] = tokenizer.batch_decode([part.tolist() for part in np.split(ids, np.cumsum(sentences)[:-1])])
-    if read.task == MLM_NSP:
-        noise = Masking(MaskingOptions(), tokenizer, len(ids), seed=0)
+    tokenizer = (BertTokenizer if manifest.task == MLM_NSP else BartTokenizer).from_pretrained(folder / TOKENIZER)
+    row = rows[0]  # of the last split's last bin
+    sentences = np.split(row.ids, np.cumsum(row.sentences)[:-1])
+    facts["example"] = tokenizer.batch_decode([sentence.tolist() for sentence in sentences])
+    if manifest.task == MLM_NSP:
+        noise = Masking(MaskingOptions(), tokenizer, len(row.ids), seed=0)
     else:
         noise = Corruption(CorruptionOptions(), tokenizer, seed=0)
     facts["corrupted"] = tokenizer.decode(noise.pairs([row], 0)[0].source[1:-1])
@@ -62,7 +64,7 @@ def inspect_shards(folder: Path) -> dict[str, Any]:
 
 
 def describe_shards(facts: Mapping[str, Any]) -> str:
-    """What `inspect_shards` found, for people."""
+    """Write the facts of `inspect_shards` for people."""
     documents, files = facts["documents"], facts["source"]["files"]
     most = max(row["examples"] for row in facts["bins"])
     head = ["split", "bin", "files", "examples", "tokens", "filled", "sentences", "5 %", "50 %", "95 %", ""]

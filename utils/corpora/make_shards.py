@@ -2,21 +2,17 @@
 
 A shard is a Parquet file of examples: the tokens of some sentences of one document, and how many each sentence has; or,
 for BERT, those of two segments, of which the second one follows the first or is from another document.
-Dask runs the stages of `shard_stages`, on processes of this machine or on a cluster whose machines share the folders.
-Every task leaves its files and a record of them, so that a run goes on with what one that was killed has finished.
+`shard_cluster` runs the stages of `shard_stages`, on processes of this machine or on a cluster whose machines share the
+folders.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import shutil
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from multiprocessing import resource_tracker
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +23,15 @@ from filelock import FileLock, Timeout
 from bart.errors import InputError
 from bart.files import read_json
 from utils.app.cli import parse_dataclass, run_main
-from utils.app.errors import RunError, brief, unwritable
-from utils.app.progress import progress, start_log
+from utils.app.errors import unwritable
+from utils.app.progress import start_log
 from utils.corpora.documents import Piece, find_files, pieces_of
+from utils.corpora.shard_cluster import cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, Options, Work
 from utils.corpora.shard_stages import (
     HASHES_AT_ONCE,
-    SPLITS,
-    Record,
-    Shard,
+    SHARD_SPLITS,
+    PlannedShard,
     count_keys,
     find_repeats,
     hash_documents,
@@ -46,12 +42,9 @@ from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, TOKENI
 from utils.runs.files import difference, writable_folder, write_json
 
 if TYPE_CHECKING:
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
-logger = logging.getLogger("utils.corpora.make_shards")
-OWN = "options.json"  # in WORK: the record of a run that could go on
-CONNECT_SECONDS = 5
-Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
+BEGUN = "options.json"  # in WORK: the record of a run that could go on
 
 
 def make_shards(options: Options) -> None:
@@ -79,39 +72,41 @@ def make_shards(options: Options) -> None:
         "seed": options.seed,
         "options": options.lasting,
     }
-    sources = [{"name": path.name, "bytes": path.stat().st_size, "split": SPLITS[is_val]} for path, is_val in files]
+    sources = [
+        {"name": path.name, "bytes": path.stat().st_size, "split": SHARD_SPLITS[is_val]} for path, is_val in files
+    ]
     if _is_made(options.output, plan, sources):
         print(f"{options.output}: is there already")
         return
     folder = writable_folder("--output", options.output).resolve()
-    own = plan | {"files": {str(path): path.stat().st_mtime_ns for path, _ in files}, "source": sources}
+    record = plan | {"files": {str(path): path.stat().st_mtime_ns for path, _ in files}, "source": sources}
     work = Work(options, folder, plan["vocabulary"], plan["vocab_size"])
-    with _alone(options.output, own), _cluster(options, folder) as client:
-        write_json(folder / WORK / OWN, own)
+    with _alone(options.output, record), cluster_of(options, folder) as client:
+        write_json(folder / WORK / BEGUN, record)
         tokenizer.save_pretrained(folder / TOKENIZER)
         try:
             manifest = plan | _make(client, work, files, sources)
             for leftover in folder.glob("*/.*.tmp"):  # of a process that was killed
                 leftover.unlink()
             write_json(folder / MANIFEST, manifest)
-        except InputError:  # other input is to come
+        except InputError:  # this run cannot go on, but one with other input may follow
             shutil.rmtree(folder / TOKENIZER)
-            (folder / WORK / OWN).unlink()
+            (folder / WORK / BEGUN).unlink()
             raise
-        (folder / WORK / OWN).unlink()
+        (folder / WORK / BEGUN).unlink()
     _report(options.output, manifest)
 
 
-def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[Record]) -> bool:
-    """Whether the folder holds whole shards of these texts and options.
+def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, Any]]) -> bool:
+    """Return true if the folder holds whole shards of these texts and options.
 
     Raises:
         InputError: it holds something else.
     """
     if (folder / MANIFEST).exists():
-        found = {"task": DENOISING, **read_json(folder / MANIFEST)}
-        stored = {name: found.get(name) for name in plan}
-        of_files = found.get("source", {}).get("files", [])
+        manifest = {"task": DENOISING, **read_json(folder / MANIFEST)}
+        stored = {name: manifest.get(name) for name in plan}
+        of_files = manifest.get("source", {}).get("files", [])
         stored["source"] = [{name: file[name] for name in ("name", "bytes", "split")} for file in of_files]
         _refuse(folder, difference(stored, {**plan, "source": list(sources)}), "holds shards made otherwise")
         shutil.rmtree(folder / WORK, ignore_errors=True)
@@ -123,32 +118,29 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[Record]) -
     return False
 
 
-def _refuse(folder: Path, found: str | None, what: str) -> None:
-    if found:
-        raise InputError(f"--output {folder} {what} ({found}): name another folder, or delete it")
+def _refuse(folder: Path, changed: str | None, what: str) -> None:
+    if changed:
+        raise InputError(f"--output {folder} {what} ({changed}): name another folder, or delete it")
 
 
 @contextmanager
-def _alone(folder: Path, own: dict[str, Any]) -> Iterator[None]:
+def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
     """Keep other runs out of the folder, and refuse what a run with other texts or options has left there.
 
-    What lies there of a run that could not go on stays as long as its record OWN does.
+    The files of an unfinished run stay as long as its record BEGUN does.
     """
     work = folder / WORK
     try:
         for name in ("documents", "repeats", "examples", "shards"):
             (work / name).mkdir(parents=True, exist_ok=True)
         with FileLock(work / ".lock", timeout=0):
-            if (work / OWN).exists():
-                _refuse(
-                    folder,
-                    difference({"task": DENOISING, **read_json(work / OWN)}, own),
-                    "holds what another run has begun",
-                )
+            if (work / BEGUN).exists():
+                begun = {"task": DENOISING, **read_json(work / BEGUN)}
+                _refuse(folder, difference(begun, record), "holds what another run has begun")
             try:
                 yield
             finally:
-                if not (work / OWN).exists():
+                if not (work / BEGUN).exists():
                     shutil.rmtree(work, ignore_errors=True)
     except Timeout:
         raise InputError(f"--output {folder}: another run is making it") from None
@@ -158,133 +150,38 @@ def _alone(folder: Path, own: dict[str, Any]) -> Iterator[None]:
         raise unwritable(str(error.filename or folder), error) from None
 
 
-@contextmanager
-def _cluster(options: Options, folder: Path) -> Iterator[Client]:
-    """A client of a running cluster, or of one that lasts as long as it."""
-    import dask
-    from distributed import Client
-
-    # Of a cluster that is shut down, Dask says much that is of no use.
-    dask.config.set({"logging.distributed": "critical", "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s"})
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    if options.scheduler is not None:
-        try:
-            client = Client(options.scheduler, timeout=CONNECT_SECONDS)
-        except (OSError, ValueError, TypeError) as error:  # of an address that is none, too
-            reason = brief(error) or "no answer"
-            raise InputError(f"--scheduler {options.scheduler}: no Dask scheduler can be reached ({reason})") from None
-        with client:
-            if not client.scheduler_info()["workers"]:
-                logger.info("%s has no workers yet: waiting for the first", options.scheduler)
-            else:
-                try:  # a worker that cannot load a task ends, and the task waits for another
-                    client.run(load_stages)
-                except ModuleNotFoundError:
-                    raise _lacking("workers") from None
-            yield client
-        return
-    with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
-        cluster = thread.submit(_local_cluster, options.workers, folder / WORK / "dask")
-        stack.callback(lambda: cluster.result().close())
-        yield stack.enter_context(Client(cluster.result()))
-
-
-def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
-    """Processes that do not heed Ctrl-C, which reaches all processes of a terminal: they wait to be ended.
-
-    They inherit from this thread that it is blocked. A thread other than the main one must start them: a signal that
-    comes meanwhile would wake none of the threads that wait for it.
-    """
-    from dask.system import CPU_COUNT
-    from distributed import LocalCluster
-
-    resource_tracker.ensure_running()  # which unblocks it
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    return LocalCluster(
-        n_workers=workers or CPU_COUNT,
-        threads_per_worker=1,
-        memory_limit=0,
-        dashboard_address="127.0.0.1:0",  # a port that is free
-        local_directory=str(folder),
-        silence_logs=logging.CRITICAL,
-    )
-
-
-def load_stages() -> None:
-    """Load what workers call."""
-    import utils.corpora.shard_stages  # noqa: F401
-
-
-def _lacking(who: str) -> RunError:
-    root = Path(__file__).resolve().parents[2]
-    return RunError(f"--scheduler: its {who} cannot load this program; start them as it is, with PYTHONPATH={root}")
-
-
-def recorded(function: Callable[..., Record], record: str, *arguments: object) -> None:
-    """Call a function of a stage, and write what it returns: the sign that it has finished."""
-    write_json(Path(record), function(*arguments))
-
-
-def _run(
-    client: Client, what: str, function: Callable[..., Record], work: Work, stage: str, tasks: Tasks
-) -> list[Record]:
-    """Run the tasks of a stage that no run has finished yet; the records of all, in order."""
-    from distributed import CancelledError, as_completed
-    from distributed.comm import CommClosedError
-    from distributed.scheduler import KilledWorker
-
-    records = {name: work.path(stage, f"{name}.json") for name in tasks}
-    todo = [name for name, record in records.items() if not record.exists()]
-    futures = [client.submit(recorded, function, str(records[name]), work, *tasks[name], pure=False) for name in todo]
-    with progress(what, len(tasks), "tasks") as shown:
-        shown.begin(len(tasks) - len(todo))
-        try:
-            for future in as_completed(futures):
-                future.result()
-                future.release()
-                shown.update()
-        except (KilledWorker, CommClosedError, CancelledError) as error:
-            raise RunError(
-                f"{what}: worker processes or their scheduler have died, perhaps for want of memory "
-                f"({type(error).__name__}); the same command goes on"
-            ) from None
-        except RuntimeError as error:
-            if "deserialization of the task graph" not in str(error):
-                raise
-            raise _lacking("process") from None
-    return [read_json(record) for record in records.values()]
-
-
-def _make(client: Client, work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[Record]) -> Record:
-    """Run all stages; what the manifest says besides the options."""
+def _make(
+    client: Client, work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Run all stages; return the part of the manifest that depends on the texts."""
     options = work.options
     pieces: list[Piece] = []
     of_file: list[int] = []
     for place, (path, is_val) in enumerate(files):
-        found = pieces_of(path, options.text_field, is_val)
-        pieces += found
-        of_file += [place] * len(found)
+        of_this = pieces_of(path, options.text_field, is_val)
+        pieces += of_this
+        of_file += [place] * len(of_this)
     names = [f"{number:06d}" for number in range(len(pieces))]
     numbered = dict(zip(names, enumerate(pieces), strict=True))
-    read = _run(client, "reading", hash_documents, work, "documents", numbered)
+    read = run_stage(client, "reading", hash_documents, work, "documents", numbered)
     counts = [record["documents"] for record in read]
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
     if not sum(counts):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
     parts = 1 + sum(counts) // HASHES_AT_ONCE
     by_hash = {f"{part:06d}": (part, parts) for part in range(parts)}
-    _run(client, "looking for repeats", find_repeats, work, "repeats", by_hash)
+    run_stage(client, "looking for repeats", find_repeats, work, "repeats", by_hash)
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     again = {name: (*numbered[name], first) for name, first in zip(names, firsts, strict=True)}
-    made = _run(client, "tokenising", make_examples, work, "examples", again)
+    made = run_stage(client, "tokenising", make_examples, work, "examples", again)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
     shards = _divide(count_keys(work), options)
-    if not any(shard.name.startswith(SPLITS[0]) for shard in shards):
+    if not any(shard.name.startswith(SHARD_SPLITS[0]) for shard in shards):
         raise InputError(f"--input {' '.join(options.input)}: no text is left to train on{_reasons(dropped)}")
     named = {shard.name.replace("/", "-"): (shard,) for shard in shards}
-    written = _run(client, "writing", write_shard, work, "shards", named)
-    splits: dict[str, list[Record]] = {split: [] for split in SPLITS}
+    written = run_stage(client, "writing", write_shard, work, "shards", named)
+    splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SHARD_SPLITS}
     for shard, record in zip(shards, written, strict=True):
         facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
         splits[shard.name.partition("/")[0]].append(facts | record)
@@ -301,8 +198,8 @@ def _make(client: Client, work: Work, files: Sequence[tuple[Path, bool]], source
     }
 
 
-def _divide(counts: np.ndarray, options: Options) -> list[Shard]:
-    """The shards, of sizes that differ by at most one within a split and bin.
+def _divide(counts: np.ndarray, options: Options) -> list[PlannedShard]:
+    """Divide the examples into shards, whose sizes differ by at most one within a split and bin.
 
     Args:
         counts: see `count_keys`; there are no more files than examples.
@@ -311,16 +208,16 @@ def _divide(counts: np.ndarray, options: Options) -> list[Shard]:
     for group, of_bucket in enumerate(counts):
         ends = np.cumsum(of_bucket)
         total = int(ends[-1])
-        split, longest = SPLITS[group // len(options.bins)], options.bins[group % len(options.bins)]
+        split, longest = SHARD_SPLITS[group // len(options.bins)], options.bins[group % len(options.bins)]
         number = -(-total // MOST_EXAMPLES)
-        if split == SPLITS[0]:
+        if split == SHARD_SPLITS[0]:
             number = min(total, options.shards or max(number, LEAST_SHARDS))
         for place in range(number):
             begin, end = place * total // number, (place + 1) * total // number
             # The buckets of its first and of its last example.
             first, last = np.searchsorted(ends, (begin, end - 1), side="right").tolist()
             skip = begin - int(ends[first] - of_bucket[first])
-            shards.append(Shard(f"{split}/{longest}-{place:05d}.parquet", group, first, last, skip, end - begin))
+            shards.append(PlannedShard(f"{split}/{longest}-{place:05d}.parquet", group, first, last, skip, end - begin))
     return shards
 
 
@@ -328,7 +225,7 @@ def _reasons(dropped: Mapping[str, int]) -> str:
     return "".join(f", {count:,} {reason}" for reason, count in sorted(dropped.items()) if count)
 
 
-def _report(folder: Path, manifest: Record) -> None:
+def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
     examples = {split: sum(file["examples"] for file in files) for split, files in manifest["splits"].items()}
     documents = manifest["documents"]
     print(

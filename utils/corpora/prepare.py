@@ -8,20 +8,22 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE, making
-from utils.data.line_files import SPLITS
-from utils.data.places import is_table
-from utils.data.records import inputs_of
-from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, ratios_of, split_of
-from utils.data.tables import Fields
+from utils.data.parallel_text import SIDES, paired
+from utils.data.places import HUB_NAME, TABLES, is_table, suffix_of
+from utils.data.published import load_from_hub, opening
+from utils.data.rows import READERS
+from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, ratios_of, split_of
+from utils.data.tables import Fields, Row, open_dataset, open_rows
 from utils.data.token_cache import alone, cache_folder
 from utils.runs.files import file_digest
 
@@ -30,7 +32,7 @@ logger = logging.getLogger("utils.corpora.prepare")
 
 @dataclass(frozen=True)
 class Options:
-    """What to make a data directory of, and how."""
+    """The command line."""
 
     input: tuple[str, ...] = option(
         metavar="FILE",
@@ -53,7 +55,7 @@ def prepare(options: Options) -> None:
     """Make a data directory.
 
     Raises:
-        InputError: an input is missing or malformed, a split would be empty, or something is in the way.
+        InputError: an input is missing or malformed, a split would be empty, or the folder holds something.
     """
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
     fields = options.source_field, options.target_field
@@ -63,7 +65,7 @@ def prepare(options: Options) -> None:
     with making(options.output, facts | {"split_ratio": split_ratio}) as data:
         for each in inputs:
             logger.info("reading %s", each.name)
-            for row in progress("reading", None, "rows", each.rows()):
+            for row in progress("reading", None, "rows", each.rows):
                 split = each.split
                 if split is None and row.fault is None:
                     split = split_of(row.source, shares, options.seed)
@@ -71,10 +73,10 @@ def prepare(options: Options) -> None:
 
 
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str:
-    """The data directory of a file of examples, which is made by `prepare` once; any other --data_dir as it is.
+    """Make a data directory of a file of examples, once, and return its path; return any other --data_dir as it is.
 
-    It lies where token ids are kept. Its name tells of which content and columns it was made; those of other content
-    are removed.
+    The directory lies where token ids are kept. Its name holds digests of the content and of the columns; directories
+    of other content are removed.
 
     Raises:
         InputError: as `prepare` does, or the folder cannot be written.
@@ -96,6 +98,85 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
             except InputError as error:
                 raise InputError(str(error).replace(str(folder), f"--data_dir {file}")) from None
     return str(folder)
+
+
+class Input(NamedTuple):
+    """Rows, and where they come from.
+
+    Attributes:
+        split: the split that the input is; None where it is yet to be split.
+        name: that of its file or files, or of its set with the commit that was found.
+        rows: reads the rows when they are taken, once.
+    """
+
+    split: str | None
+    name: str
+    rows: Iterator[Row]
+
+
+def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[Input]:
+    """Open the inputs of these names.
+
+    Args:
+        names: files of one kind, text files in pairs; or the name of one set of the Hub.
+        fields: the columns of documents and summaries; None for those that published sets have.
+        keep_splits: keep the splits of a set that has all of them.
+
+    Raises:
+        InputError: something is missing or of another kind. What is malformed in a file raises it when that is read.
+    """
+    paths = [Path(name).expanduser() for name in names]
+    kinds = {suffix_of(path) if suffix_of(path) in TABLES else "text" for path in paths}
+    if len(names) == 1 and kinds == {"text"} and not paths[0].exists() and HUB_NAME.fullmatch(names[0]):
+        return _set_inputs(names[0], fields, keep_splits)
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"--input {path}: no such file")
+    if len(kinds) > 1:
+        raise InputError(f"--input takes files of one kind, got {' and '.join(sorted(kinds))}")
+    if kinds == {"text"}:
+        return _text_inputs(paths, fields)
+    with opening(f"--input {' '.join(names)}"):
+        return [Input(None, str(path), open_rows(path, fields, str(path))) for path in paths]
+
+
+def _text_inputs(paths: Sequence[Path], fields: Fields) -> list[Input]:
+    if any(field is not None for field in fields):
+        raise InputError(f"--source_field and --target_field are of tables; {paths[0]} is a text file, without fields")
+    if len(paths) % 2:
+        raise InputError(
+            f"--input {' '.join(map(str, paths))}: text files come in pairs, a.source b.target; tables end in "
+            f"{', '.join(READERS)}, or in these and .gz, or in .parquet"
+        )
+    inputs = []
+    for source, target in zip(paths[::2], paths[1::2], strict=True):
+        if suffix_of(source) == ".target" or suffix_of(target) == ".source":
+            raise InputError(f"--input {source} {target}: of each pair the source comes first, then its target")
+        inputs.append(Input(None, f"{source} {target}", _text_rows(source, target)))
+    return inputs
+
+
+def _text_rows(source: Path, target: Path) -> Iterator[Row]:
+    for number, pair in enumerate(paired(source, target), 1):
+        yield Row.of(f"{source}:{number}", dict(zip(SIDES, pair, strict=True)), SIDES)
+
+
+def _set_inputs(name: str, fields: Fields, keep_splits: bool) -> list[Input]:
+    with opening(f"--input {name}: no such file here, and as a set of the Hub it"):
+        splits, commit = load_from_hub(name, streaming=False)
+    kept = keep_splits and splits.keys() >= set(SPLITS)
+    if keep_splits and not kept and len(splits) > 1:
+        raise InputError(
+            f"--input {name} has the splits {', '.join(splits)}, not all of {', '.join(SPLITS)}: give --split_ratio to "
+            "split all its examples anew"
+        )
+    if kept and (unused := splits.keys() - set(SPLITS)):
+        logger.warning("%s: not used are the splits %s", name, ", ".join(sorted(unused)))
+    inputs = []
+    for split in SPLITS if kept else splits:
+        table = open_dataset(splits[split].to_iterable_dataset(), f"{commit}/{split}", fields)
+        inputs.append(Input(split if kept else None, table.name, table.rows()))
+    return inputs
 
 
 def main(argv: Sequence[str] | None = None) -> None:

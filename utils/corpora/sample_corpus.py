@@ -21,7 +21,7 @@ import yaml
 
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.corpora.data_directory import is_made, making
-from utils.data.line_files import SPLITS
+from utils.data.splits import SPLITS
 from utils.data.tables import Row
 
 SIZES = {"train": 8000, "val": 200, "test": 200}
@@ -39,8 +39,8 @@ def _name_pools(rng: random.Random) -> dict[str, dict[str, list[str]]]:
     """split -> kind of name -> names. No name is in two splits or of two kinds."""
     pools: dict[str, dict[str, list[str]]] = {split: {} for split in SPLITS}
     taken: set[str] = set()
-    for kind, of in _parts()["names"].items():
-        names = [head + tail for head in of["heads"].split() for tail in of["tails"].split()]
+    for kind, parts in _parts()["names"].items():
+        names = [head + tail for head in parts["heads"].split() for tail in parts["tails"].split()]
         names = [name for name in dict.fromkeys(names) if name not in taken]
         taken.update(names)
         rng.shuffle(names)
@@ -90,9 +90,9 @@ class Story(NamedTuple):
 
     Attributes:
         article, summary: one line each.
-        topic: which kind of event it tells.
-        fields: where facts stand in the article: a field, such as person1, and its first character.
-        values: what the fields are.
+        topic: the kind of event that it tells.
+        fields: the places of facts in the article: a field, such as person1, and its first character.
+        values: the texts of the fields.
         questions: field -> a question that its value answers.
     """
 
@@ -114,8 +114,8 @@ def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[Story]:
         sentences = [rng.choice(phrasings) for phrasings in event["facts"]]
         summary = event["summary"]
         if rng.random() < 0.6:
-            told, clause = rng.choice(event["extras"])
-            sentences.append(told)
+            sentence, clause = rng.choice(event["extras"])
+            sentences.append(sentence)
             summary = f"{summary} {clause}"
         sentences.append(rng.choice((event if rng.random() < 0.7 else parts)["asides"]))
         rng.shuffle(sentences)

@@ -1,4 +1,4 @@
-"""What the sample corpus says besides summaries: topics of its articles, names in them, and questions with answers.
+"""Labels of the sample corpus for other tasks: topics of its articles, names in them, and questions with answers.
 
 ``python -m utils.corpora.sample_tasks --output_dir data/sample`` writes
 ``{topics,tags,questions}/{train,val,test}.jsonl`` for classification, tagging and question answering. The same
@@ -35,10 +35,10 @@ def tags_of(story: Story) -> dict[str, Any]:
         if kind := NAMES.get(field.rstrip(string.digits)):
             inside |= dict.fromkeys(range(begin, begin + len(story.values[field])), (kind, begin))
     words, tags = [], []
-    for found in _WORD.finditer(story.article):
-        kind, begin = inside.get(found.start(), ("", 0))
-        words.append(found[0])
-        tags.append(f"{'B' if found.start() == begin else 'I'}-{kind}" if kind else "O")
+    for word in _WORD.finditer(story.article):
+        kind, begin = inside.get(word.start(), ("", 0))
+        words.append(word[0])
+        tags.append(f"{'B' if word.start() == begin else 'I'}-{kind}" if kind else "O")
     return {"words": words, "tags": tags}
 
 
@@ -60,10 +60,10 @@ def write_sample_tasks(folder: Path, sizes: dict[str, int], seed: int = 42) -> N
             "tags": map(tags_of, stories),
             "questions": (question_of(story, number, rng) for number, story in enumerate(stories)),
         }
-        for name, of in rows.items():
+        for name, rows_of_task in rows.items():
             file = writable_folder("--output_dir", folder / name) / f"{split}.jsonl"
             if not file.exists():
-                write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in of))
+                write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of_task))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

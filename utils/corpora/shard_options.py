@@ -1,4 +1,4 @@
-"""What shards are made of and how: the command line of `make_shards`, and what its stages know besides."""
+"""The options of `make_shards`, and the description of the work that its stages share."""
 
 from __future__ import annotations
 
@@ -77,27 +77,29 @@ class Options:
 
     @property
     def special(self) -> int:
-        """Special tokens of an example, which shards do not hold."""
+        """The number of special tokens of an example, which shards do not hold."""
         return SPECIAL[self.task]
 
     @property
     def room(self) -> int:
-        """Other tokens of an example, at most."""
+        """The number of other tokens that an example has at most."""
         return self.sequence_length - self.special
 
     @property
     def lasting(self) -> dict[str, Any]:
-        """What the shards depend on, for the manifest, besides the texts and the vocabulary."""
-        of_pairs = ("short_seq_prob", "duplicate_factor") if self.task == MLM_NSP else ()
-        return {name: getattr(self, name) for name in ("text_field", "min_tokens", "shards", *of_pairs, "val_ratio")}
+        """The options on which the shards depend, for the manifest, besides those that stand there by themselves."""
+        names = ("text_field", "min_tokens", "shards", "val_ratio")
+        if self.task == MLM_NSP:
+            names = ("text_field", "min_tokens", "shards", "short_seq_prob", "duplicate_factor", "val_ratio")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Work:
-    """What all stages know.
+    """The description of the work, for all stages.
 
     Attributes:
-        folder: of the shards; other files lie in WORK there.
+        folder: that of the shards; other files lie in WORK there.
         vocabulary: SHA-256 of the tokenizer's JSON, which lies in the folder.
     """
 
@@ -112,5 +114,5 @@ class Work:
 
     @property
     def kind(self) -> pa.DataType:
-        """Of ids."""
+        """The type of ids."""
         return pa.uint16() if self.vocab_size <= 1 << 16 else pa.uint32()

@@ -1,4 +1,4 @@
-"""The work that makes shards: functions that processes call, each of which writes files and returns a few numbers.
+"""The stages that make shards: functions that processes call, each of which writes files and returns a few numbers.
 
 1. `hash_documents` reads a piece of the input, and keeps 16 bytes of each document.
 2. `find_repeats` looks through a part of all hashes, on the disk, for documents that were there before.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,11 +33,13 @@ from tokenizers import Tokenizer
 
 from bart.files import replacing
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
-from utils.corpora.shard_options import Options, Work
+from utils.corpora.segment_pairs import SegmentPairs, ShardExample
+from utils.corpora.shard_options import Work
 from utils.data.shard_format import MLM_NSP, TOKENIZER
+from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
-SPLITS = ("train", "val")
+SHARD_SPLITS = SPLITS[:2]  # train and val
 HASHES_AT_ONCE = 1 << 21
 BUCKETS = 1 << 16  # of keys, by their first bits
 _WIDTH = np.uint64((1 << 64) // BUCKETS)
@@ -46,10 +47,10 @@ ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
 REPEATED = "repeated"
-Record = dict[str, Any]
+StageRecord = dict[str, Any]
 
 
-class Shard(NamedTuple):
+class PlannedShard(NamedTuple):
     """A file of shards: examples of a split and a bin whose keys are neighbours.
 
     Attributes:
@@ -66,7 +67,7 @@ class Shard(NamedTuple):
     examples: int
 
 
-def hash_documents(work: Work, number: int, piece: Piece) -> Record:
+def hash_documents(work: Work, number: int, piece: Piece) -> StageRecord:
     """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
 
     Returns:
@@ -86,7 +87,7 @@ def hash_documents(work: Work, number: int, piece: Piece) -> Record:
     return {"documents": len(hashes), "dropped": dropped, "digest": digest.hexdigest()}
 
 
-def find_repeats(work: Work, part: int, parts: int) -> Record:
+def find_repeats(work: Work, part: int, parts: int) -> StageRecord:
     """Write the sorted numbers of documents that repeat one with a lower number, among those whose hash is in a part.
 
     Documents are numbered through all pieces. Of many with the same text, in any pieces, the first one stays.
@@ -98,11 +99,11 @@ def find_repeats(work: Work, part: int, parts: int) -> Record:
         hashes.append(of_piece[here])
         numbers.append(here + count)
         count += len(of_piece)
-    found, places = np.concatenate(hashes), np.concatenate(numbers)
-    order = np.lexsort((places, found[:, 1], found[:, 0]))
-    again = (found[order[1:]] == found[order[:-1]]).all(axis=1)
-    _save(work.path("repeats", f"{part:06d}.npy"), np.sort(places[order[1:][again]]))
-    return {"repeated": int(again.sum())}
+    all_hashes, all_numbers = np.concatenate(hashes), np.concatenate(numbers)
+    order = np.lexsort((all_numbers, all_hashes[:, 1], all_hashes[:, 0]))
+    repeats = (all_hashes[order[1:]] == all_hashes[order[:-1]]).all(axis=1)
+    _save(work.path("repeats", f"{part:06d}.npy"), np.sort(all_numbers[order[1:][repeats]]))
+    return {"repeated": int(repeats.sum())}
 
 
 def _save(path: Path, array: np.ndarray) -> None:
@@ -117,7 +118,7 @@ def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
         lengths: tokens of each sentence. A sentence that has more than `room` is cut, into sentences.
 
     Returns:
-        Of each example, the tokens of its sentences.
+        The tokens of the sentences of each example.
     """
     examples: list[list[int]] = []
     example: list[int] = []
@@ -134,126 +135,7 @@ def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
     return [*examples, example] if example else examples
 
 
-class Example(NamedTuple):
-    """An example.
-
-    Attributes:
-        parts: tokens of its sentences, or of its two segments.
-        ids: of all, where they do not lie one behind the other in the documents.
-        label: of a pair, 1 if the second segment is from another document, and 0 if it follows the first one.
-    """
-
-    parts: list[int]
-    ids: np.ndarray | None = None
-    label: int = 0
-
-
-class Text(NamedTuple):
-    """A document's tokens, and where its sentences begin and the last one ends."""
-
-    ids: np.ndarray
-    bounds: list[int]
-
-
-class _Pairs:
-    """Makes pairs of segments; a random one is from another document of the same split, near by in the same piece.
-
-    A document that is the only one of its split in a piece gives none.
-    """
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.last: dict[int, Text] = {}  # of each split, in the documents before
-
-    def __call__(
-        self, ids: np.ndarray, lengths: Sequence[Sequence[int]], own: Sequence[bytes], splits: Sequence[int]
-    ) -> list[list[Example]]:
-        """The pairs of some documents, whose tokens `ids` are."""
-        ends = np.cumsum([sum(one) for one in lengths])[:-1]
-        texts = [
-            Text(part, np.cumsum([0, *one]).tolist()) for part, one in zip(np.split(ids, ends), lengths, strict=True)
-        ]
-        of_split: dict[int, list[Text]] = {split: [last] for split, last in self.last.items()}
-        places = []
-        for text, split in zip(texts, splits, strict=True):
-            places.append(len(of_split.setdefault(split, [])))
-            of_split[split].append(text)
-        found = []
-        for key, split, place in zip(own, splits, places, strict=True):
-            found.append([*self._of(of_split[split], place, key)] if len(of_split[split]) > 1 else [])
-        self.last |= dict(zip(splits, texts, strict=True))
-        return found
-
-    def _of(self, texts: Sequence[Text], place: int, key: bytes) -> Iterator[Example]:
-        options = self.options
-        for copy in range(options.duplicate_factor):
-            rng = random.Random(xxhash.xxh3_64_intdigest(key + b"pairs" + copy.to_bytes(4, "little"), options.seed))
-            for first, second, other in pair_up(texts, place, options.room, options.short_seq_prob, rng):
-                both = np.concatenate([texts[place].ids[slice(*first)], (other or texts[place]).ids[slice(*second)]])
-                yield Example([first[1] - first[0], second[1] - second[0]], both, int(other is not None))
-
-
-Segment = tuple[int, int]  # where it begins and ends
-
-
-def pair_up(
-    texts: Sequence[Text], place: int, room: int, short_seq_prob: float, rng: random.Random
-) -> Iterator[tuple[Segment, Segment, Text | None]]:
-    """Gather the sentences of a document into pairs of segments (Devlin et al., 2019, appendix A.2).
-
-    Half of the pairs, whatever their sentences, have a random second segment. A sentence that is left alone at the end
-    begins none, so that this holds there too.
-
-    Args:
-        texts: two at least; random segments are from any but that of the document.
-        place: of the document in texts.
-        room: tokens of a pair at most; of a longer one the longer segment loses tokens, at either end.
-        short_seq_prob: how often a document's pairs are to be shorter, by a length drawn from 2 to `room`.
-
-    Yields:
-        The segments, and the text that the second one is from, None if it is this one.
-    """
-    bounds = texts[place].bounds
-    count = len(bounds) - 1
-    target = rng.randint(2, room) if rng.random() < short_seq_prob else room
-    begin = 0
-    while count - begin > 1:
-        other = None
-        if rng.random() < 0.5:
-            index = rng.randrange(len(texts) - 1)
-            other = texts[index + (index >= place)]
-        end = _end_of(bounds, begin, target, 2 if other is None else 1)
-        middle = begin + (1 if end - begin == 1 else rng.randint(1, end - begin - 1))
-        first, second = (bounds[begin], bounds[middle]), (bounds[middle], bounds[end])
-        if other is not None:
-            start = rng.randrange(len(other.bounds) - 1)
-            stop = _end_of(other.bounds, start, target - (first[1] - first[0]), 1)
-            second, end = (other.bounds[start], other.bounds[stop]), middle  # what is behind the first is used again
-        yield *_trimmed(first, second, room, rng), other
-        begin = end
-
-
-def _end_of(bounds: Sequence[int], begin: int, target: int, least: int) -> int:
-    """Behind the sentence with which those from `begin` on have `target` tokens, and are at least so many."""
-    end = begin + 1
-    while end < len(bounds) - 1 and (bounds[end] - bounds[begin] < target or end - begin < least):
-        end += 1
-    return end
-
-
-def _trimmed(first: Segment, second: Segment, room: int, rng: random.Random) -> tuple[Segment, Segment]:
-    """The segments without tokens at the ends of the longer one, one after the other, until both have room."""
-    both = [list(first), list(second)]
-    for _ in range(sum(end - begin for begin, end in both) - room):
-        longer = max(both, key=lambda segment: segment[1] - segment[0])
-        if rng.random() < 0.5:
-            longer[0] += 1
-        else:
-            longer[1] -= 1
-    return (both[0][0], both[0][1]), (both[1][0], both[1][1])
-
-
-def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
+def make_examples(work: Work, number: int, piece: Piece, first: int) -> StageRecord:
     """Cut the documents of a piece that repeat none into examples, and write runs of them, each sorted by their keys.
 
     Args:
@@ -268,33 +150,33 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
     hashes = np.load(work.path("documents", f"{number:06d}.npy"))
     repeats = _numbers_between(work, first, first + len(hashes))
     tokenizer = _tokenizer(work.folder, work.vocabulary)
-    runs, pairs, counts = _Runs(work, number), _Pairs(options), Counter[str]()
+    runs, pairs, counts = _Runs(work, number), SegmentPairs(options), Counter[str]()
     readable = (document for document in read_documents(piece, options.text_field) if not document.fault)
     fresh = ((place, document) for place, document in enumerate(readable) if first + place not in repeats)
-    for some in _batches(fresh):
-        sentences = [sentences_of(document) for _, document in some]
+    for documents in _batches(fresh):
+        sentences = [sentences_of(document) for _, document in documents]
         encoded = tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False)
         rows = [row.ids for row in encoded]
         ids = np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype())
         sizes = iter(map(len, rows))
         lengths = [[next(sizes) for _ in of_document] for of_document in sentences]
-        own = [hashes[place].tobytes() for place, _ in some]
-        shares = (xxhash.xxh3_64_intdigest(key + b"val", options.seed) / (1 << 64) for key in own)
+        document_keys = [hashes[place].tobytes() for place, _ in documents]
+        shares = (xxhash.xxh3_64_intdigest(key + b"val", options.seed) / (1 << 64) for key in document_keys)
         splits = [int(piece.held_out or share < options.val_ratio) for share in shares]
         if options.task == MLM_NSP:
-            examples = pairs(ids, lengths, own, splits)
+            examples = pairs(ids, lengths, document_keys, splits)
         else:
             runs.ids.append(ids)
-            examples = [[Example(part) for part in pack(one, options.room)] for one in lengths]
-        for key, split, of_document in zip(own, splits, examples, strict=True):
+            examples = [[ShardExample(part) for part in pack(of_document, options.room)] for of_document in lengths]
+        for key, split, of_document in zip(document_keys, splits, examples, strict=True):
             short = sum(sum(example.parts) < options.min_tokens for example in of_document)
             counts["short"] += short
             counts["kept"] += short < len(of_document)
             for chunk, example in enumerate(of_document):
                 if example.ids is not None:
                     runs.ids.append(example.ids)
-                of_example = xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), options.seed)
-                runs.examples.append((split, of_example, example))
+                example_key = xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), options.seed)
+                runs.examples.append((split, example_key, example))
         runs.write(at_least=_TOKENS)
     runs.write()
     dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
@@ -303,11 +185,11 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> Record:
 
 def _numbers_between(work: Work, first: int, end: int) -> set[int]:
     """The numbers of repeated documents from `first` to `end`."""
-    found: set[int] = set()
+    repeats: set[int] = set()
     for path in work.path("repeats", "").glob("*.npy"):
         numbers = np.load(path, mmap_mode="r")
-        found.update(numbers[slice(*np.searchsorted(numbers, (first, end)))].tolist())
-    return found
+        repeats.update(numbers[slice(*np.searchsorted(numbers, (first, end)))].tolist())
+    return repeats
 
 
 @lru_cache(maxsize=1)
@@ -320,26 +202,26 @@ def _tokenizer(folder: Path, vocabulary: str) -> Tokenizer:
 
 def sentences_of(document: Document) -> list[str]:
     """The sentences of a document: all but the first begin with a space, and joined they are its text."""
-    lines = (" " * bool(number) + paragraph for number, paragraph in enumerate(document.paragraphs))
-    return [sentence for line in lines for sentence in sentence_parts(line)]
+    paragraphs = [*document.paragraphs[:1], *(f" {paragraph}" for paragraph in document.paragraphs[1:])]
+    return [sentence for paragraph in paragraphs for sentence in sentence_parts(paragraph)]
 
 
 def _batches(documents: Iterable[tuple[int, Document]]) -> Iterator[list[tuple[int, Document]]]:
-    some: list[tuple[int, Document]] = []
+    batch: list[tuple[int, Document]] = []
     size = 0
     for place, document in documents:
-        some.append((place, document))
+        batch.append((place, document))
         size += sum(map(len, document.paragraphs))
         if size >= _CHARACTERS:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 @dataclass
 class _Runs:
-    """Gathers examples, and writes them to files of `examples`.
+    """Gathers examples, and writes them as sorted runs to files of the stage `examples`.
 
     Attributes:
         ids: tokens of all examples, in order.
@@ -349,11 +231,11 @@ class _Runs:
     work: Work
     piece: int
     ids: list[np.ndarray] = field(default_factory=list)
-    examples: list[tuple[int, int, Example]] = field(default_factory=list)
+    examples: list[tuple[int, int, ShardExample]] = field(default_factory=list)
     written: int = 0
 
     def write(self, at_least: int = 0) -> None:
-        """Write a run of what there is, without examples that are too short, unless it has fewer tokens."""
+        """Write the examples, without those that are too short, as a run, unless they have fewer tokens than this."""
         if not self.examples or sum(map(len, self.ids)) < at_least:
             return
         options = self.work.options
@@ -393,15 +275,15 @@ def _runs(work: Work) -> Iterator[pa.Table]:
 
 
 def count_keys(work: Work) -> np.ndarray:
-    """(groups, BUCKETS) int64: how many examples of each split and bin have keys of each bucket."""
-    counts = np.zeros((len(SPLITS) * len(work.options.bins), BUCKETS), np.int64)
+    """Count the examples of each split and bin that have keys of each bucket, (groups, BUCKETS) int64."""
+    counts = np.zeros((len(SHARD_SPLITS) * len(work.options.bins), BUCKETS), np.int64)
     for run in _runs(work):
         np.add.at(counts, (run["group"].to_numpy(), run["key"].to_numpy() // _WIDTH), 1)
     return counts
 
 
-def write_shard(work: Work, shard: Shard) -> Record:
-    """Write a shard, and return what the manifest says of it."""
+def write_shard(work: Work, shard: PlannedShard) -> StageRecord:
+    """Write a shard, and return its facts for the manifest."""
     parts = []
     for run in _runs(work):
         begin, end = np.searchsorted(run["group"].to_numpy(), (shard.group, shard.group + 1))
@@ -409,9 +291,9 @@ def write_shard(work: Work, shard: Shard) -> Record:
         low = np.searchsorted(keys, np.uint64(shard.first) * _WIDTH)
         high = np.searchsorted(keys, np.uint64(shard.last) * _WIDTH + (_WIDTH - np.uint64(1)), side="right")
         parts.append(run.slice(begin + low, high - low))
-    found = pa.concat_tables(parts).combine_chunks()
-    order = np.argsort(found["key"].to_numpy(), kind="stable")[shard.skip : shard.skip + shard.examples]
-    table = found.drop_columns(["group", "key"]).take(order)
+    examples = pa.concat_tables(parts).combine_chunks()
+    order = np.argsort(examples["key"].to_numpy(), kind="stable")[shard.skip : shard.skip + shard.examples]
+    table = examples.drop_columns(["group", "key"]).take(order)
     path = work.folder / shard.name
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary:

@@ -16,7 +16,7 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress, start_log
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
-from utils.data.line_files import read_pairs
+from utils.data.parallel_text import read_pairs
 from utils.runs.files import writable_folder
 
 
@@ -46,7 +46,7 @@ class Options:
 
 
 def sampled(files: Sequence[Path], text_field: str, megabytes: int) -> Iterator[str]:
-    """Documents of files of about so many megabytes, chosen by a hash of their text; the others are only read.
+    """Give about so many megabytes of the documents of files, chosen by a hash of their text.
 
     Raises:
         InputError: a file cannot be read.
@@ -74,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     folder = writable_folder("--output_dir", options.output_dir)
     names = {TOKENIZER_FILE, SETTINGS_FILE, *BartTokenizer.vocabulary_files, *BertTokenizer.vocabulary_files}
-    if found := sorted(name for name in names if (folder / name).exists()):
+    if present := sorted(name for name in names if (folder / name).exists()):
         raise InputError(
-            f"--output_dir {folder} holds a vocabulary already ({', '.join(found)}), which is not overwritten: move it "
-            "away, or name another folder"
+            f"--output_dir {folder} holds a vocabulary already ({', '.join(present)}), which is not overwritten: move "
+            "it away, or name another folder"
         )
     if options.data_dir is not None:
         texts = chain(*read_pairs(options.data_dir, "train"))

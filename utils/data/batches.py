@@ -26,7 +26,7 @@ class Examples(Protocol):
         lengths: (N, K) tokens of the K sequences of each example, for example of source and target. Batches are made
             by the first sequence, and among examples of like length by the others.
         identity: plain values that are equal only for examples of equal content.
-        seconds: that encoding the first sequence of all examples took.
+        seconds: the time that encoding the first sequence of all examples took.
     """
 
     lengths: np.ndarray
@@ -39,21 +39,21 @@ class Examples(Protocol):
 
 
 def padded_length(longest: Lengths) -> Lengths:
-    """The length that rows are padded to when the longest has so many tokens."""
+    """The length to which rows are padded, of which the longest has so many tokens."""
     return -(-longest // PAD_TO_MULTIPLE_OF) * PAD_TO_MULTIPLE_OF
 
 
 def pad(rows: Sequence[np.ndarray], value: int) -> Tensor:
-    """Rows of ids -> (B, L) with L the longest row's length, rounded up to a multiple of 8."""
+    """Pad rows of ids to (B, L), with L the longest row's length rounded up to a multiple of 8."""
     width = padded_length(max(len(row) for row in rows))
     batch = np.full((len(rows), width), value, dtype=np.int64)
-    for target, row in zip(batch, rows, strict=True):
-        target[: len(row)] = row
+    for padded, row in zip(batch, rows, strict=True):
+        padded[: len(row)] = row
     return torch.from_numpy(batch)
 
 
 def pad_ids(rows: Sequence[np.ndarray], pad_token_id: int) -> Inputs:
-    """Rows of ids -> input_ids and attention_mask, (B, S) each."""
+    """Pad rows of ids to input_ids and attention_mask, (B, S) each."""
     input_ids = pad(rows, pad_token_id)
     lengths = torch.tensor([len(row) for row in rows])
     return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()}
@@ -64,35 +64,35 @@ class Batch:
     """A micro-batch.
 
     Attributes:
-        inputs: what the task's collate made of the examples.
+        inputs: tensors and lists that the task's collate made of the examples.
         index: the place of each example in the data, from 0.
-        tokens: of these examples, without padding.
-        counts: False for a stand-in, which keeps a process busy that has no examples left and has no part in the loss.
+        tokens: the number of tokens of these examples, without padding.
+        is_real: False for a stand-in, which keeps a process busy that has no examples left, without a part in the loss.
     """
 
     inputs: Inputs
     index: list[int]
     tokens: int
-    counts: bool = True
+    is_real: bool = True
 
     def __len__(self) -> int:
         return len(self.index)
 
     def rows(self, rows: Sequence[int]) -> Inputs:
-        """The inputs of some of the examples."""
+        """Select the inputs of some of the examples."""
         return {
             name: values[list(rows)] if isinstance(values, Tensor) else [values[row] for row in rows]
             for name, values in self.inputs.items()
         }
 
     def to(self, device: torch.device, **options: Any) -> Batch:
-        """The batch with its tensors on a device; Lightning calls this."""
-        # Lightning asks this of plain tensors alone. A copy from page-locked memory then waits for no work of the GPU.
+        """Move the tensors to a device; Lightning calls this."""
+        # Lightning sets this for plain tensors alone. A copy from page-locked memory then waits for no work of the GPU.
         options.setdefault("non_blocking", torch.device(device).type == "cuda")
         return self._with_tensors(lambda tensor: tensor.to(device, **options))
 
     def pin_memory(self) -> Batch:
-        """The batch in page-locked memory, which copies to a GPU faster; torch's loader calls this."""
+        """Move the tensors to page-locked memory, which copies to a GPU faster; torch's loader calls this."""
         return self._with_tensors(Tensor.pin_memory)
 
     def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -102,22 +102,30 @@ class Batch:
         return replace(self, inputs=inputs)
 
 
+def numbers_of(index: list[int]) -> tuple[list[int], bool]:
+    """Decode the index of a batch: the numbers of its examples, and False where it is `[~i]`, a stand-in."""
+    if index[0] >= 0:
+        return index, True
+    return [~number for number in index], False
+
+
 @dataclass(eq=False)
 class Batches(Dataset[Batch]):
-    """Batches of examples: an index is a list of their numbers, or `[~i]` for a stand-in made of example i."""
+    """Batches of examples. An index is a list of their numbers, or `[~i]` for a stand-in made of example i."""
 
     examples: Examples
     collate: Collate
 
-    def __getitem__(self, numbers: list[int]) -> Batch:
-        counts = numbers[0] >= 0
-        numbers = numbers if counts else [~number for number in numbers]
+    def __getitem__(self, index: list[int]) -> Batch:
+        numbers, is_real = numbers_of(index)
         tokens = int(self.examples.lengths[numbers].sum())
-        return Batch(self.collate([self.examples[number] for number in numbers]), numbers, tokens, counts)
+        return Batch(self.collate([self.examples[number] for number in numbers]), numbers, tokens, is_real)
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:
-    """One process's batches of a split, longest examples first: little padding, and memory runs out at once if at all.
+    """Cut a split into one process's batches, longest examples first.
+
+    So there is little padding, and memory runs out at once if it does at all.
 
     Args:
         lengths: (N,) tokens.

@@ -1,19 +1,18 @@
-"""Rows of tables with any columns: what tasks read whose examples are no pairs of texts."""
+"""Rows of tables with any columns, for tasks whose examples are no pairs of texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bart.errors import InputError
-from utils.data.line_files import SPLITS, one_line
-from utils.data.places import HUB, SPLIT_NAMES, TABLES, is_streamed, suffix_of
-from utils.data.records import ABSENT, READERS
-from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, ratios_of, split_of
-from utils.data.tables import find_files_of, load_from_hub, opening, parquet_rows
+from utils.data.parallel_text import one_line
+from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of
+from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
+from utils.data.rows import ABSENT, READERS
+from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLIT_NAMES, SPLITS, ratios_of, split_of
 
 if TYPE_CHECKING:
     import datasets
@@ -49,16 +48,14 @@ def read_records(
     end = None if limit < 0 else limit
     if is_streamed(data_dir):
         with opening(f"the {split} split of {data_dir}"):
-            rows = _streamed_records(data_dir, split)
-            records = [
-                Record(f"{data_dir}, {split} row {number}", row) for number, row in enumerate(islice(rows, end), 1)
-            ]
+            rows = enumerate(islice(_streamed_rows(data_dir, split), end), 1)
+            records = [Record(f"{data_dir}, {split} row {number}", values) for number, values in rows]
     else:
         path = Path(data_dir).expanduser()
-        rows = _records_of(_table_of(path, split))
+        of_table = _records_of(_table_of(path, split))
         if path.is_file():
-            rows = _of_split(split, rows, text_column)
-        records = list(islice(rows, end))
+            of_table = _of_split(split, of_table, text_column)
+        records = list(islice(of_table, end))
     if not records:
         raise InputError(f"{data_dir}: the {split} split has no rows")
     return records
@@ -72,8 +69,8 @@ def _table_of(path: Path, split: str) -> Path:
     for name in (*names, *(f"{name}.gz" for name in names)):
         if (path / name).is_file():
             return path / name
-    found = "no such file or directory" if not path.exists() else f"no {split} split in it"
-    raise InputError(f"{path}: {found}; a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}")
+    reason = f"no {split} split in it" if path.exists() else "no such file or directory"
+    raise InputError(f"{path}: {reason}; a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}")
 
 
 def _records_of(path: Path) -> Iterator[Record]:
@@ -92,16 +89,16 @@ def _records_of(path: Path) -> Iterator[Record]:
                 yield Record(f"{path}:{number}", values)
 
 
-def _of_split(split: str, records: Iterable[Record], text_column: Callable[[Collection[str]], str]) -> Iterator[Record]:
+def _of_split(split: str, rows: Iterable[Record], text_column: Callable[[Collection[str]], str]) -> Iterator[Record]:
     """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
     column, shares = None, ratios_of(DEFAULT_RATIO)
-    for record in records:
+    for record in rows:
         column = column or text_column(record.values)
         if split_of(one_line(str(record.values.get(column))), shares, DEFAULT_SEED) == split:
             yield record
 
 
-def _streamed_records(data_dir: str, split: str) -> Iterator[Mapping[str, Any]]:
+def _streamed_rows(data_dir: str, split: str) -> Iterator[Mapping[str, Any]]:
     if data_dir.startswith(HUB):
         splits, _ = load_from_hub(data_dir.removeprefix(HUB), streaming=True)
         if split not in splits:
@@ -113,38 +110,36 @@ def _streamed_records(data_dir: str, split: str) -> Iterator[Mapping[str, Any]]:
 def _with_class_names(dataset: datasets.IterableDataset) -> Iterator[Mapping[str, Any]]:
     features = dataset.features or {}
     for row in dataset:
-        yield {name: _named(value, features.get(name)) for name, value in row.items()}
+        yield {name: _class_names(value, features.get(name)) for name, value in row.items()}
 
 
-def _named(value: Any, feature: Any) -> Any:
+def _class_names(value: Any, feature: Any) -> Any:
     """A value with the numbers of classes replaced by their names."""
     from datasets import ClassLabel
 
     inner = getattr(feature, "feature", feature[0] if isinstance(feature, list) else None)
     if inner is not None and isinstance(value, list):
-        return [_named(one, inner) for one in value]
+        return [_class_names(item, inner) for item in value]
     if isinstance(feature, ClassLabel) and isinstance(value, int):
         return feature.int2str(value) if value >= 0 else None
     return value
 
 
 def column_of(option: str, given: str | None, known: Collection[str], columns: Collection[str], where: str) -> str:
-    """The name of a column.
+    """Choose a column.
 
     Args:
         option: names the column where it is none of `known`.
-        given: what the option says.
+        given: the value of the option.
         known: usual names, the likeliest first.
-        columns: all there are.
-        where: what has the columns, for the error.
+        columns: all that there are.
+        where: names the owner of the columns, for the error.
 
     Raises:
         InputError: there is no such column.
     """
-    for name in [given] if given is not None else known:
+    for name in known if given is None else [given]:
         if name in columns:
             return name
-    near = get_close_matches(given or "", columns, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    asked = f"--{option} is {given!r}" if given is not None else f"no column {' or '.join(known)}, and no --{option}"
-    raise InputError(f"{where}: {asked}; allowed: {', '.join(sorted(columns))}{hint}")
+    asked = f"no column {' or '.join(known)}, and no --{option}" if given is None else f"--{option} is {given!r}"
+    raise InputError(f"{where}: {asked}; allowed: {', '.join(sorted(columns))}{hint_at(given or '', columns)}")

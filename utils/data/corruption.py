@@ -3,9 +3,9 @@
 Sentences are permuted first; then tokens are taken, by infilling, masking and deletion in this order; the insertions of
 infilling follow, and rotation comes last.
 
-What becomes of an example depends on the seed, the epoch, the example's number and its tokens alone, whatever batch it
-is in: every random number is a hash of these and of its place in the example, and no generator is drawn from in turn.
-That also lets numpy compute it for a whole batch at once.
+The corruption of an example depends on the seed, the epoch, the example's number and its tokens alone, whatever batch
+it is in: every random number is a hash of these and of its place in the example, and there is no generator that must be
+drawn from in turn. That also lets numpy compute it for a whole batch at once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from utils.data.pairs import Pair
 from utils.data.shard_format import ShardRow
 
 SPACE = "Ġ"  # how byte-level BPE writes the space before a word
-# What a random number is for.
+# The purposes of random numbers.
 _SENTENCES, _LENGTHS, _SPANS, _WORDS, _TOKENS, _REPLACED, _REPLACEMENTS, _ROTATED, _BEGINNINGS = range(9)
 
 
 @dataclass(frozen=True)
 class CorruptionOptions:
-    """How much of each kind of noise there is."""
+    """The share of each kind of noise."""
 
     mlm_probability: float = option(
         0.3,
@@ -74,8 +74,8 @@ class CorruptionOptions:
 class Corruption(Noise):
     """Makes the sources of a denoising model.
 
-    What an option's share of N things comes to is rounded to the nearest whole number, halves up, except that of
-    sentences, which is rounded up as in fairseq. Special tokens in a text are neither taken nor drawn.
+    An option's share of N things is rounded to the nearest whole number, halves up, except that of sentences, which is
+    rounded up as in fairseq. Special tokens in a text are neither taken nor drawn.
 
     Infilling. Span lengths are drawn from Poisson(λ), in words, until the spans that are not empty hold the share of
     the tokens. They are put among the other words in a random order, so that none overlap, though two may touch. Each
@@ -93,7 +93,7 @@ class Corruption(Noise):
         self.poisson = _cumulated_poisson(options.poisson_lambda)
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
-        """B rows of a shard -> what is corrupted, and the original."""
+        """Make pairs of B rows of a shard: the corrupted tokens, and the original ones."""
         numbers, ids, sentences, _ = zip(*rows, strict=True)
         begin, end = (np.array([token], np.int32) for token in (self.bos, self.eos))
         return [
@@ -108,7 +108,7 @@ class Corruption(Noise):
 
         Args:
             ids: (T,) tokens of each, without `<s>` and `</s>`.
-            sentences: how many tokens each sentence of each example has.
+            sentences: the tokens of each sentence of each example.
             numbers: the number of each example in its split.
 
         Returns:
@@ -119,8 +119,8 @@ class Corruption(Noise):
         flat = np.concatenate([part for row in ids for part in (first, row, last)], dtype=np.int32, casting="unsafe")
         sizes = np.array([len(row) + 2 for row in ids])
         # `<s>` and `</s>` count as sentences, which stay where they are.
-        one = np.ones(1, np.int64)
-        lengths = np.concatenate([part for row in sentences for part in (one, row, one)], dtype=np.int64)
+        edge = np.ones(1, np.int64)
+        lengths = np.concatenate([part for row in sentences for part in (edge, row, edge)], dtype=np.int64)
         order = self._order(keys, np.array([len(row) for row in sentences]))
         flat = flat[np.repeat((np.cumsum(lengths) - lengths)[order], lengths[order]) + places_of(lengths[order])]
         begins = self.begins_word[flat]
@@ -152,7 +152,7 @@ class Corruption(Noise):
 
         Args:
             flat: (N,) their tokens.
-            begins: (N,) whether each begins a word.
+            begins: (N,) true for those that begin a word.
             sizes: (B,) tokens of each example.
 
         Returns:
@@ -203,8 +203,8 @@ class Corruption(Noise):
 
         Args:
             rows: (F,) the example of each token that may be taken.
-            begins: (F,) whether it begins a word.
-            counts: (B,) how many such tokens an example has.
+            begins: (F,) true for those that begin a word.
+            counts: (B,) the number of such tokens in each example.
 
         Returns:
             Where each span begins and ends, as numbers among the F tokens, and its example.
@@ -214,19 +214,19 @@ class Corruption(Noise):
         words = np.append(np.flatnonzero(begins), len(begins))  # where each begins, and where the last ends
         counts_of_words = np.bincount(rows[words[:-1]], minlength=len(counts))
         budgets = part_of(self.options.mlm_probability, counts)
-        # So many words surely hold the tokens to take. Which of their spans are used shows when it is known where they
-        # lie, and thus how many tokens they have.
+        # So many words surely hold the tokens to take. The spans that are used are known only when their places are
+        # known, and thus their tokens.
         most = np.minimum(budgets, counts_of_words)
         lengths, counts_of_spans = self._span_lengths(keys, most)
-        counts_of_others = counts_of_words - most
-        spans, others = rows_of(counts_of_spans), rows_of(counts_of_others)
-        items = np.concatenate([spans, others])
+        counts_of_rest = counts_of_words - most  # words that are in no span
+        spans, rest = rows_of(counts_of_spans), rows_of(counts_of_rest)
+        items = np.concatenate([spans, rest])
         of_spans = random_bits(keys, _SPANS, spans, places_of(counts_of_spans))
-        of_others = random_bits(keys, _WORDS, others, places_of(counts_of_others))
-        order = shuffle_of(items, np.concatenate([of_spans, of_others]))
-        items_lengths = np.concatenate([lengths, np.ones(len(others), np.int64)])
+        of_rest = random_bits(keys, _WORDS, rest, places_of(counts_of_rest))
+        order = shuffle_of(items, np.concatenate([of_spans, of_rest]))
+        items_lengths = np.concatenate([lengths, np.ones(len(rest), np.int64)])
         before = np.empty(len(items), np.int64)
-        before[order] = before_each(items_lengths[order], counts_of_spans + counts_of_others)
+        before[order] = before_each(items_lengths[order], counts_of_spans + counts_of_rest)
         first = (np.cumsum(counts_of_words) - counts_of_words)[spans] + before[: len(spans)]
         starts, ends = words[first], words[first + lengths]
         room = budgets[spans] - before_each(ends - starts, counts_of_spans)
@@ -234,7 +234,7 @@ class Corruption(Noise):
         return starts[used], np.minimum(ends, starts + room)[used], spans[used]
 
     def _span_lengths(self, keys: np.ndarray, most: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Lengths in words of spans that come to `most` (B,) words, row after row, and the spans of each."""
+        """Draw spans of `most` (B,) words in all; return their lengths, row after row, and how many each row has."""
         draws = 8 + int(1.5 * most.max() / self.options.poisson_lambda)
         rows = np.arange(len(keys))[:, None]
         while True:
@@ -248,7 +248,7 @@ class Corruption(Noise):
         return np.minimum(lengths, most[:, None] - before)[used], used.sum(axis=1)
 
     def _replaced(self, keys: np.ndarray, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """What masks at these places of examples become: themselves, or random tokens."""
+        """The tokens that masks at these places of examples become: themselves, or random ones."""
         replaced = uniform(random_bits(keys, _REPLACED, rows, places)) < self.options.random_ratio
         return np.where(replaced, self.draw(keys, _REPLACEMENTS, rows, places), self.mask)
 
@@ -266,7 +266,7 @@ class Corruption(Noise):
 
 
 def _cumulated_poisson(mean: float) -> np.ndarray:
-    """P(X <= 0), P(X <= 1), ... up to where nothing is left in double precision."""
+    """P(X <= 0), P(X <= 1), ... up to 1 in double precision, for Poisson's distribution."""
     mass = exp(-mean)
     sums = [mass]
     while mass > 1e-18 or len(sums) <= mean:

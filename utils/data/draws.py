@@ -1,6 +1,6 @@
 """Random numbers that are hashes of a seed, an epoch, an example and a place in it, for many examples at once.
 
-What is drawn for an example does not depend on its batch, and no generator is drawn from in turn.
+The numbers of an example do not depend on its batch, and there is no generator that must be drawn from in turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _GOLDEN, _64_BITS = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
 
 
 def keys_of(seed: int, epoch: int, numbers: Sequence[int]) -> np.ndarray:
-    """(B,) uint64, a key for each of some examples, which have these numbers in their split."""
+    """Hash the seed, the epoch and the numbers of B examples in their split to (B,) uint64, a key of each example."""
     keys = np.full(len(numbers), seed & _64_BITS, np.uint64)
     for part in (np.full(len(numbers), epoch, np.uint64), np.asarray(numbers, np.uint64)):
         keys = mixed(keys + mixed(part + _GOLDEN))
@@ -21,7 +21,7 @@ def keys_of(seed: int, epoch: int, numbers: Sequence[int]) -> np.ndarray:
 
 
 def random_bits(keys: np.ndarray, purpose: int, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """64 random bits for each of some places in examples."""
+    """Draw 64 random bits for each of some places in examples, which rows number."""
     streams = mixed(keys + ((purpose + 1) * _GOLDEN & _64_BITS))
     return mixed(streams[rows] + (places.astype(np.uint64) + 1) * _GOLDEN)
 
@@ -34,18 +34,18 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def uniform(random: np.ndarray) -> np.ndarray:
-    """Random bits as numbers from 0 to below 1."""
+    """Turn random bits into numbers from 0 to below 1."""
     return (random >> 11) * 2.0**-53
 
 
 def part_of(share: float, counts: np.ndarray) -> np.ndarray:
-    """A share of whole numbers, rounded to the nearest, halves up."""
-    # What a float has just below a half, such as 0.29 * 50 = 14.499999999999998, counts as a half.
+    """Take a share of whole numbers, rounded to the nearest, halves up."""
+    # A float that comes out just below a half, such as 0.29 * 50 = 14.499999999999998, is a half.
     return np.floor(np.round(share * counts, 9) + 0.5).astype(np.int64)
 
 
 def rows_of(counts: np.ndarray) -> np.ndarray:
-    """The row of each item, of rows of so many."""
+    """The row of each item, where rows have so many items."""
     return np.repeat(np.arange(len(counts)), counts)
 
 
@@ -61,5 +61,5 @@ def places_of(counts: np.ndarray) -> np.ndarray:
 
 
 def shuffle_of(rows: np.ndarray, random: np.ndarray) -> np.ndarray:
-    """The items by rows and, in each row, in a random order; of at most 2**24 rows."""
+    """Sort items by rows and, in each row, in a random order; for at most 2**24 rows."""
     return np.argsort((rows.astype(np.uint64) << 40) | (random >> 24), kind="stable")

@@ -1,7 +1,6 @@
-"""Masked tokens, from which BERT learns (Devlin et al., 2019, section 3.1): other ones in every epoch.
+"""Masked tokens, from which BERT learns (Devlin et al., 2019, section 3.1): different ones in every epoch.
 
-As with `utils.data.corruption`, what becomes of an example depends on the seed, the epoch, the example's number and its
-tokens alone.
+The masks of an example depend on the seed, the epoch, the example's number and its tokens alone.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from utils.data.shard_format import ShardRow
 
 CONTINUES = "##"  # how WordPiece writes a piece within a word
 MASKED, RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
-_CHOSEN, _KINDS, _DRAWN = range(3)  # what a random number is for
+_CHOSEN, _KINDS, _DRAWN = range(3)  # the purposes of random numbers
 
 
 @dataclass(frozen=True)
 class MaskingOptions:
-    """Which tokens are to be predicted."""
+    """The choice of the tokens that are to be predicted."""
 
     mlm_probability: float = option(
         0.15,
@@ -68,7 +67,7 @@ class Masking(Noise):
         return {**super().identity, "max_predictions_per_seq": self.most}
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
-        """B rows of a shard -> `[CLS] first [SEP] second [SEP]` with masks, and labels.
+        """Make pairs of B rows of a shard: `[CLS] first [SEP] second [SEP]` with masks, and labels.
 
         Labels are the ids of chosen tokens, and -100 elsewhere, but for `[CLS]`, whose label is that of the segments.
         """

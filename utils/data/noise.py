@@ -1,4 +1,4 @@
-"""What makes examples of the rows of shards: `Corruption` and `Masking`."""
+"""The base of `Corruption` and `Masking`, which make examples of the rows of shards."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from utils.data.shard_format import ShardRow
 
 
 class Noise(ABC):
-    """Makes sources and targets.
+    """Makes sources and targets of rows of shards.
 
     Attributes:
-        Options: dataclass of what it is made by.
-        writes: whether targets are texts, which a decoder reads as well.
-        special: (V,) which tokens are special; these are neither taken nor drawn.
-        ordinary: the ids of all others.
+        Options: the dataclass of its options.
+        writes: true if targets are texts, which a decoder reads as well.
+        special: (V,) true for special tokens, which are neither taken nor drawn.
+        ordinary: the ids of all other tokens.
     """
 
     Options: ClassVar[type]
     writes: ClassVar[bool]
 
     def __init__(self, options: Any, tokenizer: PretrainedTokenizer, seed: int) -> None:
-        """options: an `Options`. seed: of the run; for validation a fixed one, so that all are measured alike."""
+        """Keep the options, an `Options`, and the seed: that of the run, or a fixed one to validate all runs alike."""
         self.options, self.seed, self.mask = options, seed, tokenizer.mask_token_id
         self._stored = json.loads(tokenizer.to_json())
         self.special = np.zeros(len(tokenizer), bool)
@@ -44,15 +44,15 @@ class Noise(ABC):
 
     @abstractmethod
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
-        """A source and a target for each row."""
+        """Make a source and a target of each row."""
 
     def begin_with(self, mark: str) -> np.ndarray:
-        """(V,) which tokens begin with a mark."""
-        found = np.zeros(len(self.special), bool)
-        found[[i for token, i in self._stored["model"]["vocab"].items() if token.startswith(mark)]] = True
-        return found
+        """(V,) true for tokens that begin with a mark."""
+        begins = np.zeros(len(self.special), bool)
+        begins[[i for token, i in self._stored["model"]["vocab"].items() if token.startswith(mark)]] = True
+        return begins
 
     def draw(self, keys: np.ndarray, purpose: int, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """A random ordinary token for each of some places in examples."""
+        """Draw an ordinary token for each of some places in examples."""
         drawn = uniform(random_bits(keys, purpose, rows, places)) * len(self.ordinary)
         return self.ordinary[drawn.astype(np.int64)]

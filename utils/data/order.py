@@ -45,7 +45,7 @@ class TrainOrder:
     An epoch is cut into optimizer steps, and each step into `accumulation` micro-batches for each process, so the
     examples of a step do not depend on how the global batch is made up of micro-batches and processes. Every example is
     seen exactly once an epoch. Every step, also the last and smaller one, has equally many micro-batches; where there
-    are fewer examples than micro-batches, stand-ins fill the gaps (see `Batch.counts`).
+    are fewer examples than micro-batches, stand-ins fill the gaps (see `Batch.is_real`).
 
     Args:
         lengths: (N, K), see `Examples`.

@@ -13,7 +13,7 @@ import numpy as np
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Inputs, pad, pad_ids
-from utils.data.tables import Reader, Table
+from utils.data.tables import Table, TableReader
 from utils.data.tokenized import TokenizedTexts
 
 # Bytes of English text for each token of BART's vocabulary. Only how well batches are grouped depends on it.
@@ -40,9 +40,9 @@ class TokenPairs:
     """Sources and targets of a split as token ids; see `utils.data.batches.Examples`.
 
     Args:
-        targets: None where there are none, and sources are only to be predicted from.
+        targets: None where there are none, and targets are only to be predicted.
         references: the targets' texts, where they are needed beside their ids.
-        known_by: where something is known that tells these pairs from others, such as digests of their files.
+        known_by: the identity of these pairs, where one is known, such as digests of their files.
     """
 
     sources: TokenizedTexts
@@ -103,18 +103,18 @@ class StreamedPairs:
         self.counts = None
         self.identity = table.identity
 
-    def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> Reader:
-        return Reader(self.table, order, position)
+    def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> TableReader:
+        return TableReader(self.table, order, position)
 
     def estimated_lengths(self, record: tuple[str, str]) -> list[int]:
         return [
-            min(len(text.encode()) // BYTES_PER_TOKEN, most) for text, most in zip(record, self.longest, strict=True)
+            min(len(text.encode()) // BYTES_PER_TOKEN, limit) for text, limit in zip(record, self.longest, strict=True)
         ]
 
     def encode(self, records: Sequence[tuple[str, str]], epoch: int) -> tuple[list[Pair], int]:
         sources, targets = (
-            tokenizer.encode_many(texts, most)
-            for tokenizer, texts, most in zip(self.tokenizers, zip(*records, strict=True), self.longest, strict=True)
+            tokenizer.encode_many(texts, limit)
+            for tokenizer, texts, limit in zip(self.tokenizers, zip(*records, strict=True), self.longest, strict=True)
         )
         pairs = [
             Pair(np.asarray(source, dtype=np.int32), np.asarray(target, dtype=np.int32))
@@ -124,7 +124,7 @@ class StreamedPairs:
 
 
 def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:
-    """Pairs -> input_ids, attention_mask (B, S), labels (B, T; -100 where padded) and, if there are any, references."""
+    """Collate to input_ids and attention_mask (B, S), labels (B, T; -100 where padded) and, if any, references."""
     inputs = pad_ids([pair.source for pair in pairs], pad_token_id)
     inputs["labels"] = pad([pair.target for pair in pairs], IGNORE_INDEX)
     if pairs[0].reference is not None:

@@ -1,9 +1,9 @@
-"""Names of published sets, of their splits and of their columns. Options are checked against them without torch."""
+"""The forms of `--data_dir`, and the usual names of columns. Options are checked against them without torch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -18,8 +18,6 @@ KINDS = (
     f"directory with {{train,val,test}}.{{source,target}}, a file {', '.join(TABLES)}, which is split as "
     f"utils.corpora.prepare does it, or {PLACES}"
 )
-# What files and the Hub call our splits. The first name that is there counts.
-SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
 # Documents and summaries as published sets name their columns.
 KNOWN_FIELDS = (
     ("article", "highlights"),
@@ -33,7 +31,7 @@ KNOWN_FIELDS = (
 
 
 def is_streamed(data_dir: str) -> bool:
-    """Whether `--data_dir` names a published set that is streamed, not a directory of line files.
+    """Return true if `--data_dir` names a published set that is streamed.
 
     Raises:
         InputError: no name follows `hub:`.
@@ -45,12 +43,12 @@ def is_streamed(data_dir: str) -> bool:
 
 
 def is_table(data_dir: str) -> bool:
-    """Whether `--data_dir` names one file of examples, which are yet to be split."""
+    """Return true if `--data_dir` names one file of examples, which are yet to be split."""
     return not is_streamed(data_dir) and suffix_of(Path(data_dir)) in TABLES and not Path(data_dir).is_dir()
 
 
 def suffix_of(path: Path) -> str:
-    """`.jsonl` of `news.JSONL.gz`."""
+    """The suffix in lower case and without `.gz`: `.jsonl` of `news.JSONL.gz`."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
@@ -64,14 +62,20 @@ def check_fields(data_dir: str | None, **fields: str | None) -> None:
             )
 
 
+def hint_at(name: str, columns: Collection[str]) -> str:
+    """The end of an error about a column that is missing: a similar name, or "" where none is similar."""
+    near = get_close_matches(name, columns, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
 def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tuple[str, ...]:
-    """The names of the columns of documents and, unless only documents are read, of summaries.
+    """Choose the columns of documents and, unless only documents are read, of summaries.
 
     Args:
-        columns: all there are.
+        columns: all that there are.
         fields: --source_field and, where summaries are read, --target_field; None takes a name that published sets
             have.
-        where: what has the columns, for the error.
+        where: names the owner of the columns, for the error.
 
     Raises:
         InputError: a column that is named is missing; or none is named, and no usual one is there.
@@ -80,13 +84,11 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
     has = f"{where} has the fields {', '.join(sorted(columns))}"
     for option, field in zip(options, fields, strict=True):
         if field is not None and field not in columns:
-            near = get_close_matches(field, columns, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise InputError(f"{option} is {field!r}; {has}{hint}")
+            raise InputError(f"{option} is {field!r}; {has}{hint_at(field, columns)}")
     for known in KNOWN_FIELDS:
-        found = tuple(usual if field is None else field for field, usual in zip(fields, known, strict=False))
-        if columns >= {*found} and len({*found}) == len(found):
-            return found
+        chosen = tuple(usual if field is None else field for field, usual in zip(fields, known, strict=False))
+        if columns >= {*chosen} and len({*chosen}) == len(chosen):
+            return chosen
     if None not in fields:
         raise InputError(f"--source_field and --target_field are both {fields[0]!r}; a summary is no document")
     sides = "documents and summaries" if len(fields) == 2 else "documents"

@@ -1,4 +1,4 @@
-"""What whoever makes shards and whoever reads them must agree on. It loads no torch: making shards needs none."""
+"""The format of shards, for the code that makes them and the code that reads them. It loads no torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DENOISING, MLM_NSP = SPECIAL
 
 
 class ShardRow(NamedTuple):
-    """An example as a shard has it.
+    """A row of a shard: an example.
 
     Attributes:
-        number: in its split.
+        number: its number in the split.
         ids: (T,) tokens, without special ones.
         sentences: tokens of each of its sentences, or of its two segments.
-        label: of segments, 1 if the second one does not follow the first.
+        label: for segments, 1 if the second one does not follow the first.
     """
 
     number: int

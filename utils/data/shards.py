@@ -1,4 +1,4 @@
-"""Shards for pretraining: what their manifest says, and their examples, streamed to train on or held in memory.
+"""Shards for pretraining: their manifest, and their examples, streamed to train on or held in memory.
 
 `python -m utils.corpora.make_shards` makes them. A row of a shard is an example as the ids of a vocabulary, so it is
 read as arrays, by row groups of its Parquet file. `utils.data.tables`, which reads texts from wherever `datasets` can,
@@ -29,7 +29,7 @@ from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIA
 from utils.data.tokenized import TokenizedTexts
 
 MAKE = "python -m utils.corpora.make_shards"
-HELD_OUT_SEED = 0  # of the noise that validation measures by
+HELD_OUT_SEED = 0  # of the noise of validation
 _AT_ONCE = 512  # held-out examples that are corrupted together
 
 
@@ -40,8 +40,8 @@ class Shard:
     Attributes:
         file: its path in the directory.
         bin: tokens of the longest example of its bin, `<s>` and `</s>` included.
-        examples: how many of its rows are used, the first ones.
-        sha256: of its bytes.
+        examples: the number of its rows that are used, the first ones.
+        sha256: that of its bytes.
         first: the number of its first example in the split.
     """
 
@@ -54,14 +54,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a directory of shards says of itself.
+    """The manifest of a directory of shards.
 
     Attributes:
         sequence_length: tokens of the longest example, special ones included.
-        task: what they are for, a key of SPECIAL.
+        task: the task that they are for, a key of SPECIAL.
         vocabulary: SHA-256 of the JSON of the tokenizer whose ids the examples are.
         splits: the shards of each, in the order in which their examples are numbered.
-        values: all that stands in the file, as JSON has it.
+        values: the whole file, as JSON has it.
     """
 
     directory: Path
@@ -73,10 +73,10 @@ class Manifest:
 
     @classmethod
     def read(cls, directory: str | Path) -> Manifest:
-        """Read the manifest, and see that every shard is there in its whole length.
+        """Read the manifest, and check that every shard is there in its whole length.
 
         Raises:
-            InputError: they are not, or the manifest is none, or there are no examples to train on.
+            InputError: a shard or the manifest is missing or malformed, or there are no examples to train on.
         """
         folder = Path(directory)
         if not folder.is_dir():
@@ -86,14 +86,14 @@ class Manifest:
             raise InputError(f"--data_dir {folder}: {MANIFEST} is missing; {MAKE} writes it when all shards are made")
         try:
             values = json.loads(path.read_bytes())
-            found = values["format"]
+            stored_format = values["format"]
             splits = {split: list(_numbered(shards)) for split, shards in values["splits"].items()}
-            task = str(values.get("task", DENOISING))  # as there was but this one, manifests did not name it
+            task = str(values.get("task", DENOISING))  # manifests did not name it as long as it was the only one
             manifest = cls(folder, int(values["sequence_length"]), task, str(values["vocabulary"]), splits, values)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: not a manifest of shards ({type(error).__name__}: {brief(error)})") from None
-        if found != FORMAT:
-            raise InputError(f"{path}: its format is {found!r}; allowed: {FORMAT}")
+        if stored_format != FORMAT:
+            raise InputError(f"{path}: its format is {stored_format!r}; allowed: {FORMAT}")
         for shard in (shard for shards in splits.values() for shard in shards):
             manifest._check(shard)
         if not manifest.shards("train"):
@@ -115,14 +115,14 @@ class Manifest:
 
     @property
     def columns(self) -> list[str]:
-        """Of its shards."""
+        """The columns of its shards."""
         return ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
 
     def check(self, tokenizer: PretrainedTokenizer, sequence_length: int | None = None) -> None:
-        """See that these shards are for a vocabulary and, where it is given, for a length.
+        """Check that these shards are for a vocabulary and, where it is given, for a length.
 
         Raises:
-            InputError: they are for others.
+            InputError: they are for another vocabulary or length.
         """
         if sequence_length not in (None, self.sequence_length):
             raise InputError(
@@ -132,18 +132,19 @@ class Manifest:
         text = tokenizer.to_json()
         if hashlib.sha256(text.encode()).hexdigest() != self.vocabulary:
             # Another version of the library may write the same tokenizer in other words.
-            own = type(tokenizer).from_pretrained(self.directory / TOKENIZER)
-            if own.to_json() != text:
+            stored = type(tokenizer).from_pretrained(self.directory / TOKENIZER)
+            if stored.to_json() != text:
                 raise InputError(
-                    f"--data_dir {self.directory}: its shards are of another vocabulary ({len(own)} tokens) than the "
-                    f"tokenizer ({len(tokenizer)} tokens); allowed: the one in {self.directory / TOKENIZER}"
+                    f"--data_dir {self.directory}: its shards are of another vocabulary ({len(stored)} tokens) than "
+                    f"the tokenizer ({len(tokenizer)} tokens); allowed: the one in {self.directory / TOKENIZER}"
                 )
 
     def shards(self, split: str, limit: int = -1) -> list[Shard]:
         """The shards of a split that have examples.
 
         Args:
-            limit: how many examples are used, the first ones of each bin, of which each has its share; all if negative.
+            limit: the number of examples that are used, the first ones of each bin, which has its share of them; all if
+                negative.
         """
         shards = [shard for shard in self.splits.get(split, ()) if shard.examples]
         total = sum(shard.examples for shard in shards)
@@ -179,18 +180,18 @@ class ShardReader:
 
     Args:
         shards: in the order in which they are read.
-        position: what `position` of another reader of these shards gave; by default the beginning.
+        position: the `position()` of another reader of these shards; by default the beginning.
     """
 
     left_out = 0
 
     def __init__(self, directory: Path, shards: Sequence[Shard], position: dict[str, Any] | None = None) -> None:
         self.directory, self.shards = directory, shards
-        begun = position or {"count": 0, "file": 0, "row": 0}
-        self.count, self._file, self._row = (int(begun[name]) for name in ("count", "file", "row"))
+        position = position or {"count": 0, "file": 0, "row": 0}
+        self.count, self._file, self._row = (int(position[name]) for name in ("count", "file", "row"))
 
     def position(self) -> dict[str, Any]:
-        """Where the next row is, as plain values for a checkpoint."""
+        """The place of the next row, as plain values for a checkpoint."""
         return {"count": self.count, "file": self._file, "row": self._row}
 
     def __iter__(self) -> Iterator[ShardRow]:
@@ -209,7 +210,7 @@ class ShardReader:
             self._file, self._row = self._file + 1, 0
 
     def _rows(self, shard: Shard) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-        """The ids, sentences and labels of a shard's rows, from the next on."""
+        """Read the ids, sentences and labels of a shard's rows, from the next on."""
         path = self.directory / shard.file
         try:
             with pq.ParquetFile(path, pre_buffer=False) as file:  # which would start threads
@@ -232,30 +233,33 @@ class ShardReader:
 
 
 def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
-    """All values of a column of lists, and where each row's begin; behind these, where the last row's end."""
+    """All values of a column of lists, and the bounds of each row's values: N + 1 for N rows."""
     lists = column.combine_chunks()
     return lists.values.to_numpy(), lists.offsets.to_numpy().tolist()
 
 
 class _Shards:
-    """Examples of a split, and the noise that makes sources of them."""
+    """The shards of a split, and the noise that makes examples of their rows."""
 
-    def __init__(self, manifest: Manifest, split: str, corruption: Noise, limit: int) -> None:
+    def __init__(self, manifest: Manifest, split: str, noise: Noise, limit: int) -> None:
         self.name = f"{manifest.directory} {split}"
-        self.directory, self.corruption = manifest.directory, corruption
+        self.directory, self.noise = manifest.directory, noise
         self.special = SPECIAL[manifest.task]
         self.shards = manifest.shards(split, limit)
         self.examples = sum(shard.examples for shard in self.shards)
         digest = hashlib.sha256(json.dumps([asdict(shard) for shard in self.shards]).encode())
-        self.identity = {"shards": digest.hexdigest(), "corruption": corruption.identity}
+        self.identity = {"shards": digest.hexdigest(), "corruption": noise.identity}
 
     def reader(self, order: Sequence[int] | None = None, position: dict[str, Any] | None = None) -> ShardReader:
         numbers = range(len(self.shards)) if order is None else order
         return ShardReader(self.directory, [self.shards[number] for number in numbers], position)
 
     def encode(self, records: Sequence[ShardRow], epoch: int) -> tuple[list[Pair], int]:
-        pairs = self.corruption.pairs(records, epoch)
-        return pairs, sum(len(pair.source) + len(pair.target) * self.corruption.writes for pair in pairs)
+        pairs = self.noise.pairs(records, epoch)
+        tokens = sum(len(pair.source) for pair in pairs)
+        if self.noise.writes:
+            tokens += sum(len(pair.target) for pair in pairs)
+        return pairs, tokens
 
 
 class StreamedShards(_Shards):
@@ -265,8 +269,8 @@ class StreamedShards(_Shards):
         limit: see `Manifest.shards`.
     """
 
-    def __init__(self, manifest: Manifest, corruption: Noise, limit: int = -1) -> None:
-        super().__init__(manifest, "train", corruption, limit)
+    def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1) -> None:
+        super().__init__(manifest, "train", noise, limit)
         self.bins = list(_by_bin(self.shards).values())
         self.counts = [sum(self.shards[number].examples for number in members) for members in self.bins]
 
@@ -287,8 +291,8 @@ class ShardExamples(TokenPairs):
         InputError: there are none.
     """
 
-    def __init__(self, manifest: Manifest, split: str, corruption: Noise, limit: int = -1) -> None:
-        fixed = copy(corruption)
+    def __init__(self, manifest: Manifest, split: str, noise: Noise, limit: int = -1) -> None:
+        fixed = copy(noise)
         fixed.seed = HELD_OUT_SEED
         shards = _Shards(manifest, split, fixed, limit)
         if not shards.examples:
@@ -297,8 +301,8 @@ class ShardExamples(TokenPairs):
                 f"{MAKE} hold documents out"
             )
         sources, targets, records = [], [], iter(shards.reader())
-        while some := list(islice(records, _AT_ONCE)):
-            pairs, _ = shards.encode(some, 0)
+        while rows := list(islice(records, _AT_ONCE)):
+            pairs, _ = shards.encode(rows, 0)
             sources.append(pa.array([pair.source for pair in pairs]))
             targets.append(pa.array([pair.target for pair in pairs]))
         super().__init__(TokenizedTexts(sources), TokenizedTexts(targets), known_by=shards.identity)

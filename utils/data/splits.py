@@ -1,8 +1,8 @@
-"""The split of an example that comes without one, by a hash of (seed, source).
+"""The splits, their names elsewhere, and the split of an example that comes without one.
 
-So the split of an example depends on neither the order of the input nor the rest of it, equal sources come into one
-split, and examples that are added later move no old one. The sizes of the splits are near the ratios, not exactly
-theirs.
+A hash of (seed, source) decides that split. So it depends on neither the order of the input nor the rest of it, equal
+sources come into one split, and examples that are added later move no old one. The sizes of the splits are near the
+ratios, not exactly theirs.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import hashlib
 from collections.abc import Sequence
 
 from bart.errors import InputError
-from utils.data.line_files import SPLITS
 
+# What files and the Hub call our splits. The first name that is there counts.
+SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
+SPLITS = tuple(SPLIT_NAMES)
 DEFAULT_RATIO, DEFAULT_SEED = "0.9,0.05,0.05", 42
 
 
 def ratios_of(text: str) -> list[float]:
-    """Shares of train, val and test.
+    """Parse `--split_ratio`: the shares of train, val and test.
 
     Raises:
         InputError: they are not three numbers above 0 whose sum is 1.
@@ -35,7 +37,7 @@ def ratios_of(text: str) -> list[float]:
 
 
 def split_of(source: str, shares: Sequence[float], seed: int) -> str:
-    """The split of an example, by a hash of its source."""
+    """Choose the split of an example by a hash of its source."""
     digest = hashlib.blake2b(f"{seed}\n{source}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
     place = int.from_bytes(digest[:8], "big") / 2**64
     end = 0.0

@@ -11,7 +11,8 @@ from typing import Any
 
 from bart.errors import InputError
 from utils.data.columns import read_records
-from utils.data.places import SPLIT_NAMES, is_streamed
+from utils.data.places import is_streamed
+from utils.data.splits import SPLIT_NAMES
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Question:
     """A question.
 
     Attributes:
-        name: tells a person which one it is.
-        answers: right ones, each a part of the context; none if the context does not answer; None where nobody knows.
+        name: tells a person which question it is.
+        answers: the right answers, each a part of the context; none if the context does not answer; None if unknown.
         starts: the character of the context where each answer begins.
     """
 
@@ -38,7 +39,7 @@ def read_questions(data_dir: str, split: str, limit: int = -1, labelled: bool = 
     Args:
         data_dir: a directory that holds SQuAD's JSON, such as train-v2.0.json or val.json, or what `read_records`
             takes, with the columns id, question, context and answers.
-        labelled: whether to read the answers.
+        labelled: read the answers.
 
     Raises:
         InputError: there is no such file, it is malformed, or an answer is not at its place in the context.
@@ -54,27 +55,29 @@ def read_questions(data_dir: str, split: str, limit: int = -1, labelled: bool = 
         raise InputError(f"{file or data_dir}: no questions")
     seen: dict[str, str] = {}
     for question in questions:
-        if other := seen.get(question.id):
-            raise InputError(f"{question.name}: its id {question.id!r} is that of {other}; allowed: each id once")
+        if question.id in seen:
+            raise InputError(
+                f"{question.name}: its id {question.id!r} is that of {seen[question.id]}; allowed: each id once"
+            )
         seen[question.id] = question.name
     return questions
 
 
 def _squad_file(path: Path, split: str) -> Path | None:
-    """SQuAD's JSON of a split; None where there is only a table."""
+    """Find SQuAD's JSON of a split; None where there is only a table."""
     if path.is_file():
         files = [path] if path.suffix == ".json" else []
     else:
         # Once each: validation.json begins with val, valid and validation.
         files = dict.fromkeys(file for name in SPLIT_NAMES[split] for file in sorted(path.glob(f"{name}*.json")))
-    found = []
+    squad = []
     for file in files:
         with file.open("rb") as opened:
             if b'"data"' in opened.read(1 << 12):
-                found.append(file)
-    if len(found) > 1:
-        raise InputError(f"{path}: {' and '.join(file.name for file in found)} are both {split}; allowed: one of them")
-    return found[0] if found else None
+                squad.append(file)
+    if len(squad) > 1:
+        raise InputError(f"{path}: {' and '.join(file.name for file in squad)} are both {split}; allowed: one of them")
+    return squad[0] if squad else None
 
 
 def _squad_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -82,13 +85,13 @@ def _squad_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         articles = json.loads(file.read_bytes())["data"]
         for article in articles:
             for paragraph in article["paragraphs"]:
-                for asked in paragraph["qas"]:
-                    answers = asked.get("answers", [])
+                for question in paragraph["qas"]:
+                    answers = question.get("answers", [])
                     yield (
-                        f"{file}, question {asked['id']}",
+                        f"{file}, question {question['id']}",
                         {
-                            "id": asked["id"],
-                            "question": asked["question"],
+                            "id": question["id"],
+                            "question": question["question"],
                             "context": paragraph["context"],
                             "answers": {
                                 "text": [answer["text"] for answer in answers],
@@ -101,26 +104,25 @@ def _squad_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _question(name: str, values: Mapping[str, Any], labelled: bool) -> Question:
-    texts = []
     for column in ("question", "context"):
         value = values.get(column)
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{name}: {column} is {value!r}; allowed: a text that is not blank")
-        texts.append(value)
-    question, context = texts
-    asked = Question(name, str(values.get("id", name)), question, context)
+    context = values["context"]
+    question = Question(name, str(values.get("id", name)), values["question"], context)
     if not labelled:
-        return asked
+        return question
     answers = values.get("answers")
     try:
-        found, starts = answers["text"], answers["answer_start"]
-        places = [(str(text), int(start)) for text, start in zip(found, starts, strict=True)]
+        columns = answers["text"], answers["answer_start"]
+        places = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {str(answers)[:80]}; allowed: lists of text and answer_start, of one length"
         ) from None
     for text, start in places:
         if not text or start < 0 or context[start : start + len(text)] != text:
-            there = context[max(0, start) : max(0, start) + len(text)]
+            begin = max(0, start)
+            there = context[begin : begin + len(text)]
             raise InputError(f"{name}: the answer {text!r} is not at answer_start {start}, where {there!r} is")
-    return replace(asked, answers=tuple(text for text, _ in places), starts=tuple(start for _, start in places))
+    return replace(question, answers=tuple(text for text, _ in places), starts=tuple(start for _, start in places))

@@ -15,7 +15,7 @@ import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from utils.app.errors import RunError
-from utils.data.batches import Batch, Collate, padded_length
+from utils.data.batches import Batch, Collate, numbers_of, padded_length
 from utils.data.options import BatchOptions
 from utils.data.order import TrainOrder
 
@@ -35,7 +35,7 @@ class Reader(Protocol):
 
     Attributes:
         count: records given so far.
-        left_out: records that were not fit to be given.
+        left_out: records that are no examples.
     """
 
     count: int
@@ -44,7 +44,7 @@ class Reader(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
     def position(self) -> dict[str, Any]:
-        """Where the next record is: plain values that a checkpoint can hold."""
+        """The place of the next record, as plain values that a checkpoint can hold."""
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class StreamedExamples(Protocol):
     """The examples of a split that is read while training goes on.
 
     Attributes:
-        name: where they are.
+        name: names their place in messages.
         bins: the numbers of the files of each bin. A bin's files can be read in any order, and no optimizer step has
             examples of two bins.
         counts: examples of each bin, as far as `--n_train` allows; None where nobody knows.
@@ -65,17 +65,17 @@ class StreamedExamples(Protocol):
     identity: dict[str, Any]
 
     def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> Reader:
-        """Read from the beginning or, if it is given, from a position that a reader of this order gave.
+        """Return a reader, which begins at the beginning or at a position that another reader of this order gave.
 
         Args:
             order: the numbers of the files to read.
         """
 
     def estimated_lengths(self, record: Any) -> Sequence[int]:
-        """About how many tokens the sequences of an example have, without encoding it."""
+        """Estimate the tokens of the sequences of an example, without encoding it."""
 
     def encode(self, records: Sequence[Any], epoch: int) -> tuple[list[Any], int]:
-        """Records as the task's examples, which may be others in every epoch, and the number of their tokens."""
+        """Make the task's examples of records, which may differ from epoch to epoch; return them and their tokens."""
 
 
 @dataclass(eq=False)
@@ -95,7 +95,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         process as many lines.
 
     Args:
-        cursor: where an interrupted run goes on; None for the beginning.
+        cursor: the cursor from which an interrupted run goes on; None for the beginning.
         start: optimizer steps that the run has taken.
     """
 
@@ -134,11 +134,11 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
             yield error
 
     def _epoch(self, cursor: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[Batch]]]:
-        """The steps from a cursor to the end of its epoch; returns the next epoch's cursor."""
+        """Yield the steps from a cursor to the end of its epoch; return the next epoch's cursor."""
         epoch, step = cursor["epoch"], cursor["step"]
         orders, windows = self._plan(epoch)
         positions = cursor["position"] or [None] * len(orders)
-        readers = [self.examples.reader(*given) for given in zip(orders, positions, strict=True)]
+        readers = [self.examples.reader(*place) for place in zip(orders, positions, strict=True)]
         places = [0, *accumulate(self.examples.counts or ())]  # where the examples of each bin begin, bin after bin
         with ExitStack() as stack:
             records = [stack.enter_context(closing(iter(reader))) for reader in readers]
@@ -151,25 +151,25 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
                     for number in {*bins}
                 }
                 steps = {
-                    number: iter(self._order(some).epoch(epoch, window, number))
-                    for number, some in read.items()
-                    if some
+                    number: iter(self._order(of_bin).epoch(epoch, window, number))
+                    for number, of_bin in read.items()
+                    if of_bin
                 }
                 if not steps:
                     break
                 for number in bins:
                     for micro_batches in islice(steps[number], 1):  # none where the data end within the window
                         if step >= self.start:
-                            given = read[number], firsts[number], epoch
-                            yield cursor, [self._batch(numbers, *given) for numbers in micro_batches]
+                            of_bin, first = read[number], firsts[number]
+                            yield cursor, [self._batch(index, of_bin, first, epoch) for index in micro_batches]
                         step += 1
         count = sum(reader.count for reader in readers)
         if not count:
             raise RunError(f"{self.examples.name}: the train split has no examples")
         if self.rank == 0:
+            left_out = sum(reader.left_out for reader in readers)
             logger.info(
-                "epoch %d of the stream: %d examples; %d rows that are none are left out",
-                *(epoch, count, sum(reader.left_out for reader in readers)),
+                "epoch %d of the stream: %d examples; %d rows that are none are left out", epoch, count, left_out
             )
         return {"step": step, "epoch": epoch + 1, "window": 0, "position": None}
 
@@ -185,7 +185,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         return orders, (steps[start : start + size] for start in range(0, len(steps), size))
 
     def _room(self, reader: Reader, steps: int) -> int:
-        """How many examples so many steps of a bin have, as far as `--n_train` allows."""
+        """The number of examples of so many steps of a bin, as far as `--n_train` allows."""
         size, limit = steps * self.examples_per_step, self.options.n_train
         return size if limit < 0 or self.examples.counts is not None else min(size, limit - reader.count)
 
@@ -202,16 +202,15 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
             group_by_length=self.groups_by_length,
         )
 
-    def _batch(self, numbers: list[int], records: Sequence[Any], first: int, epoch: int) -> Batch:
-        """A micro-batch of some of a window's records, of which the first has the number `first` in the epoch."""
-        counts = numbers[0] >= 0
-        numbers = numbers if counts else [~number for number in numbers]
+    def _batch(self, index: list[int], records: Sequence[Any], first: int, epoch: int) -> Batch:
+        """Make a micro-batch of some of a window's records, of which the first has the number `first` in the epoch."""
+        numbers, is_real = numbers_of(index)
         examples, tokens = self.examples.encode([records[number] for number in numbers], epoch)
-        return Batch(self.collate(examples), [first + number for number in numbers], tokens, counts)
+        return Batch(self.collate(examples), [first + number for number in numbers], tokens, is_real)
 
 
 class StreamLoader:
-    """Loads the steps of a run from a TrainStream, and knows the cursor of every step that it has given.
+    """Loads the steps of a run from a TrainStream, and knows the cursor of every step that it has yielded.
 
     Args:
         total: optimizer steps of the run, the first `stream.start` of which are taken already.
@@ -230,7 +229,8 @@ class StreamLoader:
         return self.total
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        """
+        """Yield the steps.
+
         Raises:
             RunError: the data cannot be read any further.
         """
@@ -245,7 +245,7 @@ class StreamLoader:
             yield step
 
     def cursor(self, step: int) -> dict[str, Any]:
-        """The cursor to go on from after so many optimizer steps of the run. Steps must not fall from call to call."""
+        """The cursor from which to go on after so many optimizer steps. Steps must not fall from call to call."""
         while len(self.cursors) > 1 and self.cursors[1]["step"] <= step:
             self.cursors.popleft()
         return self.cursors[0]

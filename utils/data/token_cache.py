@@ -1,4 +1,4 @@
-"""Token ids of line files, made once and mapped from an Arrow file on the disk."""
+"""Token ids of text files, made once and mapped from an Arrow file on the disk."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from bart.files import replacing
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.progress import progress
-from utils.data.line_files import check_counts, pair_paths
+from utils.data.parallel_text import check_counts, pair_paths
 from utils.data.tokenized import TokenizedTexts, tokenise, type_of_ids
 from utils.runs.files import writable_folder
 from utils.text.lines import decoded_lines, iter_lines
 
 logger = logging.getLogger(__name__)
-_FORMAT = "2"  # of the files of the cache and of what is in them; another number makes them anew
+_FORMAT = "2"  # of the files of the cache and of their content; a new number makes them anew
 KEPT = 4  # caches of one text file: those of the settings that were used last
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A line file in which no fault was found, and the folder for what is known about it.
+    """A text file that was checked, one example a line, and the folder of its caches.
 
     Attributes:
         digest: stands for its bytes.
-        lines: how many it has.
-        limit: how many lines are used, the first ones; all if negative.
+        lines: the number of its lines.
+        limit: the number of lines that are used, the first ones; all if negative.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class TextFile:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a run that resumes must find again, as plain values for a checkpoint, wherever the file lies."""
+        """Plain values for a checkpoint, which a run that resumes must find again, wherever the file lies."""
         return {"digest": self.digest, "lines": len(self)}
 
     def read(self) -> list[str]:
@@ -63,9 +63,9 @@ class TextFile:
         return islice(iter_lines(self.path), len(self))
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
-        """The lines as token ids, mapped from an Arrow file, which is made if it is missing or too short.
+        """Tokenise the lines; the ids are mapped from an Arrow file, which is made if it is missing or too short.
 
-        The name of the Arrow file tells what it was made of: the bytes of the text file, the vocabulary, the length.
+        The name of the Arrow file holds digests of the bytes of the text file, and of the vocabulary and the length.
         If several processes need it, one makes it and the others wait. It is in place only when all of it is written.
 
         Raises:
@@ -75,15 +75,16 @@ class TextFile:
         made_with = (_FORMAT, max_length, tokenizer.add_prefix_space, tokenizer.to_json())
         settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
         path = self.cache / f"{self.path.name}-{self.digest[:16]}-{settings[:16]}.arrow"
-        found = self._mapped(path)  # without the lock, which may be another user's, or held for other texts
-        if found is None:
+        ids = self._mapped(path)  # without the lock, which may be another user's, or held for other texts
+        if ids is None:
             with alone(self.cache):
-                found = self._mapped(path)
-                if found is None:
+                ids = self._mapped(path)
+                if ids is None:
                     self._write(path, tokenizer, max_length)
-                    found = self._mapped(path)
-                    assert found is not None
-        return found
+                    ids = self._mapped(path)
+        if ids is None:
+            raise RunError(f"{path}: it disappeared or was damaged right after it was written")
+        return ids
 
     def _write(self, path: Path, tokenizer: BartTokenizer, max_length: int) -> None:
         for leftover in self.cache.glob(".*.arrow.*.tmp"):  # of a process that was killed
@@ -101,7 +102,7 @@ class TextFile:
         self._remove_stale()
 
     def _mapped(self, path: Path) -> TokenizedTexts | None:
-        """The first lines of a cache, of which only what is used is read; None if there is none or it has too few."""
+        """Map a cache, of which only the lines that are used are read; None if it is missing or has too few lines."""
         try:
             ids = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["ids"]
         except FileNotFoundError:
@@ -121,10 +122,10 @@ class TextFile:
         A process that has mapped one of them goes on with it: on Linux and macOS the bytes of a file that was removed
         stay until the last mapping is gone.
         """
-        found = list(self.cache.glob(f"{escape(self.path.name)}-*.arrow"))
-        found.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        of_these_bytes = [path for path in found if path.name.startswith(f"{self.path.name}-{self.digest[:16]}-")]
-        for path in {*found} - {*of_these_bytes[:KEPT]}:
+        caches = list(self.cache.glob(f"{escape(self.path.name)}-*.arrow"))
+        caches.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        of_these_bytes = [path for path in caches if path.name.startswith(f"{self.path.name}-{self.digest[:16]}-")]
+        for path in {*caches} - {*of_these_bytes[:KEPT]}:
             path.unlink(missing_ok=True)
 
 
@@ -134,11 +135,11 @@ PairFiles = tuple[TextFile, TextFile]  # sources and targets
 def check_pairs(
     data_dir: str | os.PathLike[str], split: str, limit: int = -1, cache_dir: str | None = None
 ) -> PairFiles:
-    """Look for faults in a split's files of sources and targets.
+    """Check a split's files of sources and targets.
 
     Args:
-        limit: how many examples are used, the first ones; all if negative.
-        cache_dir: the folder for what is kept; by default `.cache` in the data directory, or a folder of the user's
+        limit: the number of examples that are used, the first ones; all if negative.
+        cache_dir: the folder of caches; by default `.cache` in the data directory, or a folder of the user's
             where that cannot be written.
 
     Raises:
@@ -153,17 +154,19 @@ def check_pairs(
 
 
 def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
-    """A folder for this data directory alone."""
-    own = f"{data_dir.resolve().name}-{xxhash.xxh3_64_hexdigest(os.fsencode(data_dir.resolve()))}"
+    """The folder of the caches of a data directory, which no other one uses; it is made if need be."""
+    name = f"{data_dir.resolve().name}-{xxhash.xxh3_64_hexdigest(os.fsencode(data_dir.resolve()))}"
     if cache_dir is None:
         with suppress(InputError, RunError):
             return writable_folder("--cache_dir", data_dir / ".cache")
         cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
-    return writable_folder("--cache_dir", Path(cache_dir) / own)
+    return writable_folder("--cache_dir", Path(cache_dir) / name)
 
 
 def _checked(path: Path) -> tuple[str, int]:
-    """A digest of a line file, which need not be cryptographic since nobody gains by a collision, and its lines.
+    """Check a text file; return a digest of its bytes, and the number of its lines.
+
+    The digest need not be cryptographic, since nobody gains by a collision.
 
     Raises:
         InputError: the file is malformed or cannot be read.
@@ -177,15 +180,15 @@ def _checked(path: Path) -> tuple[str, int]:
 
     try:
         with path.open("rb") as file:
-            found = progress(f"reading {path.name}", None, "lines", decoded_lines(digested(file), path))
-            lines = sum(1 for _ in found)
+            checked = progress(f"reading {path.name}", None, "lines", decoded_lines(digested(file), path))
+            lines = sum(1 for _ in checked)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     return digest.hexdigest(), lines
 
 
 def alone(cache: Path) -> AcquireReturnProxy:
-    """Acquire a lock on the folder. The system frees it when the process ends."""
+    """Acquire the lock of a folder of caches. The system frees it when the process ends."""
     lock = FileLock(cache / ".lock")
     try:
         return lock.acquire(timeout=1)

@@ -23,11 +23,11 @@ class TokenizedTexts:
 
     Args:
         chunks: lists of ids, which may be made while they are taken.
-        limit: how many texts to take, the first ones; all if negative.
+        limit: the number of texts to take, the first ones; all if negative.
 
     Attributes:
         lengths: (N,) int64, tokens of each text.
-        seconds: how long it took to make them or to find them.
+        seconds: the time that it took to make or to map them.
     """
 
     def __init__(self, chunks: Iterable[pa.ListArray], limit: int = -1) -> None:
@@ -55,14 +55,14 @@ def type_of_ids(tokenizer: BartTokenizer) -> pa.DataType:
 
 
 def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[pa.ListArray]:
-    """Give the ids of `total` texts, _CHUNK of them at a time, cut to max_length tokens with `</s>` kept last."""
+    """Yield the ids of `total` texts, _CHUNK of them at a time, cut to max_length tokens with `</s>` kept last."""
     kind = type_of_ids(tokenizer)
     texts = iter(progress("tokenising", total, "texts", texts))
     while True:
         flat: list[np.ndarray] = []
         ends = [0]
-        while len(ends) <= _CHUNK and (some := list(islice(texts, _AT_ONCE))):
-            rows = tokenizer.encode_many(some, max_length)
+        while len(ends) <= _CHUNK and (batch := list(islice(texts, _AT_ONCE))):
+            rows = tokenizer.encode_many(batch, max_length)
             flat.append(np.fromiter(chain.from_iterable(rows), kind.to_pandas_dtype()))
             ends += (ends[-1] + np.cumsum([len(row) for row in rows])).tolist()
         if not flat:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from utils.app.cli import option
-from utils.data.line_files import SPLITS
+from utils.data.splits import SPLITS
 
 CONTINUOUS, STATIC = BATCHINGS = ("continuous", "static")
 

@@ -11,8 +11,8 @@ import numpy as np
 from bart.errors import InputError
 from utils.app.cli import option, part
 from utils.app.progress import is_first
-from utils.data.line_files import Pairs
 from utils.data.options import Place
+from utils.data.parallel_text import Pairs
 from utils.metrics.baselines import leads
 from utils.metrics.rouge import ROUGE_MODES, rouge, rouge_per_example, wordnet_exceptions
 from utils.metrics.significance import means_and_intervals

@@ -13,7 +13,7 @@ from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import option
-from utils.data.line_files import Pairs
+from utils.data.parallel_text import Pairs
 from utils.metrics.bleu import translation_scores
 from utils.models import loading
 from utils.models.loading import LoadedModel

@@ -12,7 +12,7 @@ from bart.errors import InputError
 
 
 def decoded_lines(file: Iterable[bytes], path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
-    """Lines of an open file, one at a time, by the rules of `iter_lines`; errors call the file `path`."""
+    """Yield the lines of an open file by the rules of `iter_lines`; errors call the file `path`."""
     number = 0
     for number, data in enumerate(file, 1):
         try:
@@ -41,8 +41,8 @@ def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[st
         blank: allow blank lines, since a model may generate nothing.
 
     Raises:
-        InputError: the file is missing, damaged or empty, a line is blank that must not be, or bytes are not UTF-8; it
-            names file and line.
+        InputError: the file is missing, damaged or empty, a line is blank that must not be, or bytes are not UTF-8; the
+            message names file and line.
     """
     unpacked = gzip.open if Path(path).suffix.lower() == ".gz" else open
     try:
@@ -55,5 +55,5 @@ def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[st
 
 
 def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
-    """All lines of a file, by the rules of `iter_lines`."""
+    """Read all lines of a file, by the rules of `iter_lines`."""
     return list(iter_lines(path, blank))

@@ -19,7 +19,7 @@ ABBREVIATIONS = frozenset(
 )
 
 
-# Characters that nltk gets at once: it gives up on a search of five seconds, which a megabyte may take.
+# Characters that nltk gets at once: it ends a search after five seconds, which a megabyte may take.
 _AT_ONCE = 1 << 16
 
 
@@ -33,7 +33,7 @@ def _sentence_splitter() -> PunktSentenceTokenizer:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where each sentence of a text begins and ends."""
+    """Yield the bounds of each sentence of a text."""
     start = 0
     while start < len(text):
         part = text[start : start + _AT_ONCE]
@@ -51,14 +51,14 @@ def split_sentences(text: str) -> list[str]:
 
 
 def sentence_parts(text: str) -> list[str]:
-    """The sentences of a text, each with the white space before it, so that joined they are the text."""
+    """Split a text into sentences, each with the white space before it, so that joined they are the text."""
     # Punkt also finds sentence ends inside words, as in "he left.(She stayed.)".
     ends = [end for _, end in _spans(text) if text[end : end + 1].isspace()]
     return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
 
 
 def without_repeats(text: str) -> str:
-    """A text without the sentences that it has said before, whatever their case and white space."""
+    """Remove the sentences that repeat an earlier one of the text, whatever their case and white space."""
     kept: dict[str, str] = {}
     for part in sentence_parts(text):
         kept.setdefault(" ".join(part.casefold().split()), part)

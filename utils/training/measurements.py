@@ -87,11 +87,11 @@ class Measurements(Callback):
     ) -> None:
         self.losses.append(pl_module.train_loss)
         self.steps.append((self.since, stamp(pl_module.device)))
-        self.tokens += sum(part.tokens for part in batch if part.counts)
-        self.samples += sum(len(part) for part in batch if part.counts)
+        self.tokens += sum(part.tokens for part in batch if part.is_real)
+        self.samples += sum(len(part) for part in batch if part.is_real)
         if self.peak_rate is not None:
             task, model = pl_module.task, pl_module.model
-            self.operations += sum(task.operations(model, part) for part in batch if part.counts)
+            self.operations += sum(task.operations(model, part) for part in batch if part.is_real)
         step, total, interval = trainer.global_step, trainer.datamodule.total_steps, trainer.val_check_batch
         closes = step % self.every == 0 or step >= total
         if closes:

@@ -63,7 +63,7 @@ class TrainingModule(pl.LightningModule):
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
             turn_dropout_off(self.model)
-        counts = [self.task.count(batch.inputs) for batch in step if batch.counts]
+        counts = [self.task.count(batch.inputs) for batch in step if batch.is_real]
         nothing = torch.zeros(self.task.means, dtype=torch.long, device=self.device)
         # A network in pure half precision makes that torch's default, whose greatest number targets may exceed.
         precise = torch.promote_types(torch.get_default_dtype(), torch.float32)
@@ -72,7 +72,7 @@ class TrainingModule(pl.LightningModule):
         for number, batch in enumerate(step):
             with self._exchanging_gradients(number == len(step) - 1):
                 # The strategies average gradients over processes.
-                shares = self.task.loss(self.model, batch.inputs) * (batch.counts * self.trainer.world_size / targets)
+                shares = self.task.loss(self.model, batch.inputs) * (batch.is_real * self.trainer.world_size / targets)
                 share = shares.sum()
                 with torch.autocast(self.device.type, enabled=False):  # for the forward pass alone
                     self.manual_backward(share)

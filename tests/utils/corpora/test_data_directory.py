@@ -11,7 +11,7 @@ import pytest
 from bart.errors import InputError
 from utils.corpora import data_directory
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE, DataWriter, is_made, making
-from utils.data.line_files import SPLITS
+from utils.data.splits import SPLITS
 from utils.data.tables import Row
 
 

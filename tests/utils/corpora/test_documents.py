@@ -42,10 +42,10 @@ def test_documents_of_text_are_between_empty_lines(tmp_path: Path) -> None:
 
 
 def test_json_lines(tmp_path: Path) -> None:
-    found = read(write_lines(tmp_path / "a.jsonl"))
-    assert found[:30] == texts(*([f"Row {number}.", "More of it."] for number in range(30)))
+    documents_read = read(write_lines(tmp_path / "a.jsonl"))
+    assert documents_read[:30] == texts(*([f"Row {number}.", "More of it."] for number in range(30)))
     faults = [MISSING, MISSING, MISSING, NOT_JSON, NOT_UTF8, NOT_UTF8, NEAR_EMPTY]
-    assert [document.fault for document in found[30:]] == faults
+    assert [document.fault for document in documents_read[30:]] == faults
 
 
 def test_paragraphs_of_a_field(tmp_path: Path) -> None:

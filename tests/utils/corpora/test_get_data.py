@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import tarfile
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,10 +16,12 @@ from pyarrow import parquet
 
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server, sha256
+from tests.utils.corpora.test_stories import tgz
 from utils.corpora import data_directory, get_data, sample_corpus
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.stories import story_name
-from utils.data.line_files import SPLITS, read_pairs
+from utils.data.parallel_text import read_pairs
+from utils.data.splits import SPLITS
 
 SIZES = {"train": 40, "val": 5, "test": 6}
 HUB_SPLITS = {"train": "train", "val": "validation", "test": "test"}
@@ -62,16 +63,6 @@ def xsum_converted() -> dict[str, bytes]:
 
 URLS = {split: [f"http://example.org/{split}/{number}" for number in range(size)] for split, size in SIZES.items()}
 LISTS = {f"all_{split}.txt": "".join(f"{url}\n" for url in urls).encode() for split, urls in URLS.items()}
-
-
-def tgz(files: Sequence[tuple[str, bytes]]) -> bytes:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:gz") as archive:
-        for name, content in files:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return data.getvalue()
 
 
 def story_files() -> list[tuple[str, bytes]]:
@@ -250,7 +241,7 @@ def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, t
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "message"),
     [
         ("nothing", "EdinburghNLP/xsum on the Hub cannot be opened .*Repository Not Found"),
         pytest.param("down", "EdinburghNLP/xsum on the Hub cannot be opened .*503", marks=pytest.mark.slow),
@@ -261,7 +252,7 @@ def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, t
         ("no examples", "xsum: no examples for train and val and test, 51 dropped: empty source"),
     ],
 )
-def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path, place: str, said: str) -> None:
+def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path, place: str, message: str) -> None:
     files = server.repositories[XSUM][CONVERTED]
     names = ("article", "end") if place == "other fields" else ("document", "summary")
     pair: Row = (1, 2) if place == "no texts" else ("", "")
@@ -272,7 +263,7 @@ def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path, place: s
     if place == "nothing":
         server.repositories = {}
     server.status = 503 if place == "down" else 0
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         run(tmp_path, "xsum")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "xsum").exists()
@@ -324,7 +315,7 @@ def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["xsumm"], "'xsumm' is no set (did you mean xsum?); write ./xsumm for a folder of that name"),
         (["cnn-dm"], "'cnn-dm' is no set (did you mean cnn_dm?)"),
@@ -347,12 +338,12 @@ def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.Cap
         (["--cnn_stories", "x"], "--cnn_stories x: is of use with --sources stories only"),
     ],
 )
-def test_bad_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
+def test_bad_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InputError) as caught:
         get_data.main(words)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +361,7 @@ def test_folder_and_sets_stand_anywhere(
     words: list[str], folder: str, sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = []
-    monkeypatch.setattr(get_data, "get_set", lambda name, options: found.append((str(options.folder), name)))
+    called = []
+    monkeypatch.setattr(get_data, "get_set", lambda name, options: called.append((str(options.folder), name)))
     get_data.main(words)
-    assert found == [(folder, name) for name in sets]
+    assert called == [(folder, name) for name in sets]

@@ -47,13 +47,13 @@ def test_lengths_are_those_of_the_tokenizer(corpus: Path, tokenizer: BartTokeniz
         for side in ("source", "target"):
             lines = (corpus / f"{split}.{side}").read_text(encoding="utf-8").split("\n")[:-1]
             expected = np.array([len(tokenizer(line)["input_ids"]) for line in lines])
-            found = facts["splits"][split][side]
+            of_side = facts["splits"][split][side]
             assert lengths[split][side].tolist() == expected.tolist()
             assert facts["splits"][split]["examples"] == count
-            assert found["mean"] == expected.mean()
+            assert of_side["mean"] == expected.mean()
             for limit in LIMITS[side]:
                 cut = [len(tokenizer(line, max_length=limit, truncation=True)["input_ids"]) for line in lines]
-                assert found["over"][str(limit)] == sum(cut != expected)
+                assert of_side["over"][str(limit)] == sum(cut != expected)
 
 
 def test_percentiles_of_known_lengths() -> None:
@@ -71,9 +71,9 @@ def test_repeats_and_overlap(tmp_path: Path, tokenizer: BartTokenizer) -> None:
         test=[("a b", "x"), ("a b", "w"), ("e", "p"), ("!!!", "v"), ("new", "new")],
     )
     facts, _ = inspect(folder, tokenizer, LIMITS)
-    found = {(row["examples_of"], row["in"]): tuple(row.values())[2:] for row in facts["repeats"]}
+    counts = {(row["examples_of"], row["in"]): tuple(row.values())[2:] for row in facts["repeats"]}
     # Sources, targets, and both.
-    assert found == {
+    assert counts == {
         ("train", "train"): (2, 1, 1),
         ("val", "train"): (0, 1, 0),
         ("test", "train"): (3, 2, 2),
@@ -110,7 +110,7 @@ def test_baselines_are_those_of_the_package(corpus: Path, tokenizer: BartTokeniz
             expected = 100 * np.mean([score[kind].fmeasure for score in scores])
             assert facts["rouge"][name][kind] == pytest.approx(expected, abs=1e-9), name
     *leads, best = facts["rouge"].values()
-    assert all(best["rouge1"] + best["rouge2"] > other["rouge1"] + other["rouge2"] for other in leads)
+    assert all(best["rouge1"] + best["rouge2"] > lead["rouge1"] + lead["rouge2"] for lead in leads)
 
 
 def test_command(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,9 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.errors import RunError
-from utils.corpora import documents, inspect, make_shards, shard_stages
-from utils.corpora.shard_stages import Text, pack, pair_up
+from utils.corpora import documents, inspect, make_shards, shard_cluster, shard_stages
+from utils.corpora.segment_pairs import TokenizedDocument, pair_up
+from utils.corpora.shard_stages import pack
 from utils.text.sentences import split_sentences
 
 ROOT = Path(__file__).parents[3]
@@ -121,8 +123,8 @@ def test_examples_are_the_documents_tokens_in_whole_sentences(make: Make, corpus
         texts = [text for name in names for text in (corpus / name).read_text().split("\n\n")]
         wanted = [row for text in texts for row in packed(text, tokenizer, 46)]
         assert any(sentences == [46] for _, sentences in wanted)
-        found = [(row["ids"], row["sentences"]) for row in rows_of(tmp_path / "out", split)]
-        assert sorted(found) == sorted(wanted)
+        rows = [(row["ids"], row["sentences"]) for row in rows_of(tmp_path / "out", split)]
+        assert sorted(rows) == sorted(wanted)
     assert manifest["documents"] == {"kept": 140, "dropped": {}}
     assert (manifest["vocab_size"], manifest["bins"]) == (len(tokenizer), [16, 32, 48])
 
@@ -136,17 +138,17 @@ def test_examples_are_the_documents_tokens_in_whole_sentences(make: Make, corpus
 def test_pairs_of_segments(lengths: list[int], others: list[list[int]], room: int, short: float) -> None:
     """Segments are whole sentences, one behind the other, but where a pair is too long, which then has no room left."""
 
-    def text(lengths: list[int]) -> Text:
-        return Text(np.arange(sum(lengths)), np.cumsum([0, *lengths]).tolist())
+    def text(lengths: list[int]) -> TokenizedDocument:
+        return TokenizedDocument(np.arange(sum(lengths)), np.cumsum([0, *lengths]).tolist())
 
-    own, texts, reached = text(lengths), [text(one) for one in others], 0
-    for first, second, other in pair_up([*texts, own], len(texts), room, short, random.Random(1)):
+    document_text, texts, reached = text(lengths), [text(sentences) for sentences in others], 0
+    for first, second, random_text in pair_up([*texts, document_text], len(texts), room, short, random.Random(1)):
         sizes = first[1] - first[0], second[1] - second[0]
         assert min(sizes) >= 1 and sum(sizes) <= room
-        assert any(other is one for one in (None, *texts))
+        assert any(random_text is sentences for sentences in (None, *texts))
         if sum(sizes) < room:
-            assert {*first} <= {*own.bounds} and {*second} <= {*(other or own).bounds}
-            assert other is not None or second[0] == first[1]
+            assert {*first} <= {*document_text.bounds} and {*second} <= {*(random_text or document_text).bounds}
+            assert random_text is not None or second[0] == first[1]
         assert first[0] >= reached
         reached = first[1]
 
@@ -232,13 +234,13 @@ def test_the_same_bytes_whatever_the_pieces_and_the_order_of_the_inputs(
     make("in_parts", "--bins", 16, 48)
     monkeypatch.setattr(documents, "PIECE", 4000)
     monkeypatch.setattr(make_shards, "HASHES_AT_ONCE", 9)
-    other = make("in_pieces", "--bins", 16, 48)
+    cut = make("in_pieces", "--bins", 16, 48)
     whole = contents(tmp_path / "whole")
     assert whole == contents(tmp_path / "turned") == contents(tmp_path / "in_parts")
     del whole["manifest.json"]
     pieces = contents(tmp_path / "in_pieces")
     assert json.loads(pieces.pop("manifest.json"))["splits"] == manifest["splits"]
-    assert whole == pieces and other["documents"] == manifest["documents"]
+    assert whole == pieces and cut["documents"] == manifest["documents"]
     assert make("other", "--bins", 16, 48, "--seed", 1)["splits"] != manifest["splits"]
 
 
@@ -320,7 +322,8 @@ def test_a_run_goes_on_with_what_is_whole(make: Make, tmp_path: Path, monkeypatc
             done.append(str(path))
         original(path, value)
 
-    monkeypatch.setattr(make_shards, "write_json", failing)
+    for module in (make_shards, shard_cluster):
+        monkeypatch.setattr(module, "write_json", failing)
     failures = 0
     while not (tmp_path / "out/manifest.json").exists():
         assert failures < 100  # two records or more a run
@@ -350,20 +353,25 @@ def test_a_finished_folder_is_left_alone(make: Make, tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("called", "error", "lacking"),
+    ("module", "called", "error", "lacking"),
     [
-        ("load_stages", ModuleNotFoundError("No module named 'utils'"), "workers"),
-        # What dask's scheduler says of the first task.
-        ("hash_documents", RuntimeError("Error during deserialization of the task graph. This\noccurs"), "process"),
+        (shard_cluster, "import_module", ModuleNotFoundError("No module named 'utils'"), "workers"),
+        # The message of Dask's scheduler about the first task.
+        (
+            make_shards,
+            "hash_documents",
+            RuntimeError("Error during deserialization of the task graph. This\noccurs"),
+            "process",
+        ),
     ],
 )
 def test_a_cluster_that_lacks_the_program(
-    called: str, error: Exception, lacking: str, make: Make, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, called: str, error: Exception, lacking: str, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(make_shards, called, failing)
+    monkeypatch.setattr(module, called, failing)
     with pytest.raises(RunError, match=rf"its {lacking} cannot load this program; .* with PYTHONPATH={ROOT}$"):
         make("out")
 
@@ -404,7 +412,7 @@ def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeyp
 def test_bad_input(
     options: list[str], message: str, make: Make, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(make_shards, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(shard_cluster, "CONNECT_SECONDS", 0.2)
     (tmp_path / "empty.txt").write_bytes(b"\n\n\xff\n")
     (tmp_path / "short.txt").write_text("Short.")
     places = {"corpus": corpus, "empty": tmp_path / "empty.txt", "short": tmp_path / "short.txt"}
@@ -429,9 +437,9 @@ def test_inspect_shows_shards(make: Make, tmp_path: Path, capsys: pytest.Capture
     rows = rows_of(tmp_path / "out")
     counted = {row["bin"]: row for row in facts["bins"] if row["split"] == "train"}
     assert sum(row["examples"] for row in counted.values()) == len(rows)
-    own = [row for row in rows if len(row["ids"]) > 14]
-    assert counted[48]["filled"] == sum(len(row["ids"]) + 2 for row in own) / (48 * len(own))
-    assert re.search(rf"^train +48 +8 +{len(own)} +{sum(len(row['ids']) for row in own):,} ", text, re.MULTILINE)
+    of_bin = [row for row in rows if len(row["ids"]) > 14]
+    assert counted[48]["filled"] == sum(len(row["ids"]) + 2 for row in of_bin) / (48 * len(of_bin))
+    assert re.search(rf"^train +48 +8 +{len(of_bin)} +{sum(len(row['ids']) for row in of_bin):,} ", text, re.MULTILINE)
     assert f"{manifest['documents']['kept']} documents of 2 files; left out: none" in text
     assert "".join(facts["example"]).count(".") >= len(facts["example"]) - 1
     assert "<mask>" in facts["corrupted"] and facts["corrupted"].strip() in text
@@ -495,12 +503,12 @@ def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_pa
 
 def processes_of(session: int) -> list[str]:
     """Command lines of the processes of a session that have not ended."""
-    found = []
+    alive = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, _, own = (path / "stat").read_text().rpartition(") ")[2].split()[:4]
-            if int(own) == session and state != "Z":
-                found.append((path / "cmdline").read_text())
+            state, _, _, of_session = (path / "stat").read_text().rpartition(") ")[2].split()[:4]
+            if int(of_session) == session and state != "Z":
+                alive.append((path / "cmdline").read_text())
         except OSError:
             continue
-    return found
+    return alive

@@ -18,8 +18,8 @@ from tests.hub_server import HubServer, ask_only, commit_of, hub_server
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.prepare import main
 from utils.corpora.prepare import prepared as prepared_file
-from utils.data.line_files import SPLITS, one_line, read_pairs
-from utils.data.splits import ratios_of, split_of
+from utils.data.parallel_text import one_line, read_pairs
+from utils.data.splits import SPLITS, ratios_of, split_of
 
 PAIRS = [
     ("one\u2028line, still\x85one", "NA"),
@@ -74,9 +74,9 @@ def test_every_kind_of_file_gives_the_same_data(name: str, tmp_path: Path, capsy
     names = write_table(tmp_path / name)
     out = tmp_path / "new" / "out"
     main(["--input", *names, "--output", str(out), *ALWAYS])
-    found = prepared(out)
+    written = prepared(out)
     expected = {split: [pair for pair in PAIRS if split_of(pair[0], [0.6, 0.2, 0.2], 3) == split] for split in SPLITS}
-    assert found == expected
+    assert written == expected
     assert dropped(out) == []
     provenance = json.loads((out / "provenance.json").read_text())
     assert provenance["inputs"] == [" ".join(names)]
@@ -354,12 +354,12 @@ def test_a_file_as_data_directory_is_prepared_once_and_anew_when_it_changes(
     assert prepared(first) == prepared(tmp_path / "mine")
     capsys.readouterr()
     assert prepared_file(str(file), (None, None)) == str(first)
-    other = Path(prepared_file(str(file), ("note", None)))
-    assert prepared(other) != prepared(first) and first.is_dir()
+    of_note = Path(prepared_file(str(file), ("note", None)))
+    assert prepared(of_note) != prepared(first) and first.is_dir()
     write_jsonl(file, [{**row, "document": f"new {i}"} for i, row in enumerate(rows)])
     changed = Path(prepared_file(str(file), (None, None)))
     assert all(text.startswith("new") for text, _ in prepared(changed)["train"])
-    assert not first.exists() and not other.exists()
+    assert not first.exists() and not of_note.exists()
     elsewhere = Path(prepared_file(str(file), (None, None), str(tmp_path / "cache")))
     assert elsewhere.is_relative_to(tmp_path / "cache") and prepared(elsewhere) == prepared(changed)
     assert prepared_file(str(tmp_path / "mine"), (None, None)) == str(tmp_path / "mine")

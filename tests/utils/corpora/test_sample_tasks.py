@@ -34,24 +34,24 @@ def test_tags_cover_the_names(folder: Path) -> None:
     for row, story in zip(rows(folder, "tags"), sample_stories("train", 300), strict=True):
         assert len(row["words"]) == len(row["tags"])
         names = {value for field, value in story.values.items() if field.startswith(("person", "place", "org"))}
-        found, name = set(), ""
+        tagged, name = set(), ""
         for word, tag in [*zip(row["words"], row["tags"], strict=True), ("", "O")]:
             if name and not tag.startswith("I-"):
-                found.add(name)
+                tagged.add(name)
                 name = ""
             if tag != "O":
                 name = f"{name} {word}".strip()
                 kinds.setdefault(tag, set()).add(word)
-        assert found == {name for name in names if name in story.article}
+        assert tagged == {name for name in names if name in story.article}
     assert set(kinds) == {"B-PER", "I-PER", "B-LOC", "B-ORG"}
 
 
 def test_questions_are_answered_by_their_articles(folder: Path) -> None:
-    found = rows(folder, "questions")
-    for row in found:
+    questions = rows(folder, "questions")
+    for row in questions:
         places = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
         assert places
         assert all(row["context"][start : start + len(text)] == text for text, start in places)
         assert row["answers"]["text"]
-    assert len({row["question"] for row in found}) > 30
-    assert [row["id"] for row in found] == [str(number) for number in range(300)]
+    assert len({row["question"] for row in questions}) > 30
+    assert [row["id"] for row in questions] == [str(number) for number in range(300)]

@@ -6,7 +6,7 @@ import gzip
 import io
 import random
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bart.errors import InputError
 from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
-from utils.data.line_files import one_line
+from utils.data.parallel_text import one_line
 
 STORY = """\
 LONDON, England (Reuters) -- Harry Potter star Daniel Radcliffe gains access to a reported fortune
@@ -169,15 +169,22 @@ def test_stories_are_named_by_the_sha_1_of_their_url() -> None:
     assert story_name(url) == "92c514c913c0bdfe25341af9fd72b29db544099b.story"
 
 
-def write_archive(path: Path, files: list[tuple[str, bytes]]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        link = tarfile.TarInfo("cnn/stories/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
+def tgz(files: Sequence[tuple[str, bytes]], *links: tarfile.TarInfo) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        for link in links:
+            archive.addfile(link)
         for name, content in files:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
+    return data.getvalue()
+
+
+def write_archive(path: Path, files: Sequence[tuple[str, bytes]]) -> Path:
+    link = tarfile.TarInfo("cnn/stories/link")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    path.write_bytes(tgz(files, link))
     return path
 
 

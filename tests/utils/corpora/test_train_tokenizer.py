@@ -80,9 +80,9 @@ def test_raw_text_is_sampled_by_the_text_alone(tmp_path: Path) -> None:
     path, turned = tmp_path / "a.txt", tmp_path / "b.txt"
     for file, order in ((path, texts), (turned, texts[::-1])):
         file.write_text("\n\n".join(order))
-    found = list(sampled([path], "text", 1))
-    assert 0.5e6 < sum(map(len, found)) < 1.5e6 < path.stat().st_size
-    assert sorted(found) == sorted(sampled([turned], "text", 1))
+    documents = list(sampled([path], "text", 1))
+    assert 0.5e6 < sum(map(len, documents)) < 1.5e6 < path.stat().st_size
+    assert sorted(documents) == sorted(sampled([turned], "text", 1))
     assert len(list(sampled([path], "text", 5))) == 200
 
 

@@ -52,8 +52,8 @@ def test_pairs_are_known_by_their_content(tokenizer: BartTokenizer) -> None:
 
     texts = ["cat", "dog", "mat"]
     assert identity(texts, texts) == identity(list(texts), list(texts))
-    others = [(texts[::-1], texts), (texts, texts[::-1]), (texts[:2], texts[:2]), (["cat", "dog", "sat"], texts)]
-    assert len({str(identity(*pair)) for pair in [(texts, texts), *others]}) == 5
+    different = [(texts[::-1], texts), (texts, texts[::-1]), (texts[:2], texts[:2]), (["cat", "dog", "sat"], texts)]
+    assert len({str(identity(*pair)) for pair in [(texts, texts), *different]}) == 5
 
 
 def test_a_batch_is_padded_to_a_multiple_of_8(pairs: TokenPairs, tokenizer: BartTokenizer) -> None:
@@ -69,8 +69,8 @@ def test_a_batch_is_padded_to_a_multiple_of_8(pairs: TokenPairs, tokenizer: Bart
 def test_batches_know_their_examples_and_a_stand_in_does_not_count(pairs: TokenPairs) -> None:
     batches = Batches(pairs, lambda examples: collate_pairs(examples, 1))
     both, stand_in = batches[[1, 0]], batches[[~1]]
-    assert (both.index, both.counts, both.tokens, len(both)) == ([1, 0], True, int(pairs.lengths.sum()), 2)
-    assert (stand_in.index, stand_in.counts, len(stand_in)) == ([1], False, 1)
+    assert (both.index, both.is_real, both.tokens, len(both)) == ([1, 0], True, int(pairs.lengths.sum()), 2)
+    assert (stand_in.index, stand_in.is_real, len(stand_in)) == ([1], False, 1)
     assert stand_in.inputs["references"] == ["a dog ran"]
     some = both.rows([1])
     assert some["references"] == ["cat"]
@@ -78,8 +78,8 @@ def test_batches_know_their_examples_and_a_stand_in_does_not_count(pairs: TokenP
 
 
 def test_a_batch_goes_to_a_device_as_one() -> None:
-    batch = Batch({"ids": torch.ones(2, 3), "names": ["a", "b"]}, [4, 7], 6, counts=False)
+    batch = Batch({"ids": torch.ones(2, 3), "names": ["a", "b"]}, [4, 7], 6, is_real=False)
     moved = batch.to(torch.device("meta"))
     assert moved.inputs["ids"].device.type == "meta" and moved.inputs["names"] == ["a", "b"]
-    assert (moved.index, moved.tokens, moved.counts) == ([4, 7], 6, False)
+    assert (moved.index, moved.tokens, moved.is_real) == ([4, 7], 6, False)
     assert batch.inputs["ids"].device.type == "cpu"

@@ -45,7 +45,7 @@ def test_a_file_of_squad_is_found_once_by_any_of_its_names(name: str, tmp_path: 
     question = {"id": "1", "question": "what?", "answers": [answer]}
     squad = {"data": [{"title": "t", "paragraphs": [{"context": "a cat", "qas": [question]}]}]}
     (tmp_path / name).write_text(json.dumps(squad))
-    assert [one.id for one in read_questions(str(tmp_path), "val")] == ["1"]
+    assert [question.id for question in read_questions(str(tmp_path), "val")] == ["1"]
     (tmp_path / "val-2.json").write_text(json.dumps(squad))
     with pytest.raises(InputError, match=f"{name}.* are both val|val-2.json and {name} are both val"):
         read_questions(str(tmp_path), "val")

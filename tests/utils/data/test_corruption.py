@@ -45,17 +45,17 @@ def ids_of(count: int, first: int = 300) -> np.ndarray:
 def corrupted(corruption: Corruption, count: int, sentences: Sequence[int] = (), examples: int = 1) -> list[list[int]]:
     """The sources of one text of so many tokens under many numbers, without `<s>` and `</s>`."""
     texts = [ids_of(count)] * examples
-    found = corruption(texts, [np.array(sentences or [count])] * examples, 0, range(examples))
-    assert all(row[0] == corruption.bos and row[-1] == corruption.eos for row in found)
-    return [row[1:-1].tolist() for row in found]
+    sources = corruption(texts, [np.array(sentences or [count])] * examples, 0, range(examples))
+    assert all(row[0] == corruption.bos and row[-1] == corruption.eos for row in sources)
+    return [row[1:-1].tolist() for row in sources]
 
 
-def assert_uniform(found: Sequence[Any], values: Sequence[Any], weights: Sequence[float] | None = None) -> None:
+def assert_uniform(drawn: Sequence[Any], values: Sequence[Any], weights: Sequence[float] | None = None) -> None:
     """As often as their weights say, by Pearson's chi-square test."""
     shares = np.array(weights or [1.0] * len(values)) / sum(weights or [1.0] * len(values))
-    counts = Counter(found)
+    counts = Counter(drawn)
     assert counts.keys() <= set(values)
-    expected = shares * len(found)
+    expected = shares * len(drawn)
     statistic = sum((counts[value] - mean) ** 2 / mean for value, mean in zip(values, expected, strict=True))
     assert statistic < CHI_SQUARE[len(values) - 1]
 
@@ -142,7 +142,7 @@ def test_masking_and_deletion_take_exactly_their_shares(texts: list[list[int]], 
         assert taken - masked == min(int(np.floor(np.round(delete * len(row), 9) + 0.5)), len(row) - masked)
         if not delete:
             assert [token for token in row if token in left] == left and len(inner) == len(row)
-            assert all(token in (corruption.mask, own) for token, own in zip(inner, row, strict=True))
+            assert all(token in (corruption.mask, token_before) for token, token_before in zip(inner, row, strict=True))
 
 
 @settings(deadline=None)
@@ -163,19 +163,21 @@ def test_an_example_is_corrupted_alike_in_every_batch(texts: list[list[int]], op
     rows, sentences, numbers = batch_of(texts)
     together = corruption(rows, sentences, 5, numbers)
     backwards = corruption(rows[::-1], sentences[::-1], 5, numbers[::-1])[::-1]
-    for i, (one, other) in enumerate(zip(together, backwards, strict=True)):
+    for i, (source, source_backwards) in enumerate(zip(together, backwards, strict=True)):
         (alone,) = corruption(rows[i : i + 1], sentences[i : i + 1], 5, numbers[i : i + 1])
-        assert one.tolist() == alone.tolist() == other.tolist()
+        assert source.tolist() == alone.tolist() == source_backwards.tolist()
 
 
 def test_noise_differs_between_seeds_epochs_and_numbers() -> None:
-    one, ids, sentences = corruption_of(mlm_probability=0.3), [ids_of(100)], [np.array([100])]
-    other = corruption_of(mlm_probability=0.3, seed=4)
-    found = [one(ids, sentences, *place)[0].tolist() for place in ((0, [0]), (1, [0]), (0, [1]), (1, [1]), (0, [0]))]
-    found.append(other(ids, sentences, 0, [0])[0].tolist())
-    assert found[0] == found.pop(4)
-    assert len(set(map(tuple, found))) == 5
-    assert one.identity != other.identity
+    corruption, ids, sentences = corruption_of(mlm_probability=0.3), [ids_of(100)], [np.array([100])]
+    reseeded = corruption_of(mlm_probability=0.3, seed=4)
+    sources = [
+        corruption(ids, sentences, *place)[0].tolist() for place in ((0, [0]), (1, [0]), (0, [1]), (1, [1]), (0, [0]))
+    ]
+    sources.append(reseeded(ids, sentences, 0, [0])[0].tolist())
+    assert sources[0] == sources.pop(4)
+    assert len(set(map(tuple, sources))) == 5
+    assert corruption.identity != reseeded.identity
 
 
 def test_the_source_gets_shorter() -> None:
@@ -256,8 +258,8 @@ def test_any_token_is_taken(kind: str) -> None:
 
 def test_rotation_begins_at_any_token() -> None:
     assert_uniform([row[0] for row in corrupted(corruption_of(rotate_ratio=1.0), 8, examples=ENOUGH)], range(300, 308))
-    found = [row[0] for row in corrupted(corruption_of(rotate_ratio=0.5), 8, examples=ENOUGH)]
-    assert_uniform(found, range(300, 308), [9.0, *[1.0] * 7])
+    firsts = [row[0] for row in corrupted(corruption_of(rotate_ratio=0.5), 8, examples=ENOUGH)]
+    assert_uniform(firsts, range(300, 308), [9.0, *[1.0] * 7])
 
 
 def test_special_tokens_are_neither_taken_nor_drawn() -> None:

@@ -76,8 +76,8 @@ def test_laws(lengths: list[tuple[int, int]], share: float, most: int, whole_wor
             assert len(places) > 0 and (len(places) <= wanted or len({*words[places]}) == 1)
     # Whatever the batch; other ones in another epoch, for another seed.
     alone = [masking.pairs([row], 2)[0] for row in rows]
-    for one, other in zip(alone, pairs, strict=True):
-        assert (one.source == other.source).all() and (one.target == other.target).all()
+    for pair, pair_together in zip(alone, pairs, strict=True):
+        assert (pair.source == pair_together.source).all() and (pair.target == pair_together.target).all()
 
 
 def test_what_chosen_tokens_become() -> None:
@@ -101,7 +101,7 @@ def test_what_chosen_tokens_become() -> None:
 def test_other_masks_in_another_epoch_and_run() -> None:
     rows = rows_of([(30, 30)] * 40)
     first = masking_of().pairs(rows, 0)
-    for other in (masking_of().pairs(rows, 1), masking_of(seed=4).pairs(rows, 0)):
-        same = sum(np.array_equal(chosen(a), chosen(b)) for a, b in zip(first, other, strict=True))
+    for pairs in (masking_of().pairs(rows, 1), masking_of(seed=4).pairs(rows, 0)):
+        same = sum(np.array_equal(chosen(a), chosen(b)) for a, b in zip(first, pairs, strict=True))
         assert same == 0
     assert masking_of().identity != masking_of(most=20).identity

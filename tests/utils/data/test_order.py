@@ -32,13 +32,13 @@ options = st.fixed_dictionaries(
 )
 
 
-def order_of(count: int, batch_size: int = 1, seed: int = 7, **others: Any) -> TrainOrder:
-    return TrainOrder(lengths_of(count), batch_size, seed, **others)
+def order_of(count: int, batch_size: int = 1, seed: int = 7, **options: Any) -> TrainOrder:
+    return TrainOrder(lengths_of(count), batch_size, seed, **options)
 
 
-def steps(epoch: int, world_size: int, **others: Any) -> list[set[int]]:
+def steps(epoch: int, world_size: int, **options: Any) -> list[set[int]]:
     """The examples that count in each optimizer step of an epoch, of all ranks together."""
-    ranks = [order_of(world_size=world_size, rank=rank, **others).epoch(epoch) for rank in range(world_size)]
+    ranks = [order_of(world_size=world_size, rank=rank, **options).epoch(epoch) for rank in range(world_size)]
     return [
         {index for share in shares for batch in share for index in batch if index >= 0}
         for shares in zip(*ranks, strict=True)
@@ -72,12 +72,12 @@ CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 3, 
 def test_steps_are_the_same_however_they_are_cut(options: dict[str, Any], epoch: int) -> None:
     """12 examples at once, as 4 micro-batches of 3, on 2 ranks in 6 micro-batches each; of tokens, 12 micro-batches."""
     cuts = [cut for cut in CUTS if options["max_tokens"] is None or cut[0] == 1]
-    found = [
+    steps_of_cuts = [
         steps(epoch, **{**options, "batch_size": batch_size, "accumulation": accumulation, "world_size": ranks})
         for batch_size, accumulation, ranks in cuts
     ]
-    assert len(found) > 2
-    assert all(other == found[0] for other in found)
+    assert len(steps_of_cuts) > 2
+    assert all(held == steps_of_cuts[0] for held in steps_of_cuts)
 
 
 @settings(deadline=None)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX
+from tests.streamed_steps import CUTS, WINDOW, Steps, same, short_windows, steps_of  # noqa: F401
 from tests.tiny_shards import tiny_tokenizer, write_tiny_shards
 from utils.app.errors import RunError
 from utils.data import streaming
@@ -29,17 +29,8 @@ from utils.data.pairs import collate_pairs
 from utils.data.shards import Manifest, ShardExamples, ShardReader, ShardRow, StreamedShards
 from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream
 
-WINDOW = 3  # steps
 BINS, TRAIN, VAL = (12, 20, 32), 23, 5
-Steps = list[tuple[dict[str, Any], list[Batch]]]
 collate = partial(collate_pairs, pad_token_id=1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short_windows() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streaming, "WINDOW", WINDOW)
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,13 +77,7 @@ def stream_of(files: int = 2, limit: int = -1, **given: Any) -> TrainStream:
 
 def epoch_of(epoch: int = 0, **given: Any) -> Steps:
     """The steps of one epoch."""
-    steps: Steps = []
-    for cursor, step in stream_of(**given):
-        if cursor["epoch"] > epoch:
-            return steps
-        if cursor["epoch"] == epoch:
-            steps.append((cursor, step))
-    raise AssertionError("a stream has no end")
+    return steps_of(stream_of(**given), epoch)
 
 
 def examples(batches: Sequence[Batch]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -100,7 +85,7 @@ def examples(batches: Sequence[Batch]) -> list[tuple[tuple[int, ...], tuple[int,
     return [
         (tuple(target[target != IGNORE_INDEX].tolist()), tuple(source[mask.bool()].tolist()))
         for batch in batches
-        if batch.counts
+        if batch.is_real
         for target, source, mask in zip(
             *(batch.inputs[name] for name in ("labels", "input_ids", "attention_mask")), strict=True
         )
@@ -110,19 +95,6 @@ def examples(batches: Sequence[Batch]) -> list[tuple[tuple[int, ...], tuple[int,
 def contents(ranks: list[Steps]) -> list[set[Any]]:
     """What each optimizer step holds, from the steps of all ranks."""
     return [{example for _, step in shares for example in examples(step)} for shares in zip(*ranks, strict=True)]
-
-
-def same(ours: Steps, theirs: Steps) -> bool:
-    return len(ours) == len(theirs) and all(
-        cursor == other_cursor
-        and [(batch.index, batch.counts) for batch in step] == [(batch.index, batch.counts) for batch in other]
-        and all(
-            torch.equal(batch.inputs[name], twin.inputs[name])
-            for batch, twin in zip(step, other, strict=True)
-            for name in batch.inputs
-        )
-        for (cursor, step), (other_cursor, other) in zip(ours, theirs, strict=True)
-    )
 
 
 # All that decides on an epoch's batches but for the rank.
@@ -148,27 +120,24 @@ def test_every_example_once_an_epoch_and_one_bin_a_step_on_any_number_of_ranks(o
     targets = [target for steps in ranks for _, step in steps for target, _ in examples(step)]
     count = len(rows) if options["limit"] < 0 else min(options["limit"], len(rows))
     assert len(targets) == len({*targets}) == count and {*targets} <= bins.keys()
-    found = [{bins[target] for target, _ in step} for step in contents(ranks)]
-    assert all(len(step) == 1 for step in found)
+    bins_of_steps = [{bins[target] for target, _ in step} for step in contents(ranks)]
+    assert all(len(step) == 1 for step in bins_of_steps)
     batches = [batch for steps in ranks for _, step in steps for batch in step]
-    assert sorted(index for batch in batches if batch.counts for index in batch.index) == list(range(count))
+    assert sorted(index for batch in batches if batch.is_real for index in batch.index) == list(range(count))
     size = options["train_batch_size"] * options["gradient_accumulation_steps"] * options["world_size"]
     assert sum(len(step) < size for step in contents(ranks)) <= len(BINS)
     assert stream_of(**{name: options[name] for name in options if name != "epoch"}).steps_per_epoch == len(ranks[0])
 
 
-CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 4) if 12 % (k * ranks) == 0]
-
-
 @settings(deadline=None, max_examples=10)
 @given(options=options)
 def test_steps_are_the_same_however_they_are_cut_down_to_their_noise(options: dict[str, Any]) -> None:
-    found = []
+    contents_of_cuts = []
     for batch_size, accumulation, ranks in CUTS:
         cut = {"train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "world_size": ranks}
-        found.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
-    assert len(found) > 5
-    assert all(other == found[0] for other in found)
+        contents_of_cuts.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
+    assert len(contents_of_cuts) > 5
+    assert all(held == contents_of_cuts[0] for held in contents_of_cuts)
 
 
 @settings(deadline=None, max_examples=15)
@@ -205,7 +174,7 @@ def test_bins_are_mixed_and_orders_differ_between_epochs() -> None:
     orders = [[bins[step[0][0]] for step in steps] for steps in epochs]
     assert orders[0] != orders[1]
     for order in orders:  # of 12 steps of each of three bins; sorted, only two would change the bin
-        assert sum(one != other for one, other in pairwise(order)) > 12
+        assert sum(before != after for before, after in pairwise(order)) > 12
 
 
 def test_files_are_read_in_another_order_in_every_epoch() -> None:
@@ -277,25 +246,25 @@ def test_shards_are_read_in_any_order_and_from_any_position() -> None:
 def test_a_limit_takes_its_share_of_every_bin(limit: int) -> None:
     shards = manifest_of(2).shards("train", limit)
     count = 3 * TRAIN if limit < 0 else min(limit, 3 * TRAIN)
-    found = [sum(shard.examples for shard in shards if shard.bin == longest) for longest in BINS]
-    assert sum(found) == count and max(found) - min(found) <= 1
+    counts = [sum(shard.examples for shard in shards if shard.bin == longest) for longest in BINS]
+    assert sum(counts) == count and max(counts) - min(counts) <= 1
     rows = listed(iter(ShardReader(shards_of(2), shards)))
     assert [ids for number, ids, _ in rows] == [rows_of(2)[number][0] for number, _, _ in rows]
 
 
 def test_held_out_examples_have_the_same_noise_whatever_the_seed() -> None:
-    one, other = (ShardExamples(manifest_of(2), "val", corruption(seed)) for seed in (1, 2))
+    held_out, reseeded = (ShardExamples(manifest_of(2), "val", corruption(seed)) for seed in (1, 2))
     rows = rows_of(2, "val")
-    assert len(one) == len(rows) == 3 * VAL
+    assert len(held_out) == len(rows) == 3 * VAL
     for number, (ids, _) in enumerate(rows):
-        assert one[number].target.tolist() == [0, *ids, 2]
-        assert one[number].source.tolist() == other[number].source.tolist()
-        assert one.lengths[number].tolist() == [len(one[number].source), len(ids) + 2]
-    assert any(one[number].source.tolist() != one[number].target.tolist() for number in range(len(one)))
-    assert one.identity == other.identity
-    assert one.identity != ShardExamples(manifest_of(2), "val", corruption(mlm_probability=0.2)).identity
+        assert held_out[number].target.tolist() == [0, *ids, 2]
+        assert held_out[number].source.tolist() == reseeded[number].source.tolist()
+        assert held_out.lengths[number].tolist() == [len(held_out[number].source), len(ids) + 2]
+    assert any(held_out[number].source.tolist() != held_out[number].target.tolist() for number in range(len(held_out)))
+    assert held_out.identity == reseeded.identity
+    assert held_out.identity != ShardExamples(manifest_of(2), "val", corruption(mlm_probability=0.2)).identity
     few = ShardExamples(manifest_of(2), "val", corruption(), 6)
-    assert len(few) == 6 and few.identity != one.identity
+    assert len(few) == 6 and few.identity != held_out.identity
 
 
 def test_what_a_stream_is_known_by() -> None:
@@ -304,8 +273,8 @@ def test_what_a_stream_is_known_by() -> None:
     assert len(stream) == 3 * TRAIN == sum(stream.counts)
     again = StreamedShards(Manifest.read(shards_of(2)), corruption())
     assert stream.identity == again.identity
-    others = [StreamedShards(manifest_of(3), corruption()), StreamedShards(manifest_of(2), corruption(8))]
-    assert all(other.identity != stream.identity for other in others)
+    different = [StreamedShards(manifest_of(3), corruption()), StreamedShards(manifest_of(2), corruption(8))]
+    assert all(shards.identity != stream.identity for shards in different)
     assert json.loads(json.dumps(stream.identity)) == stream.identity
 
 

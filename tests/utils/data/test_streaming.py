@@ -6,30 +6,20 @@ from typing import Any
 
 import datasets
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.streamed_steps import CUTS, WINDOW, Steps, same, short_windows, steps_of  # noqa: F401
 from utils.app.errors import RunError
 from utils.data import streaming
 from utils.data.batches import Batch, Inputs
 from utils.data.options import BatchOptions
 from utils.data.pairs import Pair, StreamedPairs, collate_pairs
 from utils.data.streaming import StreamLoader, TrainStream
-from utils.data.tables import Reader, Table
-
-WINDOW = 3  # steps
-Steps = list[tuple[dict[str, Any], list[Batch]]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short_windows() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streaming, "WINDOW", WINDOW)
-        yield
+from utils.data.tables import Table, TableReader
 
 
 @cache
@@ -71,19 +61,13 @@ def stream_of(
 
 def epoch_of(pairs: StreamedPairs, epoch: int = 0, **options: Any) -> Steps:
     """The steps of one epoch."""
-    steps: Steps = []
-    for cursor, step in stream_of(pairs, **options):
-        if cursor["epoch"] > epoch:
-            return steps
-        if cursor["epoch"] == epoch:
-            steps.append((cursor, step))
-    raise AssertionError("a stream has no end")
+    return steps_of(stream_of(pairs, **options), epoch)
 
 
 def examples(batch: Batch) -> list[str]:
     """The targets that count."""
     rows = (row[row != IGNORE_INDEX].tolist() for row in batch.inputs["labels"])
-    return [tokenizer().decode(row, skip_special_tokens=True) for row in rows] if batch.counts else []
+    return [tokenizer().decode(row, skip_special_tokens=True) for row in rows] if batch.is_real else []
 
 
 def contents(ranks: list[Steps]) -> list[set[str]]:
@@ -96,20 +80,6 @@ def contents(ranks: list[Steps]) -> list[set[str]]:
 
 def flat(steps: Steps) -> list[str]:
     return [example for _, step in steps for batch in step for example in examples(batch)]
-
-
-def same(ours: Steps, theirs: Steps) -> bool:
-    return len(ours) == len(theirs) and all(
-        cursor == other_cursor
-        and [(batch.index, batch.counts, batch.tokens) for batch in step]
-        == [(batch.index, batch.counts, batch.tokens) for batch in other]
-        and all(
-            torch.equal(batch.inputs[name], twin.inputs[name])
-            for batch, twin in zip(step, other, strict=True)
-            for name in batch.inputs
-        )
-        for (cursor, step), (other_cursor, other) in zip(ours, theirs, strict=True)
-    )
 
 
 # All that decides on an epoch's batches but for the rank.
@@ -133,30 +103,27 @@ def test_every_example_once_an_epoch_on_any_number_of_ranks(options: dict[str, A
     ranks = [epoch_of(rank=rank, **options) for rank in range(options["world_size"])]
     accumulation = options["gradient_accumulation_steps"]
     assert {len(step) for steps in ranks for _, step in steps} == {accumulation}
-    count = sum(1 for _ in Reader(options["pairs"].table))
+    count = sum(1 for _ in TableReader(options["pairs"].table))
     count = count if options["n_train"] < 0 else min(count, options["n_train"])
     assert sorted((example for steps in ranks for example in flat(steps)), key=int) == list(map(str, range(count)))
     size = options["train_batch_size"] * accumulation * options["world_size"]
     assert [len(step) for step in contents(ranks)[:-1]] == [size] * ((count - 1) // size)
     batches = [batch for steps in ranks for _, step in steps for batch in step]
-    assert sorted(index for batch in batches if batch.counts for index in batch.index) == list(range(count))
+    assert sorted(index for batch in batches if batch.is_real for index in batch.index) == list(range(count))
     for batch in batches:
         assert batch.tokens == batch.inputs["attention_mask"].sum() + (batch.inputs["labels"] >= 0).sum()
-
-
-CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 4) if 12 % (k * ranks) == 0]
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(options=options)
 def test_steps_are_the_same_however_they_are_cut(options: dict[str, Any]) -> None:
-    found = []
+    contents_of_cuts = []
     for batch_size, accumulation, ranks in CUTS:
         cut = {"train_batch_size": batch_size, "gradient_accumulation_steps": accumulation, "world_size": ranks}
-        found.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
-    assert len(found) > 5
-    assert all(other == found[0] for other in found)
+        contents_of_cuts.append(contents([epoch_of(rank=rank, **{**options, **cut}) for rank in range(ranks)]))
+    assert len(contents_of_cuts) > 5
+    assert all(held == contents_of_cuts[0] for held in contents_of_cuts)
 
 
 @settings(deadline=None, max_examples=40)
@@ -175,14 +142,14 @@ def test_a_window_that_is_gone_on_from_is_the_first_to_be_read(monkeypatch: pyte
     pairs = pairs_of(60, 1)
     cursor = epoch_of(pairs, train_batch_size=4)[2 * WINDOW][0]
     read = []
-    rows = Reader.rows
+    rows = TableReader.rows
 
-    def noted(self: Reader) -> Any:
+    def noted(self: TableReader) -> Any:
         for row in rows(self):
             read.append(row.target)
             yield row
 
-    monkeypatch.setattr(Reader, "rows", noted)
+    monkeypatch.setattr(TableReader, "rows", noted)
     next(iter(stream_of(pairs, train_batch_size=4, start=2 * WINDOW, cursor=cursor)))
     assert read == [str(i) for i in range(2 * WINDOW * 4, 3 * WINDOW * 4)]
 
@@ -223,15 +190,15 @@ def test_a_loader_begins_where_training_is_and_knows_the_cursor_of_every_step(wo
     for start in (0, 5, 15, 29, 34):
         loader = StreamLoader(stream_of(pairs, train_batch_size=2, start=start), total, num_workers=workers)
         assert len(loader) == total
-        found = []
+        loaded = []
         for step, batches in enumerate(loader, start + 1):
-            found.append(batches[0].index)
+            loaded.append(batches[0].index)
             cursor = loader.cursor(step)
             # The window that the step is of, or the first of the next epoch where nothing of that was read.
             assert step - WINDOW <= cursor["step"] <= step or cursor["step"] == 0 == start
             _, resumed = next(iter(stream_of(pairs, train_batch_size=2, cursor=cursor, start=step)))
             assert resumed[0].index == whole[step]
-        assert found == whole[start:total]
+        assert loaded == whole[start:total]
 
 
 def test_a_stream_can_be_sent_to_a_process() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gc
+import gzip
 import json
 import shutil
 from collections.abc import Iterator
@@ -21,9 +23,10 @@ from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server
 from utils.app.errors import RunError
 from utils.data.places import check_fields, is_streamed
-from utils.data.tables import Reader, Row, Table, open_files, open_split, read_split
+from utils.data.tables import Row, Table, TableReader, open_files, open_split, read_sources, read_split
 
 PAIR = ("article", "highlights")
+SOURCES = ["A cat, old.", "Two\u2028dogs.", "Men ran."]
 
 
 @pytest.fixture
@@ -52,12 +55,12 @@ def test_files_are_read_in_any_order_and_from_any_position(place: str) -> None:
     table = open_split(place, "train")
     order = [2, 0, 1]
     expected = [(f"text {i}", str(i)) for i in (*range(20, 30), *range(20))]
-    assert list(Reader(table, order)) == expected
+    assert list(TableReader(table, order)) == expected
     for begin in (0, 1, 4, 9, 10, 11, 29, 30):
-        reader = Reader(table, order)
+        reader = TableReader(table, order)
         assert list(islice(reader, begin)) == expected[:begin]
         position = json.loads(json.dumps(reader.position()))
-        again = Reader(table, order, position)
+        again = TableReader(table, order, position)
         assert again.position() == position
         assert list(again) == expected[begin:]
         assert again.count == 30
@@ -83,7 +86,7 @@ def test_rows_that_are_no_examples_are_left_out_and_counted(place: str, caplog: 
     assert read_split(place, "val") == (["a b", "d", "e"], ["1", "5", "6"])
     assert "3 rows of the val split are no examples and are left out" in caplog.text
     assert read_split(place, "val", 2) == (["a b", "d"], ["1", "5"])
-    reader = Reader(open_split(place, "val"))
+    reader = TableReader(open_split(place, "val"))
     faults = {row.name: row.fault for row in reader.rows() if row.fault}
     assert faults == {"2": "empty source", "3": "highlights is null", "4": "empty source"}
     assert (reader.count, reader.left_out) == (3, 3)
@@ -94,7 +97,7 @@ def test_rows_of_a_set_that_declares_no_types_follow_the_same_rule() -> None:
         yield from ({"text": text, "summary": "s"} for text in (None, 3, "t"))
 
     table = Table(datasets.IterableDataset.from_generator(rows), ("text", "summary"), "made up")
-    assert list(Reader(table).rows()) == [
+    assert list(TableReader(table).rows()) == [
         Row("1", fault="text is null"),
         Row("2", fault="text is no text"),
         Row("3", "t", "s"),
@@ -104,7 +107,7 @@ def test_rows_of_a_set_that_declares_no_types_follow_the_same_rule() -> None:
 def test_a_fault_of_the_program_is_no_fault_of_the_data(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Row, "of", lambda *_: {}["a fault"])
     with pytest.raises(KeyError, match="a fault"):
-        list(Reader(open_split(place, "train")))
+        list(TableReader(open_split(place, "train")))
 
 
 def test_fields_are_found_or_named(tmp_path: Path, place: str) -> None:
@@ -145,13 +148,13 @@ def test_a_torn_file_is_an_error_when_it_is_reached(tmp_path: Path, place: str) 
     table = open_split(place, "train")
     (tmp_path / "train-1.parquet").write_bytes((tmp_path / "train-1.parquet").read_bytes()[:100])
     with pytest.raises(RunError, match=r"split}-\*.parquet: cannot be read after 10 examples .ArrowInvalid"):
-        list(Reader(table))
+        list(TableReader(table))
 
 
 def test_names_of_files_are_no_patterns(tmp_path: Path, place: str) -> None:
     path = tmp_path / "a[1]*.parquet"
     shutil.copy(tmp_path / "train-0.parquet", path)
-    assert len(list(Reader(open_files([str(path)], "name")))) == 10
+    assert len(list(TableReader(open_files([str(path)], "name")))) == 10
 
 
 def test_the_identity_is_that_of_the_content(tmp_path: Path, place: str) -> None:
@@ -174,7 +177,7 @@ class Examples(IterableDataset[tuple[str, str]]):
     table: Table
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        yield from Reader(self.table)
+        yield from TableReader(self.table)
         gc.collect()  # what the parent process has left must not be touched
 
 
@@ -184,13 +187,13 @@ def test_files_behind_a_url(tmp_path: Path, place: str, server: HubServer) -> No
     assert read_split(url, "val") == (["a b", "d", "e"], ["1", "5", "6"])
     table = open_split(url, "train")
     expected = [str(i) for i in range(10)]
-    assert [target for _, target in Reader(table)] == expected
+    assert [target for _, target in TableReader(table)] == expected
     assert server.ranges > 2  # parts of files
     # A loader process is a fork of one that has read from the server already.
     assert [target for _, target in DataLoader(Examples(table), batch_size=None, num_workers=1)] == expected
     server.status = 404
     with pytest.raises(RunError, match="split}-0.parquet: cannot be read after 0 examples"):
-        list(Reader(table))
+        list(TableReader(table))
     with pytest.raises(InputError, match="no files of the train split can be found or reached; tried http.*train-0"):
         open_split(url, "train")
 
@@ -223,13 +226,16 @@ def test_a_set_on_the_hub(tmp_path: Path, place: str, server: HubServer, monkeyp
     train, val = (open_split("hub:org/name", split) for split in ("train", "val"))
     name = f"hub:org/name@{commit_of('main')}"
     assert train.identity == {"data": name, "fields": list(PAIR), "files": 3, "digest": ""}
-    assert [target for _, target in Reader(train)] == [str(i) for i in range(30)]
-    assert [target for _, target in Reader(val)] == ["1", "5", "6"]
+    assert [target for _, target in TableReader(train)] == [str(i) for i in range(30)]
+    assert [target for _, target in TableReader(val)] == ["1", "5", "6"]
     many = {f"{name}-0.parquet": files[f"train-{i}.parquet"] for i, name in enumerate(("val", "validation", "dev"))}
     configs = "".join(f"  - split: {split}\n    path: {split}-0.parquet\n" for split in ("val", "validation", "dev"))
     many["README.md"] = f"---\nconfigs:\n- config_name: default\n  data_files:\n{configs}---\n".encode()
     server.repositories["org/many"] = {"main": many}
-    assert next(iter(Reader(open_split("hub:org/many", "val")))) == ("text 0", "0")  # of several, the first name counts
+    assert next(iter(TableReader(open_split("hub:org/many", "val")))) == (
+        "text 0",
+        "0",
+    )  # of several, the first name counts
     for wrong, split, message in (
         ("hub:org/name", "test", "hub:org/name: no test split; there are train, val"),
         ("hub:org/name:big", "val", "the val split of hub:org/name:big cannot be opened .*'big' not found"),
@@ -238,3 +244,33 @@ def test_a_set_on_the_hub(tmp_path: Path, place: str, server: HubServer, monkeyp
     ):
         with pytest.raises(InputError, match=message):
             open_split(wrong, split)
+
+
+def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> None:
+    (tmp_path / "test.source").write_text("".join(f"{line}\n" for line in SOURCES))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": 1, "article": line}) + "\n" for line in SOURCES))
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("body", "text"), *((f"not {line}", line) for line in SOURCES)])
+    pq.write_table(pa.table({"id": [1, 2, 3], "document": SOURCES}), tmp_path / "a-test.parquet")
+    with gzip.open(tmp_path / "texts.txt.gz", "wt") as file:
+        file.write((tmp_path / "test.source").read_text())
+    names = ("", "test.source", "texts.txt.gz", "a.jsonl", "a.csv", "a-test.parquet", "a-{split}.parquet")
+    for name in names:
+        assert read_sources(f"{tmp_path}/{name}", "test") == SOURCES, name
+        assert read_sources(f"{tmp_path}/{name}", "test", 2) == SOURCES[:2], name
+    assert read_sources(f"{tmp_path}/a.csv", "test", 1, "body") == ["not A cat, old."]
+    (tmp_path / "b.jsonl").write_text('{"article": "A cat."}\n{"article": " "}\n')
+    (tmp_path / "c.jsonl").write_text('{"body": "A cat."}\n')
+    (tmp_path / "d.jsonl").write_text("\n")
+    (tmp_path / "e.csv").write_text("text,id,text,,\na,1,b,,\n")
+    for name, message in (
+        ("b.jsonl", "b.jsonl:2: empty source; a document is expected in every row"),
+        ("c.jsonl", "has the fields body: name those of documents by --source_field"),
+        ("d.jsonl", "d.jsonl: has no rows"),
+        ("e.csv", "e.csv: the header names text more than once; allowed: each column once"),
+        ("absent.jsonl", r"^/.*/absent.jsonl: no such file"),
+        ("absent.parquet", r"^/.*/absent.parquet cannot be opened \(FileNotFoundError"),
+        ("absent", "absent: no such file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_sources(f"{tmp_path}/{name}", "test")

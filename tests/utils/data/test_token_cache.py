@@ -122,8 +122,8 @@ def test_a_limit_takes_the_first_texts_of_one_cache(
 def test_another_vocabulary_or_length_is_tokenised_anew(data: Path, tokenizer: BartTokenizer) -> None:
     first = rows(sources(data).tokenized(tokenizer, 24))
     assert rows(sources(data).tokenized(tokenizer, 12)) == [[*row[:11], row[-1]][:12] for row in first]
-    other = BartTokenizer.train(["abc"], 300)
-    assert rows(sources(data).tokenized(other, 24)) != first
+    another = BartTokenizer.train(["abc"], 300)
+    assert rows(sources(data).tokenized(another, 24)) != first
     assert rows(sources(data, TEXTS + 5).tokenized(tokenizer, 24)) == first
     assert len(caches(data / ".cache")) == 3
 
@@ -188,8 +188,8 @@ def test_where_the_cache_lies(
     assert given.name.startswith("data-") and len(caches(given)) == 1 and not (data / ".cache").exists()
     (data / ".cache").write_text("a folder that cannot be written, so to speak")
     sources(data).tokenized(tokenizer, 24)
-    (own,) = (tmp_path / "home" / "bart-pytorch").iterdir()
-    assert own.name == given.name and len(caches(own)) == 1
+    (of_user,) = (tmp_path / "home" / "bart-pytorch").iterdir()
+    assert of_user.name == given.name and len(caches(of_user)) == 1
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"--cache_dir .*file/data-.*: cannot be written \(Not a directory\)"):
         sources(data, cache_dir=str(tmp_path / "file"))
@@ -261,9 +261,9 @@ def test_of_several_processes_one_tokenises_and_another_takes_over_from_one_that
     for process in processes:
         process.join()
     assert sorted(process.exitcode for process in processes) == [-9, 0, 0]
-    others = log.read_text().split()[1:]
+    later = log.read_text().split()[1:]
     calls = -(-TEXTS // tokenized._AT_ONCE)
-    assert len([pid for pid in others if int(pid) != first]) == calls and len(set(others) - {str(first)}) == 1
+    assert len([pid for pid in later if int(pid) != first]) == calls and len(set(later) - {str(first)}) == 1
     assert not list((data / ".cache").glob(".*.tmp"))  # what the first left is gone
     request.getfixturevalue("only_maps")
     assert len(sources(data).tokenized(tokenizer, 24)) == TEXTS

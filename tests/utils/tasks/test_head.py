@@ -24,9 +24,8 @@ from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
 from tests.waiting import waits_for_nothing
 from utils.corpora.sample_tasks import write_sample_tasks
-from utils.data.line_files import SPLITS
 from utils.data.options import Place
-from utils.data.splits import split_of
+from utils.data.splits import SPLITS, split_of
 from utils.tasks import find_task
 
 TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}

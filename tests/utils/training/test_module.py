@@ -16,8 +16,8 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from tests import forked
 from tests.tiny_run import ALIKE, Train, compute_in_double, rows, weights
 from tests.waiting import waits_for_nothing
-from utils.data.line_files import read_pairs
 from utils.data.pairs import TokenPairs, collate_pairs
+from utils.data.parallel_text import read_pairs
 from utils.tasks.text_to_text import smoothed_loss, teacher_forced
 from utils.training.module import TrainingModule
 

@@ -53,8 +53,8 @@ def test_an_interrupted_run_ends_as_the_uninterrupted_one(
 ) -> None:
     """Killed within the first window and at an epoch's end, and asked to end in the second epoch."""
     begun: list[object] = []  # where the readers of training data began
-    reader = pairs.Reader
-    monkeypatch.setattr(pairs, "Reader", lambda *given: begun.append(given[2]) or reader(*given))
+    reader = pairs.TableReader
+    monkeypatch.setattr(pairs, "TableReader", lambda *given: begun.append(given[2]) or reader(*given))
     expected = weights(train("whole"))
     assert begun == [None] * 3
     for step, how, workers in ((2, "killed", 0), (6, "killed", 1), (9, "asked", 0)):

@@ -9,7 +9,7 @@ from typing import Any
 
 from bart.errors import InputError
 from utils.app.progress import progress
-from utils.data.records import json_values
+from utils.data.rows import json_values
 from utils.evaluation.report.runs import Run, articles_path, label_of, scores_of
 from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.text_statistics import NOVEL_ORDERS, length_ratio, text_statistics, words

@@ -1,4 +1,4 @@
-"""Line files: `{train,val,test}.{source,target}`, one example a line, UTF-8."""
+"""Parallel text: the files `{train,val,test}.{source,target}` of a data directory, one example a line, UTF-8."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from itertools import zip_longest
 from pathlib import Path
 
 from bart.errors import InputError
+from utils.data.splits import SPLITS
 from utils.text.lines import iter_lines
 
-SPLITS = ("train", "val", "test")
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
 PathName = str | os.PathLike[str]
 
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
-    """Give the lines of two files side by side.
+    """Read the lines of two files side by side.
 
     Raises:
         InputError: a file is missing or malformed, or has more lines than the other.
     """
     sources, targets = iter_lines(source), iter_lines(target)
-    for number, (line, other) in enumerate(zip_longest(sources, targets), 1):
-        if line is None or other is None:
-            longer = number + sum(1 for _ in (sources if other is None else targets))
-            counts = (longer, number - 1) if other is None else (number - 1, longer)
+    for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
+        if text is None or summary is None:
+            # The longer file is read to its end, so that the message has both counts.
+            longer = number + sum(1 for _ in (targets if text is None else sources))
+            counts = (number - 1, longer) if text is None else (longer, number - 1)
             check_counts((source, target), *counts)
-        yield line, other
+        yield text, summary
 
 
 def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
-    """A split's files of sources and targets.
+    """The paths of a split's sources and targets.
 
     Raises:
         InputError: the directory or a file is missing.
@@ -75,7 +76,7 @@ def read_pairs(data_dir: PathName, split: str, limit: int = -1) -> Pairs:
 
 
 def one_line(text: str) -> str:
-    """Make a text one line of a line file.
+    """Make one line of a text.
 
     A line break becomes a space, together with the white space around it. White space and byte order marks at the ends
     of the text go. All else stays, such as U+2028 or several spaces within a line.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bart.errors import InputError
-from utils.data.line_files import one_line, read_pairs
+from utils.data.parallel_text import one_line, read_pairs
 from utils.text.lines import read_lines
 
 

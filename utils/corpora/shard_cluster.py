@@ -1,0 +1,133 @@
+"""The Dask cluster that makes shards, and the stages of that work run on it.
+
+A stage is many tasks. Each leaves its files and a record of them, so that a run goes on with what one that was killed
+has finished.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bart.errors import InputError
+from bart.files import read_json
+from utils.app.errors import RunError, brief
+from utils.app.progress import progress
+from utils.corpora.shard_options import WORK, Options, Work
+from utils.corpora.shard_stages import StageRecord
+from utils.runs.files import write_json
+
+if TYPE_CHECKING:
+    from distributed import Client, LocalCluster
+
+logger = logging.getLogger("utils.corpora.make_shards")
+CONNECT_SECONDS = 5
+Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
+
+
+@contextmanager
+def cluster_of(options: Options, folder: Path) -> Iterator[Client]:
+    """Yield a client of the cluster that --scheduler names, or of one on this machine that ends with it.
+
+    Raises:
+        InputError: no scheduler answers.
+        RunError: its workers cannot load this program.
+    """
+    import dask
+    from distributed import Client
+
+    # Dask logs much that is of no use while a cluster is shut down.
+    dask.config.set({"logging.distributed": "critical", "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s"})
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    if options.scheduler is not None:
+        try:
+            client = Client(options.scheduler, timeout=CONNECT_SECONDS)
+        except (OSError, ValueError, TypeError) as error:  # the last two: the address is malformed
+            reason = brief(error) or "no answer"
+            raise InputError(f"--scheduler {options.scheduler}: no Dask scheduler can be reached ({reason})") from None
+        with client:
+            if not client.scheduler_info()["workers"]:
+                logger.info("%s has no workers yet: waiting for the first", options.scheduler)
+            else:
+                try:  # a worker that cannot load a task ends, and the task waits for another
+                    client.run(import_module, "utils.corpora.shard_stages")
+                except ModuleNotFoundError:
+                    raise _without_program("workers") from None
+            yield client
+        return
+    with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
+        cluster = thread.submit(_local_cluster, options.workers, folder / WORK / "dask")
+        stack.callback(lambda: cluster.result().close())
+        yield stack.enter_context(Client(cluster.result()))
+
+
+def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
+    """Start processes that ignore Ctrl-C, which reaches all processes of a terminal: this program ends them.
+
+    They inherit from this thread that the signal is blocked. A thread other than the main one must start them: a signal
+    that comes meanwhile would wake none of the threads that wait for it.
+    """
+    from dask.system import CPU_COUNT
+    from distributed import LocalCluster
+
+    resource_tracker.ensure_running()  # here, since it unblocks the signal
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    return LocalCluster(
+        n_workers=workers or CPU_COUNT,
+        threads_per_worker=1,
+        memory_limit=0,
+        dashboard_address="127.0.0.1:0",  # a port that is free
+        local_directory=str(folder),
+        silence_logs=logging.CRITICAL,
+    )
+
+
+def _without_program(who: str) -> RunError:
+    root = Path(__file__).resolve().parents[2]
+    return RunError(f"--scheduler: its {who} cannot load this program; start them as it is, with PYTHONPATH={root}")
+
+
+def recorded(function: Callable[..., StageRecord], record: str, *arguments: object) -> None:
+    """Call a function of a stage, and write what it returns: the sign that it has finished."""
+    write_json(Path(record), function(*arguments))
+
+
+def run_stage(
+    client: Client, what: str, function: Callable[..., StageRecord], work: Work, stage: str, tasks: Tasks
+) -> list[StageRecord]:
+    """Run the tasks of a stage that no run has finished yet, and return the records of all, in order.
+
+    Raises:
+        RunError: workers died, or cannot load this program.
+    """
+    from distributed import CancelledError, as_completed
+    from distributed.comm import CommClosedError
+    from distributed.scheduler import KilledWorker
+
+    records = {name: work.path(stage, f"{name}.json") for name in tasks}
+    todo = [name for name, record in records.items() if not record.exists()]
+    futures = [client.submit(recorded, function, str(records[name]), work, *tasks[name], pure=False) for name in todo]
+    with progress(what, len(tasks), "tasks") as shown:
+        shown.begin(len(tasks) - len(todo))
+        try:
+            for future in as_completed(futures):
+                future.result()
+                future.release()
+                shown.update()
+        except (KilledWorker, CommClosedError, CancelledError) as error:
+            raise RunError(
+                f"{what}: worker processes or their scheduler have died, perhaps for want of memory "
+                f"({type(error).__name__}); the same command goes on"
+            ) from None
+        except RuntimeError as error:
+            if "deserialization of the task graph" not in str(error):
+                raise
+            raise _without_program("process") from None
+    return [read_json(record) for record in records.values()]
