@@ -84,7 +84,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class TrainingShape:
     """A network, and the batches that it trains on."""
 
     network: str  # a key of measuring.NETWORKS
@@ -97,16 +97,16 @@ class Shape:
 
 
 SHAPES = {
-    "xsum": Shape("large", 40, 1024, 60, XSUM),
-    "cnn_dm": Shape("large", 40, 1024, 142, CNN_DM),
-    "base": Shape("base", 8, 512, 60, XSUM),
-    "base_unsorted": Shape("base", 8, 512, 60, XSUM, is_sorted=False),
-    "tiny": Shape("tiny", 4, 64, 24, XSUM, dropout=0.0),
+    "xsum": TrainingShape("large", 40, 1024, 60, XSUM),
+    "cnn_dm": TrainingShape("large", 40, 1024, 142, CNN_DM),
+    "base": TrainingShape("base", 8, 512, 60, XSUM),
+    "base_unsorted": TrainingShape("base", 8, 512, 60, XSUM, is_sorted=False),
+    "tiny": TrainingShape("tiny", 4, 64, 24, XSUM, dropout=0.0),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(measuring.DeviceOptions):
+class TrainerArguments(measuring.DeviceOptions):
     """The options of the command."""
 
     shape: str = option(
@@ -132,7 +132,7 @@ class Arguments(measuring.DeviceOptions):
         return with_warm_up(self.steps)
 
 
-def recipe(args: Arguments, folder: Path) -> list[str]:
+def recipe(args: TrainerArguments, folder: Path) -> list[str]:
     """The command line of finetune.py."""
     shape = SHAPES[args.shape]
     options = {
@@ -163,7 +163,7 @@ def recipe(args: Arguments, folder: Path) -> list[str]:
     return [*words, "--do_train", "--freeze_embeds"]
 
 
-def prepare(args: Arguments, folder: Path) -> dict[str, float]:
+def prepare(args: TrainerArguments, folder: Path) -> dict[str, float]:
     """Write weights, vocabulary and data.
 
     Returns:
@@ -171,13 +171,11 @@ def prepare(args: Arguments, folder: Path) -> dict[str, float]:
     """
     shape = SHAPES[args.shape]
     tokenizer = BartTokenizer.from_pretrained(args.tokenizer)
-    config = measuring.made_up_config(
-        *measuring.NETWORKS[shape.network],
-        vocab_size=len(tokenizer),
-        max_position_embeddings=1024,
-        dropout=shape.dropout,
-        attention_dropout=shape.dropout,
+    network, dropouts = (
+        measuring.NETWORKS[shape.network],
+        {"dropout": shape.dropout, "attention_dropout": shape.dropout},
     )
+    config = measuring.made_up_config(*network, vocab_size=len(tokenizer), max_position_embeddings=1024, **dropouts)
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
@@ -201,7 +199,7 @@ def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tup
         (folder / f"{split}.{side}").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 
-def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]:
+def training_order(args: TrainerArguments, folder: Path) -> tuple[TokenPairs, RunOrder]:
     """The training examples, and the batches of each step as finetune.py makes them."""
     shape, tokenizer = SHAPES[args.shape], BartTokenizer.from_pretrained(folder / "model")
     sources, targets = read_pairs(str(folder / "data"), "train")
@@ -213,7 +211,7 @@ def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]
     return examples, RunOrder(order, args.all_steps)
 
 
-def product_rate(args: Arguments) -> float:
+def product_rate(args: TrainerArguments) -> float:
     """Operations per second of a product of large matrices; the best of six."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(args.precision, torch.float32)
     device = torch.device(args.device)
@@ -228,7 +226,7 @@ def product_rate(args: Arguments) -> float:
     return 2 * size**3 / min(seconds(*pair) for pair in pairwise(stamps))
 
 
-def train(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
+def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
     device = torch.device(args.device)
     ends = []  # of each optimizer step, in whichever mode: a stamp, and the peak of memory so far
@@ -242,7 +240,7 @@ def train(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
     return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
 
 
-def train_ours(args: Arguments, folder: Path, is_compiled: bool) -> list[float]:
+def train_ours(args: TrainerArguments, folder: Path, is_compiled: bool) -> list[float]:
     """Train by finetune.py; return the losses that it logs."""
     from finetune import main as finetune
 
@@ -262,7 +260,7 @@ def inputs_of_trainer(pad_token_id: int, decoder_start_token_id: int, step: list
     return {**batch.inputs, "decoder_input_ids": shifted}
 
 
-def train_transformers(args: Arguments, folder: Path) -> list[float]:
+def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
     """Train by transformers' Trainer; return the mean losses of every LOG_EVERY steps."""
     from transformers import BartForConditionalGeneration as TransformersBart
     from transformers import PrinterCallback, Trainer, TrainingArguments
@@ -324,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if words and words[0] in MEASURES:
         MEASURES[words[0]](words[1:])
         return
-    args = parse_dataclass(Arguments, words, str(__doc__))
+    args = parse_dataclass(TrainerArguments, words, str(__doc__))
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
     # Of several GPUs the Trainer would use all.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]

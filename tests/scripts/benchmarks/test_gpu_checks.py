@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 from collections.abc import Callable
@@ -13,7 +14,10 @@ import pytest
 import torch
 
 from bart.errors import InputError
-from scripts.benchmarks import bert_inference, decoding, gpu_checks, training
+from scripts.benchmarks import gpu_checks
+from scripts.benchmarks.bert_inference import BertArguments
+from scripts.benchmarks.decoding import DecodingArguments
+from scripts.benchmarks.training import TrainerArguments
 from utils.app.cli import parse_dataclass
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
@@ -94,8 +98,8 @@ def test_the_programs_take_the_options(on_gpu: bool, monkeypatch: pytest.MonkeyP
     parsers: dict[str, Callable[[list[str]], object]] = {
         "finetune.py": parse_finetune_arguments, "run_pretraining.py": parse_pretraining_arguments
     }  # fmt: skip
-    for program in (decoding, training, bert_inference):
-        parsers[Path(program.__file__).name] = partial(parse_dataclass, program.Arguments, description="")
+    for cls in (DecodingArguments, TrainerArguments, BertArguments):
+        parsers[Path(inspect.getfile(cls)).name] = partial(parse_dataclass, cls, description="")
     seen = set()
     for check in checks:
         for line in check.command.replace("\\\n", "").split("&&"):
