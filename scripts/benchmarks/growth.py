@@ -1,4 +1,4 @@
-"""How the time of a training step grows with batch, source length, vocabulary and layers, beside its operations.
+"""Growth of a training step's time with batch, source length, vocabulary and layers, beside that of its operations.
 
     python scripts/benchmarks/training.py growth --output growth.json
 

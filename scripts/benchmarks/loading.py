@@ -1,4 +1,4 @@
-"""How fast one loader process feeds pretraining from shards, noise included, beside two others on the same shards.
+"""Speed of one loader process of pretraining on shards, noise included, beside two other loaders on the same shards.
 
     python scripts/benchmarks/training.py loading SHARDS --batch_size 64
 

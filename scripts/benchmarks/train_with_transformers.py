@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import torch
@@ -81,25 +82,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate)
     schedule = transformers.get_polynomial_decay_schedule_with_warmup(optimizer, args.warmup_steps, args.max_steps)
-    step, tokens, total, started = 0, 0, 0.0, time.monotonic()
-    while step < args.max_steps:
-        for batch in loader:
-            labels = batch.pop("labels")
-            logits = model(**batch).logits
-            loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
-            loss.backward()
-            clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            step, total = step + 1, total + loss.item()
-            tokens += int(batch["attention_mask"].sum() + (labels >= 0).sum())
-            if step % LOG_STEPS == 0:
-                seconds = time.monotonic() - started
-                print(f"step {step}  loss {total / LOG_STEPS:.4f}  {tokens / seconds:,.0f} tokens/s", flush=True)
-                total = 0.0
-            if step == args.max_steps:
-                break
+    tokens, total, started = 0, 0.0, time.monotonic()
+    batches = islice(chain.from_iterable(repeat(loader)), args.max_steps)  # of one epoch after another
+    for step, batch in enumerate(batches, 1):
+        labels = batch.pop("labels")
+        logits = model(**batch).logits
+        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+        loss.backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        total += loss.item()
+        tokens += int(batch["attention_mask"].sum() + (labels >= 0).sum())
+        if step % LOG_STEPS == 0:
+            seconds = time.monotonic() - started
+            print(f"step {step}  loss {total / LOG_STEPS:.4f}  {tokens / seconds:,.0f} tokens/s", flush=True)
+            total = 0.0
     model.save_pretrained(args.output_dir)
     tokenizer.save_pretrained(args.output_dir)
 

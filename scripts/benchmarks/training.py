@@ -48,7 +48,7 @@ from torch.utils.data import DataLoader
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
 from bart.tokenization.tokenization_bart import BartTokenizer
-from scripts.benchmarks import growth, loading, measuring
+from scripts.benchmarks import loading, measuring
 from utils import cost
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.corpora.sample_corpus import sample_stories
@@ -60,10 +60,10 @@ from utils.data.tokenized import TokenizedTexts
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.runs.machine import environment
 from utils.runs.memory import peak_memory_gb
-from utils.training.measurements import seconds, stamp
 from utils.training.options import POLYNOMIAL_END
 
-MEASURES = {"growth": growth.main, "loading": loading.main}
+# Every process loads this module; Lightning, which takes seconds to load, is imported where it is used.
+
 OURS, COMPILED, TRANSFORMERS = MODES = ("ours", "ours_compiled", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
@@ -213,6 +213,8 @@ def training_order(args: TrainerArguments, folder: Path) -> tuple[TokenPairs, Ru
 
 def product_rate(args: TrainerArguments) -> float:
     """Operations per second of a product of large matrices; the best of six."""
+    from utils.training.measurements import seconds, stamp
+
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(args.precision, torch.float32)
     device = torch.device(args.device)
     if args.precision == "tf32":
@@ -228,6 +230,8 @@ def product_rate(args: TrainerArguments) -> float:
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
+    from utils.training.measurements import seconds, stamp
+
     device = torch.device(args.device)
     ends = []  # of each optimizer step, in whichever mode: a stamp, and the peak of memory so far
     hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
@@ -319,24 +323,27 @@ def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
-    if words and words[0] in MEASURES:
-        MEASURES[words[0]](words[1:])
-        return
+    if words[:1] == ["growth"]:
+        from scripts.benchmarks import growth  # which needs Lightning
+
+        return growth.main(words[1:])
+    if words[:1] == ["loading"]:
+        return loading.main(words[1:])
     args = parse_dataclass(TrainerArguments, words, str(__doc__))
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
     # Of several GPUs the Trainer would use all.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     machine = environment(int(args.device == "cuda"), "accelerate")
     sample, runs = measuring.beside_peers(args, prepare, train)
-    product_rate = sample.pop("product_rate")
+    peak = sample.pop("product_rate")
     results = measuring.compared(runs, args.modes[-1])
     for row in results:
         row["tokens_per_second"] = row["rate"] * sample["tokens"]
-        row["mfu"] = row["rate"] * sample["operations"] / product_rate
+        row["mfu"] = row["rate"] * sample["operations"] / peak
         row["losses"] = runs[row["mode"]][0]["losses"]
     print(f"{args.shape} in {args.precision} on {machine['devices'][0]}, {sample['tokens']:.0f} tokens a sample")
-    measuring.report(args, COLUMNS, results, machine, sample=sample, product_rate=product_rate)
-    print(f"MFU is the share of {product_rate / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
+    measuring.report(args, COLUMNS, results, machine, sample=sample, product_rate=peak)
+    print(f"MFU is the share of {peak / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
 
 
 if __name__ == "__main__":

@@ -153,8 +153,8 @@ def test_speed_up_is_over_fp32_of_the_same_device_and_scaling_over_the_fewest_gp
     rates = {(0, "fp32"): 1.0, (1, "fp32"): 10.0, (1, "fp16"): 40.0, (2, "fp16"): 72.0, (2, "fp32"): None}
     rows = [Row(*of, {} if rate is None else {"throughput": rate}) for of, rate in rates.items()]
     compare(rows)
-    found = [(row.metrics.get("speed_up"), row.metrics.get("weak_scaling")) for row in rows]
-    assert found == [(1.0, None), (1.0, 1.0), (4.0, 1.0), (None, 1.8), (None, None)]
+    ratios = [(row.metrics.get("speed_up"), row.metrics.get("weak_scaling")) for row in rows]
+    assert ratios == [(1.0, None), (1.0, 1.0), (4.0, 1.0), (None, 1.8), (None, None)]
 
 
 def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ class Witness:
     """A process that tells whether it was left alone for a minute, and prints its id when it has begun."""
 
     fifo: Path
-    end: int  # the reading one
+    end: int  # for reading
 
     @property
     def command(self) -> list[str]:
