@@ -102,7 +102,7 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
-class TrainingArguments(Benchmark):
+class TrainingBenchmark(Benchmark):
     """The benchmark of training."""
 
     batch_size: int = option(24, positional=True, least=1, help="examples per process at once")
@@ -126,7 +126,7 @@ class TrainingArguments(Benchmark):
 
 
 @dataclass(frozen=True)
-class PretrainingArguments(Benchmark):
+class PretrainingBenchmark(Benchmark):
     """The benchmark of pretraining, which runs the first phase of the recipe at one length."""
 
     batch_size: int = option(200, positional=True, least=1, help="examples per process at once")
@@ -151,7 +151,7 @@ class PretrainingArguments(Benchmark):
 
 
 @dataclass(frozen=True)
-class InferenceArguments(Benchmark):
+class InferenceBenchmark(Benchmark):
     """The benchmark of inference, which scores `batches` batches after one to warm up."""
 
     batch_size: int = option(128, positional=True, least=1, help="articles per process at once")
@@ -193,7 +193,7 @@ class InferenceArguments(Benchmark):
         }
 
 
-KINDS = {kind.kind: kind for kind in (TrainingArguments, PretrainingArguments, InferenceArguments)}
+KINDS = {kind.kind: kind for kind in (TrainingBenchmark, PretrainingBenchmark, InferenceBenchmark)}
 
 
 def with_warm_up(steps: int) -> int:

@@ -47,7 +47,7 @@ Read = Callable[[np.ndarray], np.ndarray]  # ids (B, S) -> logits (2, B, S)
 
 
 @dataclass(frozen=True)
-class Shape:
+class BertShape:
     """A network, and the random sequences that it reads at once."""
 
     sequences: int
@@ -59,15 +59,15 @@ class Shape:
 
 
 SHAPES = {
-    "base": Shape(8),
-    "base_batch1": Shape(1),
-    "large": Shape(8, width=1024, layers=24, heads=16),
-    "tiny": Shape(3, length=16, width=32, layers=2, heads=2, vocab_size=300),
+    "base": BertShape(8),
+    "base_batch1": BertShape(1),
+    "large": BertShape(8, width=1024, layers=24, heads=16),
+    "tiny": BertShape(3, length=16, width=32, layers=2, heads=2, vocab_size=300),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(measuring.DeviceOptions):
+class BertArguments(measuring.DeviceOptions):
     """The options of the command."""
 
     shape: str = option(
@@ -86,7 +86,7 @@ class Arguments(measuring.DeviceOptions):
         measuring.check_modes(self.modes, self.device)
 
 
-def prepare(args: Arguments, folder: Path) -> None:
+def prepare(args: BertArguments, folder: Path) -> None:
     """Write `folder/model` and `folder/onnxruntime_*.onnx`."""
     import torch
 
@@ -107,7 +107,7 @@ def prepare(args: Arguments, folder: Path) -> None:
         export(folder, shape)
 
 
-def export(folder: Path, shape: Shape) -> None:
+def export(folder: Path, shape: BertShape) -> None:
     """Make ONNX Runtime's models of `folder/model`."""
     import onnx
     import torch
@@ -134,7 +134,7 @@ def export(folder: Path, shape: Shape) -> None:
     quantize_dynamic(optimised, folder / "onnxruntime_int8.onnx", weight_type=QuantType.QInt8, extra_options=types)
 
 
-def inputs(shape: Shape) -> np.ndarray:
+def inputs(shape: BertShape) -> np.ndarray:
     """Ids (B, S)."""
     return np.random.default_rng(1).integers(shape.vocab_size, size=(shape.sequences, shape.length))
 
@@ -183,7 +183,7 @@ def load_onnxruntime(folder: Path, precision: str, device: str) -> Read:
 PEERS = {"ours": load_ours, "transformers": load_transformers, "onnxruntime": load_onnxruntime}
 
 
-def measure(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
+def measure(mode: str, args: BertArguments, folder: Path) -> dict[str, Any]:
     """Sequences per second after a warm-up, their logits, and this process's peak memory."""
     peer, precision = mode.split("_")
     read, ids = PEERS[peer](folder, precision, args.device), inputs(SHAPES[args.shape])
@@ -209,7 +209,7 @@ def summarise(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, An
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(Arguments, argv, str(__doc__))
+    args = parse_dataclass(BertArguments, argv, str(__doc__))
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
     _, runs = measuring.beside_peers(args, prepare, measure)
     machine = environment(int(args.device == "cuda"), *measuring.packages_of(args.modes))

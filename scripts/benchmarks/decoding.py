@@ -44,16 +44,9 @@ MODES = "transformers_fp32 transformers_bf16 ctranslate2_fp32 ctranslate2_int8 o
 CTRANSLATE2_PRECISIONS = {"fp32": "float32", "int8": "int8"}
 TEXT = "text"
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-# Further decoding options that all three have; those that a peer lacks are left out.
-SHARED = (
-    "num_beams",
-    "length_penalty",
-    "early_stopping",
-    "no_repeat_ngram_size",
-    "repetition_penalty",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-)
+# Further decoding options of --model that are taken: those that all three have.
+SHARED = ("num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "repetition_penalty")
+FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 COLUMNS = {
     "mode": "mode",
     "rate": "articles/s",
@@ -67,7 +60,7 @@ Decode = Callable[..., list[list[int]]]  # articles, and the most new ids of eac
 
 
 @dataclass(frozen=True)
-class Shape:
+class DecodingShape:
     """Fixed work: articles of random ids, for each of which exactly `steps` ids are generated."""
 
     network: str  # a key of measuring.NETWORKS
@@ -79,15 +72,15 @@ class Shape:
 
 
 SHAPES = {
-    "base": Shape("base", 8, 512, 60, 6),
-    "large": Shape("large", 4, 1024, 142, 4),
-    "large_batch1": Shape("large", 1, 1024, 142, 4),
-    "tiny": Shape("tiny", 3, 16, 12, 3, vocab_size=300),
+    "base": DecodingShape("base", 8, 512, 60, 6),
+    "large": DecodingShape("large", 4, 1024, 142, 4),
+    "large_batch1": DecodingShape("large", 1, 1024, 142, 4),
+    "tiny": DecodingShape("tiny", 3, 16, 12, 3, vocab_size=300),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(measuring.DeviceOptions):
+class DecodingArguments(measuring.DeviceOptions):
     """The options of the command."""
 
     shape: str = option(
@@ -114,7 +107,7 @@ class Arguments(measuring.DeviceOptions):
             raise InputError("--shape text needs --model and --data_dir, which no other shape takes")
 
 
-def prepare(args: Arguments, folder: Path) -> dict[str, Any]:
+def prepare(args: DecodingArguments, folder: Path) -> dict[str, Any]:
     """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`; return the decoding options."""
     import torch
 
@@ -141,7 +134,7 @@ def prepare(args: Arguments, folder: Path) -> dict[str, Any]:
     return inputs["decoding"]
 
 
-def random_inputs(shape: Shape) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
+def random_inputs(shape: DecodingShape) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
     """Random weights, a vocabulary, random articles, and options that make all summaries equally long.
 
     The vocabulary has a made-up token for every id, since CTranslate2 takes tokens.
@@ -165,7 +158,7 @@ def random_inputs(shape: Shape) -> tuple[Any, Any, list[list[int]], dict[str, An
     return BartForConditionalGeneration(config), BartTokenizer(pipeline), articles, options
 
 
-def text_inputs(args: Arguments) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
+def text_inputs(args: DecodingArguments) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
     """The model of --model, its vocabulary, the articles of --data_dir, and decoding options of the model."""
     from bart.modeling.modeling_bart import BartForConditionalGeneration
     from bart.tokenization.tokenization_bart import BartTokenizer
@@ -180,7 +173,7 @@ def text_inputs(args: Arguments) -> tuple[Any, Any, list[list[int]], dict[str, A
     sources, _ = read_pairs(str(args.data_dir), "test", args.limit)
     articles = tokenizer(sources, max_length=positions, truncation=True)["input_ids"]
     lengths = {"max_length": given.longest(positions), "min_length": given.shortest}
-    return model, tokenizer, articles, {name: getattr(given, name) for name in SHARED} | lengths
+    return model, tokenizer, articles, {name: getattr(given, name) for name in (*SHARED, *FORCED)} | lengths
 
 
 def load_ours(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
@@ -269,7 +262,7 @@ def load_ctranslate2(folder: Path, precision: str, device: str, inputs: Inputs) 
 PEERS = {"ours": load_ours, "transformers": load_transformers, "ctranslate2": load_ctranslate2}
 
 
-def measure(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
+def measure(mode: str, args: DecodingArguments, folder: Path) -> dict[str, Any]:
     """Articles per second of a run over all articles after a warm-up, their ids, and this process's peak memory."""
     inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
     peer, precision = mode.split("_")
@@ -298,7 +291,7 @@ def summarise(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, An
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(Arguments, argv, str(__doc__))
+    args = parse_dataclass(DecodingArguments, argv, str(__doc__))
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
     decoding, runs = measuring.beside_peers(args, prepare, measure)
     machine = environment(int(args.device == "cuda"), *measuring.packages_of(args.modes))

@@ -33,7 +33,6 @@ COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",
     "ratio": "ratio", "peak_memory_gb": "peak GB", "mfu": "MFU", "seconds": "seconds", "why": "why",
 }  # fmt: skip
-BOTH = f"--modes {' '.join(MODES_ON_CUDA)}"  # ours and transformers, in inference
 # Options of fine-tuning runs of a tiny model.
 FINE_TUNING = {
     "fp32": "", "tf32": "--tf32", "bf16": "--bf16", "fp16": "--fp16",
@@ -54,7 +53,7 @@ PRETRAINING = (
     ("bert", 128, 256, 580.0),
     ("bert", 512, 32, 210.0),
 )
-Row = dict[str, Any]  # of the table
+Result = dict[str, Any]  # of a check: a row of the table
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,13 @@ class Check:
 
     name: str
     command: str
-    metrics: Callable[[Path], Row]
+    metrics: Callable[[Path], Result]
     minutes: float = 5
     gpus: int = 0
 
 
 @dataclass(frozen=True)
-class Arguments:
+class CheckArguments:
     """The command line."""
 
     out: str = option(positional=True, help="folder for the results; one that is there is gone on with")
@@ -84,16 +83,8 @@ class Arguments:
 
 def all_checks(on_gpu: bool) -> list[Check]:
     """All checks; those of a machine without a GPU have tiny models."""
-    largest = "large" if on_gpu else "tiny"
-    return [
-        Check("tests", 'python -m pytest -q -m gpu -p no:cacheprovider "$ROOT"', passed, 8, gpus=1),
-        *fine_tuning_checks(on_gpu),
-        *decoding_checks(on_gpu),
-        *training_checks(on_gpu),
-        *(pretraining_check(on_gpu, *phase) for phase in PRETRAINING),
-        questions_check(on_gpu),
-        benchmark_check("bert inference", "sequences/s", f"bert_inference.py --shape {largest} {BOTH}", on_gpu),
-    ]
+    tests = Check("tests", 'python -m pytest -q -m gpu -p no:cacheprovider "$ROOT"', passed, 8, gpus=1)
+    return [tests, *fine_tuning_checks(on_gpu), *benchmark_checks(on_gpu), *published_checks(on_gpu)]
 
 
 def fine_tuning_checks(on_gpu: bool) -> list[Check]:
@@ -103,11 +94,8 @@ def fine_tuning_checks(on_gpu: bool) -> list[Check]:
     scratch = "--model_name_or_path scratch --tokenizer data/sample/tokenizer"
     checks = []
     for name, options in FINE_TUNING.items():
-        gpus = 0
-        if "--strategy" in options:
-            gpus = 2
-        elif any(flag in options for flag in ("fp16", "tf32", "compile")):
-            gpus = 1
+        needs_gpu = any(flag in options for flag in ("fp16", "tf32", "compile"))
+        gpus = 2 if "--strategy" in options else int(needs_gpu)
         command = f'{tune} "$OUT/run" {scratch} --gpus {max(gpus, int(on_gpu))} {options}'
         checks.append(Check(f"fine-tuning {name}", command, trained, 5 if "compile" in options else 2, gpus))
     base = f'{tune} "$OUT/first" {scratch} --gpus {int(on_gpu)}'
@@ -115,58 +103,52 @@ def fine_tuning_checks(on_gpu: bool) -> list[Check]:
     return [*checks, Check("fine-tuning LoRA", f"{base} && {lora}", trained, 3)]
 
 
-def benchmark_check(name: str, unit: str, words: str, on_gpu: bool) -> Check:
-    """A benchmark beside the peers, a file of this folder with its options; one run of each mode."""
-    line = f'python "$ROOT/scripts/benchmarks"/{words} --rounds 1 --device {"cuda" if on_gpu else "cpu"}'
-    return Check(name, f'{line} --output "$OUT/figures.json"', partial(fastest, unit=unit))
+def benchmark_checks(on_gpu: bool) -> list[Check]:
+    """The benchmarks beside transformers, one run of each mode."""
+    device = "cuda" if on_gpu else "cpu"
 
+    def benchmark(name: str, unit: str, program: str, options: str) -> Check:
+        command = f'python "$ROOT/scripts/benchmarks/{program}" --rounds 1 --device {device} {options}'
+        return Check(name, f'{command} --output "$OUT/figures.json"', partial(fastest, unit=unit))
 
-def decoding_checks(on_gpu: bool) -> list[Check]:
-    """Decoding beside transformers; the last shape once more without CUDA graphs."""
-    checks = [
-        benchmark_check(f"decoding {shape}", "articles/s", f"decoding.py --shape {shape} {BOTH}", on_gpu)
-        for shape in (("base", "large", "large_batch1") if on_gpu else ("tiny",))
-    ]
+    modes, checks = f"--modes {' '.join(MODES_ON_CUDA)}", []
+    for shape in ("base", "large", "large_batch1") if on_gpu else ("tiny",):
+        checks.append(benchmark(f"decoding {shape}", "articles/s", "decoding.py", f"--shape {shape} {modes}"))
     last = checks[-1]
-    return [*checks, replace(last, name=f"{last.name} without graphs", command=f"BART_GRAPHS=0 {last.command}", gpus=1)]
-
-
-def training_checks(on_gpu: bool) -> list[Check]:
-    """Training beside transformers' Trainer, and the same compiled."""
-    tokenizer = "$TOKENIZER" if on_gpu else "data/sample/tokenizer"
-    checks = []
+    without_graphs = f"BART_GRAPHS=0 {last.command}"
+    checks.append(replace(last, name=f"{last.name} without graphs", command=without_graphs, gpus=1))
+    vocabulary = '--tokenizer "$TOKENIZER"' if on_gpu else "--tokenizer data/sample/tokenizer"
     for shape in ("xsum", "cnn_dm") if on_gpu else ("tiny",):
         for precision in ("bf16", "tf32") if on_gpu else ("fp32",):
-            words = f'training.py --shape {shape} --precision {precision} --steps 10 --tokenizer "{tokenizer}"'
-            check = benchmark_check(f"training {shape} {precision}", "samples/s", words, on_gpu)
-            command = f"{check.command} --modes ours_compiled transformers"
-            checks += [check, replace(check, name=f"{check.name} compiled", command=command, minutes=7, gpus=1)]
-    return checks
+            options = f"--shape {shape} --precision {precision} --steps 10 {vocabulary}"
+            check = benchmark(f"training {shape} {precision}", "samples/s", "training.py", options)
+            compiled = f"{check.command} --modes ours_compiled transformers"
+            checks += [check, replace(check, name=f"{check.name} compiled", command=compiled, minutes=7, gpus=1)]
+    options = f"--shape {'large' if on_gpu else 'tiny'} {modes}"
+    return [*checks, benchmark("bert inference", "sequences/s", "bert_inference.py", options)]
 
 
-def pretraining_check(on_gpu: bool, network: str, length: int, batch_size: int, published: float) -> Check:
-    """Pretraining beside a published rate; see PRETRAINING."""
-    if network == "bert":
-        # BERT's loss is of few tokens, so that a vocabulary of 1,600 saves little.
-        task, tokenizer, duplicates = "--task mlm_nsp", "data/sample/bert_tokenizer", "--duplicate_factor 1"
-        config = "bert_large" if on_gpu else "bert_tiny"
-    else:
-        task, tokenizer, duplicates = "", "$TOKENIZER" if on_gpu else "data/sample/tokenizer", ""
-        config = "config" if on_gpu else "config_tiny"
-    command = f"""python -m utils.corpora.sample_corpus --output_dir "$OUT/corpus" \\
-            --n_train {60_000 if on_gpu else 4000} &&
-        awk '{{ print }} NR % 40 == 0 {{ print "" }}' "$OUT/corpus/train.source" >"$OUT/train.txt" &&
-        python -m utils.corpora.make_shards {task} --input "$OUT/train.txt" --output "$OUT/shards" \\
-            --val_ratio 0.05 --tokenizer "{tokenizer}" --sequence_length {length} {duplicates} &&
-        python "$ROOT/run_pretraining.py" {task} --data_dir "$OUT/shards" --output_dir "$OUT/run" \\
-            --config_path "$ROOT/configs/{config}.json" --max_source_length {length} --max_steps 30 --n_val 16 \\
-            --val_check_interval 1.0 --train_batch_size {batch_size if on_gpu else 4} --log_freq {LOG_EVERY} \\
-            {"--gpus 1 --bf16" if on_gpu else "--gpus 0"}"""
-    return Check(f"pretraining {network} {length}", command, beside_published(published) if on_gpu else trained)
-
-
-def questions_check(on_gpu: bool) -> Check:
-    """Fine-tuning of BERT on questions, beside a published rate."""
+def published_checks(on_gpu: bool) -> list[Check]:
+    """Pretraining, and fine-tuning of BERT on questions; on a GPU beside published rates."""
+    device = "--gpus 1 --bf16" if on_gpu else "--gpus 0"
+    vocabulary = "$TOKENIZER" if on_gpu else "data/sample/tokenizer"
+    checks = []
+    for network, length, batch_size, rate in PRETRAINING:
+        config, task, tokenizer, duplicates = "config" if on_gpu else "config_tiny", "", vocabulary, ""
+        if network == "bert":
+            config, task = "bert_large" if on_gpu else "bert_tiny", "--task mlm_nsp"
+            # BERT's loss is of few tokens, so that a vocabulary of 1,600 saves little.
+            tokenizer, duplicates = "data/sample/bert_tokenizer", "--duplicate_factor 1"
+        command = f"""python -m utils.corpora.sample_corpus --output_dir "$OUT/corpus" \\
+                --n_train {60_000 if on_gpu else 4000} &&
+            awk '{{ print }} NR % 40 == 0 {{ print "" }}' "$OUT/corpus/train.source" >"$OUT/train.txt" &&
+            python -m utils.corpora.make_shards {task} --input "$OUT/train.txt" --output "$OUT/shards" \\
+                --val_ratio 0.05 --tokenizer "{tokenizer}" --sequence_length {length} {duplicates} &&
+            python "$ROOT/run_pretraining.py" {task} --data_dir "$OUT/shards" --output_dir "$OUT/run" \\
+                --config_path "$ROOT/configs/{config}.json" --max_source_length {length} --max_steps 30 --n_val 16 \\
+                --val_check_interval 1.0 --train_batch_size {batch_size if on_gpu else 4} --log_freq {LOG_EVERY} \\
+                {device}"""
+        checks.append(Check(f"pretraining {network} {length}", command, partial(trained, published=rate)))
     longer = r"\1 " * 40  # contexts of several windows, so that nearly all of these are full
     command = f"""python -m utils.corpora.sample_tasks --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
         sed -E -i.once 's/"context": "(.*)", "answers"/"context": "{longer}", "answers"/' \\
@@ -175,11 +157,12 @@ def questions_check(on_gpu: bool) -> Check:
             --config_path "$ROOT/configs/bert_{"large" if on_gpu else "tiny"}.json" --model_name_or_path scratch \\
             --tokenizer data/sample/bert_tokenizer --max_source_length 384 --train_batch_size {32 if on_gpu else 4} \\
             --max_steps 30 --log_every_n_steps {LOG_EVERY} --val_check_interval 1.0 --output_dir "$OUT/run" \\
-            {"--gpus 1 --bf16" if on_gpu else "--gpus 0"}"""
-    return Check("fine-tuning BERT on questions", command, beside_published(110.0) if on_gpu else trained)
+            {device}"""
+    checks.append(Check("fine-tuning BERT on questions", command, partial(trained, published=110.0)))
+    return checks if on_gpu else [replace(check, metrics=trained) for check in checks]
 
 
-def fastest(folder: Path, unit: str) -> Row:
+def fastest(folder: Path, unit: str) -> Result:
     """The fastest mode of ours and the fastest of the peers, from the report of a benchmark."""
     results = json.loads((folder / "figures.json").read_bytes())["results"]
     results.sort(key=lambda result: result["rate"])
@@ -189,22 +172,21 @@ def fastest(folder: Path, unit: str) -> Row:
     return {**row, "peer_rate": peer["rate"], "peer": peer["mode"]}
 
 
-def trained(folder: Path) -> Row:
-    """The speed of a training run, whose loss must be a number."""
+def trained(folder: Path, published: float | None = None) -> Result:
+    """The speed of a training run, whose loss must be a number, and perhaps a published rate."""
     metrics = training_metrics(folder / "run/metrics.csv")
     loss = json.loads((folder / "run/train_summary.json").read_bytes())["train_loss"]
     if not loss < float("inf"):
         raise ValueError(f"the loss is {loss}")
     row = {"rate": metrics["throughput"], "unit": "samples/s", "peak_memory_gb": metrics["peak_memory_gb"]}
-    return {**row, "mfu": metrics.get("mfu")}
+    if "mfu" in metrics:
+        row["mfu"] = metrics["mfu"]
+    if published is not None:
+        row |= {"peer": "A100, published", "peer_rate": published}
+    return row
 
 
-def beside_published(rate: float) -> Callable[[Path], Row]:
-    """The same as `trained`, beside a published rate."""
-    return lambda folder: {**trained(folder), "peer": "A100, published", "peer_rate": rate}
-
-
-def passed(folder: Path) -> Row:
+def passed(folder: Path) -> Result:
     """The number of tests that passed, which must not be 0."""
     counts = re.findall(r"(\d+) passed", (folder / "output.txt").read_text(encoding="utf-8"))
     if not counts:
@@ -212,7 +194,7 @@ def passed(folder: Path) -> Row:
     return {"rate": int(counts[-1]), "unit": "tests"}
 
 
-def run_check(check: Check, folder: Path, gpus: int) -> Row:
+def run_check(check: Check, folder: Path, gpus: int) -> Result:
     """Run a check if there are so many GPUs; return its row."""
     if check.gpus > gpus:
         return {"name": check.name, "result": "skipped", "why": f"it needs {check.gpus} CUDA devices, and has {gpus}"}
@@ -228,7 +210,7 @@ def run_check(check: Check, folder: Path, gpus: int) -> Row:
     return row | metrics
 
 
-def read_rows(path: Path, machine: dict[str, Any]) -> dict[str, Row]:
+def read_rows(path: Path, machine: dict[str, Any]) -> dict[str, Result]:
     """The rows of earlier calls by the names of their checks.
 
     Raises:
@@ -243,7 +225,7 @@ def read_rows(path: Path, machine: dict[str, Any]) -> dict[str, Row]:
     return stored["rows"]
 
 
-def write_results(out: Path, machine: dict[str, Any], rows: Sequence[Row]) -> str:
+def write_results(out: Path, machine: dict[str, Any], rows: Sequence[Result]) -> str:
     """Write checks.json and checks.md; return the latter."""
     write_json(out / "checks.json", {"machine": machine, "rows": {row["name"]: row for row in rows}})
     text = ", ".join([*machine["devices"], f"torch {machine['versions']['torch']}", machine["date"]])
@@ -253,7 +235,7 @@ def write_results(out: Path, machine: dict[str, Any], rows: Sequence[Row]) -> st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_dataclass(Arguments, argv, str(__doc__))
+    args = parse_dataclass(CheckArguments, argv, str(__doc__))
     minutes = os.environ.get("MINUTES", "8")
     if not re.fullmatch(r"\d{1,4}(\.\d+)?", minutes):
         raise InputError(f"MINUTES is {minutes!r}; allowed: a number of minutes")

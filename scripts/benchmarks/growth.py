@@ -1,4 +1,4 @@
-"""How the time of a training step grows with batch, source length, vocabulary and layers, beside its operations.
+"""Growth of a training step's time with batch, source length, vocabulary and layers, beside that of its operations.
 
     python scripts/benchmarks/training.py growth --output growth.json
 
@@ -36,7 +36,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(measuring.DeviceOptions):
+class GrowthArguments(measuring.DeviceOptions):
     """The options of the measure; a round is a step of each size."""
 
     rounds: int = option(5, least=1, help="timed steps of each size, in turns; the table has their medians")
@@ -83,7 +83,7 @@ def step_times(size: Size, device: torch.device) -> Iterator[float]:
         yield seconds(start, stamp(device))
 
 
-def doubled(dimension: str, args: Arguments) -> list[dict[str, Any]]:
+def doubled(dimension: str, args: GrowthArguments) -> list[dict[str, Any]]:
     """A row of the table for each size, from the first shape on, of which one dimension is doubled."""
     first = getattr(Size(), dimension)
     sizes = [replace(Size(), **{dimension: first * 2**power}) for power in range(args.doublings + 1)]
@@ -103,7 +103,7 @@ def doubled(dimension: str, args: Arguments) -> list[dict[str, Any]]:
 
 
 def main(argv: Sequence[str]) -> None:
-    args = parse_dataclass(Arguments, argv, str(__doc__), prog="training.py growth")
+    args = parse_dataclass(GrowthArguments, argv, str(__doc__), prog="training.py growth")
     machine = environment(int(args.device == "cuda"))
     results = [row for dimension in asdict(Size()) for row in doubled(dimension, args)]
     print(f"training steps in fp32 on {machine['devices'][0]}, {torch.get_num_threads()} threads")

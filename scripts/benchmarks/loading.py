@@ -1,4 +1,4 @@
-"""How fast one loader process feeds pretraining from shards, noise included, beside two others on the same shards.
+"""Speed of one loader process of pretraining on shards, noise included, beside two other loaders on the same shards.
 
     python scripts/benchmarks/training.py loading SHARDS --batch_size 64
 
@@ -40,7 +40,7 @@ COLUMNS = {"mode": "mode", "rate": "sequences/s", "speed_up": "speed-up", "megab
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(measuring.Options):
+class LoadingArguments(measuring.Options):
     """The options of the measure."""
 
     data_dir: str = option(positional=True, help="directory of shards, which utils.corpora.make_shards makes")
@@ -88,7 +88,7 @@ def collate(pad_token_id: int, examples: Sequence[Pair]) -> Inputs:
     return {**collate_pairs(examples, pad_token_id), "peak_memory_gb": process_memory_gb()}
 
 
-def load(mode: str, args: Arguments) -> dict[str, Any]:
+def load(mode: str, args: LoadingArguments) -> dict[str, Any]:
     """Load in one of MODES: sequences per second, and the memory of the loader process."""
     manifest = Manifest.read(args.data_dir)
     tokenizer = BartTokenizer.from_pretrained(manifest.directory / TOKENIZER)
@@ -116,7 +116,7 @@ def load(mode: str, args: Arguments) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> None:
-    args = parse_dataclass(Arguments, argv, str(__doc__), prog="training.py loading")
+    args = parse_dataclass(LoadingArguments, argv, str(__doc__), prog="training.py loading")
     Manifest.read(args.data_dir)  # refuses what is no folder of shards
     measuring.quiet_peers()
     results = measuring.compared(measuring.in_turns(MODES, args.rounds, load, args), ONE_BY_ONE)

@@ -1,4 +1,4 @@
-"""A plain loop around transformers' mBART: what `run_translation.sh` is compared with, at the same size and steps.
+"""A plain loop that trains transformers' mBART, the peer of `run_translation.sh`, at the same size and steps.
 
     python scripts/benchmarks/train_with_transformers.py --data_dir DATA --tokenizer VOCABULARY --output_dir MODEL
 
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import torch
@@ -25,7 +26,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+# Python looks for modules in the folder of the file that it runs, and not in the root, which holds utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.data.parallel_text import read_pairs
 
@@ -33,7 +36,7 @@ LOG_STEPS = 100
 
 
 @dataclass(frozen=True)
-class Options:
+class PeerArguments:
     """The command line."""
 
     data_dir: str = option(help="folder with train.source and train.target")
@@ -57,51 +60,47 @@ def collate(pairs: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parse_dataclass(Options, argv, "Train transformers' mBART to translate, by a plain loop.")
-    torch.manual_seed(options.seed)
-    tokenizer = transformers.BartTokenizerFast.from_pretrained(options.tokenizer)
-    fields = json.loads(Path(options.config_path).read_text()) | {"vocab_size": len(tokenizer)}
+    args = parse_dataclass(PeerArguments, argv, "Train transformers' mBART to translate, by a plain loop.")
+    torch.manual_seed(args.seed)
+    tokenizer = transformers.BartTokenizerFast.from_pretrained(args.tokenizer)
+    fields = json.loads(Path(args.config_path).read_text()) | {"vocab_size": len(tokenizer)}
     fields |= {"model_type": "mbart", "dropout": 0, "attention_dropout": 0}
     model = transformers.MBartForConditionalGeneration(transformers.MBartConfig(**fields)).train()
     sides = [
-        [torch.tensor(ids) for ids in tokenizer(texts, truncation=True, max_length=options.max_length).input_ids]
-        for texts in map(list, read_pairs(options.data_dir, "train"))
+        [torch.tensor(ids) for ids in tokenizer(texts, truncation=True, max_length=args.max_length).input_ids]
+        for texts in map(list, read_pairs(args.data_dir, "train"))
     ]
     pairs = list(zip(*sides, strict=True))
     sampler = LengthGroupedSampler(
-        options.train_batch_size,
+        args.train_batch_size,
         lengths=[len(source) + len(target) for source, target in pairs],
-        generator=torch.Generator().manual_seed(options.seed),
+        generator=torch.Generator().manual_seed(args.seed),
     )
-    loader = DataLoader(pairs, options.train_batch_size, sampler=sampler, collate_fn=collate)
-    decayed = [one for one in model.parameters() if one.dim() > 1]
-    others = [one for one in model.parameters() if one.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=options.learning_rate)
-    schedule = transformers.get_polynomial_decay_schedule_with_warmup(
-        optimizer, options.warmup_steps, options.max_steps
-    )
-    step, tokens, total, started = 0, 0, 0.0, time.monotonic()
-    while step < options.max_steps:
-        for batch in loader:
-            labels = batch.pop("labels")
-            logits = model(**batch).logits
-            loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
-            loss.backward()
-            clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            step, total = step + 1, total + loss.item()
-            tokens += int(batch["attention_mask"].sum() + (labels >= 0).sum())
-            if step % LOG_STEPS == 0:
-                seconds = time.monotonic() - started
-                print(f"step {step}  loss {total / LOG_STEPS:.4f}  {tokens / seconds:,.0f} tokens/s", flush=True)
-                total = 0.0
-            if step == options.max_steps:
-                break
-    model.save_pretrained(options.output_dir)
-    tokenizer.save_pretrained(options.output_dir)
+    loader = DataLoader(pairs, args.train_batch_size, sampler=sampler, collate_fn=collate)
+    matrices = [weight for weight in model.parameters() if weight.dim() > 1]
+    vectors = [weight for weight in model.parameters() if weight.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=args.learning_rate)
+    schedule = transformers.get_polynomial_decay_schedule_with_warmup(optimizer, args.warmup_steps, args.max_steps)
+    tokens, total, started = 0, 0.0, time.monotonic()
+    batches = islice(chain.from_iterable(repeat(loader)), args.max_steps)  # of one epoch after another
+    for step, batch in enumerate(batches, 1):
+        labels = batch.pop("labels")
+        logits = model(**batch).logits
+        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+        loss.backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        total += loss.item()
+        tokens += int(batch["attention_mask"].sum() + (labels >= 0).sum())
+        if step % LOG_STEPS == 0:
+            seconds = time.monotonic() - started
+            print(f"step {step}  loss {total / LOG_STEPS:.4f}  {tokens / seconds:,.0f} tokens/s", flush=True)
+            total = 0.0
+    model.save_pretrained(args.output_dir)
+    tokenizer.save_pretrained(args.output_dir)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ from torch.utils.data import DataLoader
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
 from bart.tokenization.tokenization_bart import BartTokenizer
-from scripts.benchmarks import growth, loading, measuring
+from scripts.benchmarks import loading, measuring
 from utils import cost
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.corpora.sample_corpus import sample_stories
@@ -60,10 +60,10 @@ from utils.data.tokenized import TokenizedTexts
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.runs.machine import environment
 from utils.runs.memory import peak_memory_gb
-from utils.training.measurements import seconds, stamp
 from utils.training.options import POLYNOMIAL_END
 
-MEASURES = {"growth": growth.main, "loading": loading.main}
+# Every process loads this module; Lightning, which takes seconds to load, is imported where it is used.
+
 OURS, COMPILED, TRANSFORMERS = MODES = ("ours", "ours_compiled", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
@@ -84,7 +84,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class TrainingShape:
     """A network, and the batches that it trains on."""
 
     network: str  # a key of measuring.NETWORKS
@@ -97,16 +97,16 @@ class Shape:
 
 
 SHAPES = {
-    "xsum": Shape("large", 40, 1024, 60, XSUM),
-    "cnn_dm": Shape("large", 40, 1024, 142, CNN_DM),
-    "base": Shape("base", 8, 512, 60, XSUM),
-    "base_unsorted": Shape("base", 8, 512, 60, XSUM, is_sorted=False),
-    "tiny": Shape("tiny", 4, 64, 24, XSUM, dropout=0.0),
+    "xsum": TrainingShape("large", 40, 1024, 60, XSUM),
+    "cnn_dm": TrainingShape("large", 40, 1024, 142, CNN_DM),
+    "base": TrainingShape("base", 8, 512, 60, XSUM),
+    "base_unsorted": TrainingShape("base", 8, 512, 60, XSUM, is_sorted=False),
+    "tiny": TrainingShape("tiny", 4, 64, 24, XSUM, dropout=0.0),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(measuring.DeviceOptions):
+class TrainerArguments(measuring.DeviceOptions):
     """The options of the command."""
 
     shape: str = option(
@@ -132,7 +132,7 @@ class Arguments(measuring.DeviceOptions):
         return with_warm_up(self.steps)
 
 
-def recipe(args: Arguments, folder: Path) -> list[str]:
+def recipe(args: TrainerArguments, folder: Path) -> list[str]:
     """The command line of finetune.py."""
     shape = SHAPES[args.shape]
     options = {
@@ -163,7 +163,7 @@ def recipe(args: Arguments, folder: Path) -> list[str]:
     return [*words, "--do_train", "--freeze_embeds"]
 
 
-def prepare(args: Arguments, folder: Path) -> dict[str, float]:
+def prepare(args: TrainerArguments, folder: Path) -> dict[str, float]:
     """Write weights, vocabulary and data.
 
     Returns:
@@ -171,13 +171,11 @@ def prepare(args: Arguments, folder: Path) -> dict[str, float]:
     """
     shape = SHAPES[args.shape]
     tokenizer = BartTokenizer.from_pretrained(args.tokenizer)
-    config = measuring.made_up_config(
-        *measuring.NETWORKS[shape.network],
-        vocab_size=len(tokenizer),
-        max_position_embeddings=1024,
-        dropout=shape.dropout,
-        attention_dropout=shape.dropout,
+    network, dropouts = (
+        measuring.NETWORKS[shape.network],
+        {"dropout": shape.dropout, "attention_dropout": shape.dropout},
     )
+    config = measuring.made_up_config(*network, vocab_size=len(tokenizer), max_position_embeddings=1024, **dropouts)
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
@@ -201,7 +199,7 @@ def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tup
         (folder / f"{split}.{side}").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 
-def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]:
+def training_order(args: TrainerArguments, folder: Path) -> tuple[TokenPairs, RunOrder]:
     """The training examples, and the batches of each step as finetune.py makes them."""
     shape, tokenizer = SHAPES[args.shape], BartTokenizer.from_pretrained(folder / "model")
     sources, targets = read_pairs(str(folder / "data"), "train")
@@ -213,8 +211,10 @@ def training_order(args: Arguments, folder: Path) -> tuple[TokenPairs, RunOrder]
     return examples, RunOrder(order, args.all_steps)
 
 
-def product_rate(args: Arguments) -> float:
+def product_rate(args: TrainerArguments) -> float:
     """Operations per second of a product of large matrices; the best of six."""
+    from utils.training.measurements import seconds, stamp
+
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(args.precision, torch.float32)
     device = torch.device(args.device)
     if args.precision == "tf32":
@@ -228,8 +228,10 @@ def product_rate(args: Arguments) -> float:
     return 2 * size**3 / min(seconds(*pair) for pair in pairwise(stamps))
 
 
-def train(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
+def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
+    from utils.training.measurements import seconds, stamp
+
     device = torch.device(args.device)
     ends = []  # of each optimizer step, in whichever mode: a stamp, and the peak of memory so far
     hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
@@ -242,7 +244,7 @@ def train(mode: str, args: Arguments, folder: Path) -> dict[str, Any]:
     return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
 
 
-def train_ours(args: Arguments, folder: Path, is_compiled: bool) -> list[float]:
+def train_ours(args: TrainerArguments, folder: Path, is_compiled: bool) -> list[float]:
     """Train by finetune.py; return the losses that it logs."""
     from finetune import main as finetune
 
@@ -262,7 +264,7 @@ def inputs_of_trainer(pad_token_id: int, decoder_start_token_id: int, step: list
     return {**batch.inputs, "decoder_input_ids": shifted}
 
 
-def train_transformers(args: Arguments, folder: Path) -> list[float]:
+def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
     """Train by transformers' Trainer; return the mean losses of every LOG_EVERY steps."""
     from transformers import BartForConditionalGeneration as TransformersBart
     from transformers import PrinterCallback, Trainer, TrainingArguments
@@ -321,24 +323,27 @@ def train_transformers(args: Arguments, folder: Path) -> list[float]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
-    if words and words[0] in MEASURES:
-        MEASURES[words[0]](words[1:])
-        return
-    args = parse_dataclass(Arguments, words, str(__doc__))
+    if words[:1] == ["growth"]:
+        from scripts.benchmarks import growth  # which needs Lightning
+
+        return growth.main(words[1:])
+    if words[:1] == ["loading"]:
+        return loading.main(words[1:])
+    args = parse_dataclass(TrainerArguments, words, str(__doc__))
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
     # Of several GPUs the Trainer would use all.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     machine = environment(int(args.device == "cuda"), "accelerate")
     sample, runs = measuring.beside_peers(args, prepare, train)
-    product_rate = sample.pop("product_rate")
+    peak = sample.pop("product_rate")
     results = measuring.compared(runs, args.modes[-1])
     for row in results:
         row["tokens_per_second"] = row["rate"] * sample["tokens"]
-        row["mfu"] = row["rate"] * sample["operations"] / product_rate
+        row["mfu"] = row["rate"] * sample["operations"] / peak
         row["losses"] = runs[row["mode"]][0]["losses"]
     print(f"{args.shape} in {args.precision} on {machine['devices'][0]}, {sample['tokens']:.0f} tokens a sample")
-    measuring.report(args, COLUMNS, results, machine, sample=sample, product_rate=product_rate)
-    print(f"MFU is the share of {product_rate / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
+    measuring.report(args, COLUMNS, results, machine, sample=sample, product_rate=peak)
+    print(f"MFU is the share of {peak / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ from tests.tiny_shards import write_tiny_shards
 from utils import benchmark
 from utils.app.errors import RunError
 from utils.benchmark import (
-    InferenceArguments,
-    PretrainingArguments,
+    InferenceBenchmark,
+    PretrainingBenchmark,
     Row,
-    TrainingArguments,
+    TrainingBenchmark,
     compare,
     configurations,
     parse,
@@ -52,15 +52,15 @@ def names(kind: str) -> list[str]:
 
 
 def test_values_have_defaults_and_options_go_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse(["training"]) == (TrainingArguments(), [])
-    assert parse(["inference"]) == (InferenceArguments(), [])
-    expected = PretrainingArguments(batch_size=32, length=512, data_dir="more", config_path="c.json")
+    assert parse(["training"]) == (TrainingBenchmark(), [])
+    assert parse(["inference"]) == (InferenceBenchmark(), [])
+    expected = PretrainingBenchmark(batch_size=32, length=512, data_dir="more", config_path="c.json")
     assert parse(["pretraining", "32", "512", "more", "c.json", "--seed", "1"]) == (expected, ["--seed", "1"])
-    given = TrainingArguments(batch_size=8, max_source_length=512)
+    given = TrainingBenchmark(batch_size=8, max_source_length=512)
     assert parse(["training", "8", "512", "--lr", "1", "--help"]) == (given, ["--lr", "1", "--help"])
     values = [2, 3, 40, 12, "model", "data", "config.json"]
     names = "batch_size eval_beams max_source_length max_target_length model data_dir config_path".split()
-    expected = InferenceArguments(**dict(zip(names, values, strict=True)))
+    expected = InferenceBenchmark(**dict(zip(names, values, strict=True)))
     assert parse(["inference", *map(str, values)])[0] == expected
     for name, value in {"CONFIG_PATH": "c.json", "STEPS": "7", "BATCHES": "3", "PRECISIONS": "fp16 fp32"}.items():
         monkeypatch.setenv(name, value)
@@ -153,8 +153,8 @@ def test_speed_up_is_over_fp32_of_the_same_device_and_scaling_over_the_fewest_gp
     rates = {(0, "fp32"): 1.0, (1, "fp32"): 10.0, (1, "fp16"): 40.0, (2, "fp16"): 72.0, (2, "fp32"): None}
     rows = [Row(*of, {} if rate is None else {"throughput": rate}) for of, rate in rates.items()]
     compare(rows)
-    found = [(row.metrics.get("speed_up"), row.metrics.get("weak_scaling")) for row in rows]
-    assert found == [(1.0, None), (1.0, 1.0), (4.0, 1.0), (None, 1.8), (None, None)]
+    ratios = [(row.metrics.get("speed_up"), row.metrics.get("weak_scaling")) for row in rows]
+    assert ratios == [(1.0, None), (1.0, 1.0), (4.0, 1.0), (None, 1.8), (None, None)]
 
 
 def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> No
     seconds = {4: 40.0, 9: 1.0, 14: 2.0, 19: 4.0}
     lines = [f"{step},{40 / time},{100 * step / time},{time / 5},{step},\n" for step, time in seconds.items()]
     (tmp_path / "metrics.csv").write_text("".join([f"{columns}\n", *lines, "19,,,,,3.0\n"]))
-    figures = TrainingArguments().metrics(tmp_path)
+    figures = TrainingBenchmark().metrics(tmp_path)
     assert figures["throughput"] == pytest.approx(120 / 7)
     assert figures["tokens_per_second"] == pytest.approx((900 + 1400 + 1900) / 7)
     assert figures["step_milliseconds"] == pytest.approx(400)
@@ -176,7 +176,7 @@ def test_pretraining_has_its_own_folder_and_the_mean_of_mfu(tmp_path: Path) -> N
     columns = "samples_per_second,tokens_per_second,step_time_p50,peak_memory_gb,mfu"
     lines = [f"{rate},{100 * rate},0.1,2,{mfu}\n" for rate, mfu in ((1, 0.1), (8, 0.3), (8, 0.4))]
     (tmp_path / "phase_1/metrics.csv").write_text("".join([f"{columns}\n", *lines]))
-    figures = PretrainingArguments().metrics(tmp_path)
+    figures = PretrainingBenchmark().metrics(tmp_path)
     assert (figures["throughput"], figures["tokens_per_second"]) == (8, 800)
     assert figures["mfu"] == pytest.approx(0.35)
 
@@ -189,7 +189,7 @@ class Witness:
     """A process that tells whether it was left alone for a minute, and prints its id when it has begun."""
 
     fifo: Path
-    end: int  # the reading one
+    end: int  # for reading
 
     @property
     def command(self) -> list[str]:
@@ -251,7 +251,7 @@ def test_a_process_that_outlives_a_row_does_not_hold_it_up(witness: Witness, tmp
 def test_sigterm_ends_the_row_that_runs(witness: Witness, tmp_path: Path) -> None:
     program = f"""
 from utils import benchmark
-benchmark.TrainingArguments.command = lambda *_: {witness.starter(LIKE_TORCHRUN)!r}
+benchmark.TrainingBenchmark.command = lambda *_: {witness.starter(LIKE_TORCHRUN)!r}
 benchmark.main(["training"])
 """
     environment = {**os.environ, "RESULTS_DIR": str(tmp_path / "out")}
@@ -289,7 +289,7 @@ def rows_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process goes on
 
     def run(script: str) -> None:
-        monkeypatch.setattr(TrainingArguments, "command", lambda *_: ["bash", "-c", script])
+        monkeypatch.setattr(TrainingBenchmark, "command", lambda *_: ["bash", "-c", script])
         benchmark.main(["training", "4", "--lr", "1"])
 
     return run

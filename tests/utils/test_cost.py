@@ -123,7 +123,7 @@ def test_training_is_what_torch_counts(freeze: bool) -> None:
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
     kinds = (model.parameters(), [weight.grad for weight in trained], moments)
-    sizes = [sum(4 * one.numel() for one in tensors) for tensors in kinds]
+    sizes = [sum(4 * tensor.numel() for tensor in tensors) for tensors in kinds]
     assert [costs.weights, costs.gradients, costs.optimizer] == sizes
 
 
@@ -158,9 +158,9 @@ def test_a_step_of_beam_search_reads_each_weight_of_the_decoder_once() -> None:
         for name, weight in model.model.decoder.named_parameters()
         if name.endswith("weight") and weight.ndim == 2 and not re.search(r"encoder_attn\.[kv]_proj|positions", name)
     ]
-    one, two = (cost.beam_search(model.config, (1, 1, target), 1, half=False) for target in (1, 2))
-    caches = sum(costs.cache for costs in (one, two))
-    assert two.read - one.read == pytest.approx(4 * sum(read) + caches, abs=caches)
+    first, second = (cost.beam_search(model.config, (1, 1, target), 1, half=False) for target in (1, 2))
+    caches = sum(costs.cache for costs in (first, second))
+    assert second.read - first.read == pytest.approx(4 * sum(read) + caches, abs=caches)
 
 
 def test_a_table_of_all_three(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the benchmarks share."""
+"""The fixture of the tests of benchmarks."""
 
 from __future__ import annotations
 

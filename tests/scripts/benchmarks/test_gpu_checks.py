@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 from collections.abc import Callable
@@ -13,7 +14,10 @@ import pytest
 import torch
 
 from bart.errors import InputError
-from scripts.benchmarks import bert_inference, decoding, gpu_checks, training
+from scripts.benchmarks import gpu_checks
+from scripts.benchmarks.bert_inference import BertArguments
+from scripts.benchmarks.decoding import DecodingArguments
+from scripts.benchmarks.training import TrainerArguments
 from utils.app.cli import parse_dataclass
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
@@ -77,13 +81,13 @@ def test_a_row_for_each_check(use: Callable[..., None], tmp_path: Path) -> None:
 def test_what_might_not_end_in_time_is_left_to_another_call(
     use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use("one", "two", "three")
+    use("first", "second", "third")
     monkeypatch.setenv("MINUTES", "2.9")  # at least one is run
     for done in (1, 2):
         assert gpu_checks.main([str(tmp_path)]) == gpu_checks.UNFINISHED
         assert len(rows(tmp_path)) == done
     assert gpu_checks.main([str(tmp_path)]) == 0
-    assert runs(tmp_path) == ["one", "two", "three"]
+    assert runs(tmp_path) == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
@@ -94,8 +98,8 @@ def test_the_programs_take_the_options(on_gpu: bool, monkeypatch: pytest.MonkeyP
     parsers: dict[str, Callable[[list[str]], object]] = {
         "finetune.py": parse_finetune_arguments, "run_pretraining.py": parse_pretraining_arguments
     }  # fmt: skip
-    for program in (decoding, training, bert_inference):
-        parsers[Path(program.__file__).name] = partial(parse_dataclass, program.Arguments, description="")
+    for cls in (DecodingArguments, TrainerArguments, BertArguments):
+        parsers[Path(inspect.getfile(cls)).name] = partial(parse_dataclass, cls, description="")
     seen = set()
     for check in checks:
         for line in check.command.replace("\\\n", "").split("&&"):
@@ -111,17 +115,17 @@ def test_the_programs_take_the_options(on_gpu: bool, monkeypatch: pytest.MonkeyP
 def test_those_that_failed_do_not_keep_off_others(
     use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(bad="exit 1", one="sleep 0; echo 5 >$OUT/rate")
+    use(bad="exit 1", good="sleep 0; echo 5 >$OUT/rate")
     monkeypatch.setenv("MINUTES", "2.9")
-    assert gpu_checks.main([str(tmp_path), "bad", "one"]) == gpu_checks.UNFINISHED
-    assert gpu_checks.main([str(tmp_path), "bad", "one"]) == gpu_checks.UNFINISHED  # bad is left
-    assert runs(tmp_path) == ["bad", "one"]
+    assert gpu_checks.main([str(tmp_path), "bad", "good"]) == gpu_checks.UNFINISHED
+    assert gpu_checks.main([str(tmp_path), "bad", "good"]) == gpu_checks.UNFINISHED  # bad is left
+    assert runs(tmp_path) == ["bad", "good"]
 
 
 def test_results_of_another_machine_are_left_alone(
     use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use("one")
+    use("fast")
     assert gpu_checks.main([str(tmp_path)]) == 0
     there = gpu_checks.environment(0)
     monkeypatch.setattr(gpu_checks, "environment", lambda gpus: there | {"devices": ["NVIDIA H200"]})

@@ -1,4 +1,4 @@
-"""The scaffold of the benchmarks, and what all programs do alike."""
+"""The scaffold of the benchmarks, and errors and imports that several programs have in common."""
 
 from __future__ import annotations
 

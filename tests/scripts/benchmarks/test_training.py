@@ -37,22 +37,22 @@ def test_both_train_alike_and_are_measured(tmp_path: Path, capsys: pytest.Captur
     training.main([*options, "--tokenizer", str(tmp_path / "vocabulary"), "--output", str(output)])
     hook.remove()
     assert len(steps) == 20
-    for ours, theirs in zip(steps[:10], steps[10:], strict=True):
+    for ours, peer in zip(steps[:10], steps[10:], strict=True):
         assert [group["weight_decay"] for group in ours] == [0.1, 0]
-        for group, peer_group in zip(ours, theirs, strict=True):
+        for group, peer_group in zip(ours, peer, strict=True):
             assert group.pop("lr") == pytest.approx(peer_group.pop("lr"), rel=1e-9)
             assert group == peer_group
     report = json.loads(output.read_text())
-    ours, theirs = report["results"]
-    assert (ours["mode"], theirs["mode"], theirs["speed_up"]) == ("ours", "transformers", 1)
-    losses = [result["losses"] for result in (ours, theirs)]
+    ours, peer = report["results"]
+    assert (ours["mode"], peer["mode"], peer["speed_up"]) == ("ours", "transformers", 1)
+    losses = [result["losses"] for result in (ours, peer)]
     assert [len(run) for run in losses] == [2, 2]
     # A loss is the end of some 2,600 additions in a row: 416 in a layer of the encoder, 672 in one of the decoder, 428
     # in head, softmax and mean. From one step to the next it moves by more than their rounding.
     rounding = 2600 * torch.finfo(torch.float32).eps
     assert losses[0] == pytest.approx(losses[1], rel=rounding)
     assert losses[0][0] != pytest.approx(losses[0][1], rel=rounding)
-    for result in (ours, theirs):
+    for result in (ours, peer):
         rate = result["rate"]
         assert result["tokens_per_second"] == pytest.approx(rate * report["sample"]["tokens"])
         assert result["mfu"] == pytest.approx(rate * report["sample"]["operations"] / report["product_rate"])
