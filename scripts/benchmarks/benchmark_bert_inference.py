@@ -39,7 +39,7 @@ from scripts.benchmarks.measuring import (
     in_turns,
 )
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.runs.files import check_output, write_json
 from utils.runs.machine import environment
 
@@ -232,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         in_new_process(prepare, args, folder)
         shape = SHAPES[args.shape]
         results = summarise(in_turns(args.modes, args.repeats, measure, folder, shape, args.device), shape)
-    print(table(results, COLUMNS))
+    print(markdown_table(results, COLUMNS))
     if args.output is not None:
         packages = ["onnxruntime"] if any(mode.startswith("onnxruntime") for mode in args.modes) else []
         write_json(

@@ -48,7 +48,7 @@ from scripts.benchmarks.measuring import (
     made_up_config,
 )
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.runs.files import check_output, write_json
 from utils.runs.machine import environment
 
@@ -313,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder = Path(temporary)
         decoding = in_new_process(prepare, args, folder)
         results = summarise(in_turns(args.modes, args.repeats, measure, folder, args.shape == TEXT))
-    print(table(results, COLUMNS))
+    print(markdown_table(results, COLUMNS))
     if args.output is not None:
         packages = ["ctranslate2"] if find_spec("ctranslate2") else []
         report = {

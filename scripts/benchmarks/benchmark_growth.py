@@ -29,7 +29,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from scripts.benchmarks.measuring import DEVICES, check_device
 from utils import cost
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.runs.files import check_output, write_json
 from utils.runs.machine import environment
 from utils.training.measurements import seconds, stamp
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(Arguments, argv, str(__doc__))
     info, rows = environment(args.device == "cuda"), measure(args)
     print(f"training steps in fp32 on {info['devices'][0]}, {torch.get_num_threads()} threads")
-    print(table(rows, COLUMNS))
+    print(markdown_table(rows, COLUMNS))
     if args.output is not None:
         write_json(Path(args.output), {"machine": info, "arguments": asdict(args), "results": rows})
 

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import compared, in_turns
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.data.batches import Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.options import DataOptions
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     results = compared(in_turns(MODES, args.rounds, load, args), THEIRS)
     for row in results:
         row["megabytes"] = 1000 * row["peak_memory_gb"]
-    print(table(results, COLUMNS))
+    print(markdown_table(results, COLUMNS))
     if args.output is not None:
         write_json(Path(args.output), {"machine": environment(0), "arguments": asdict(args), "results": results})
 

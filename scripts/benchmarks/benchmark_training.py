@@ -47,7 +47,7 @@ from scripts.benchmarks.measuring import (
 )
 from utils import cost
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
@@ -314,7 +314,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         row |= {"tokens_per_second": row["rate"] * sample["tokens"], "mfu": row["rate"] * sample["operations"] / rate}
         row["losses"] = runs[row["mode"]][0]["losses"]
     print(f"{args.shape} in {args.precision} on {info['devices'][0]}, {sample['tokens']:.0f} tokens a sample")
-    print(table(results, COLUMNS))
+    print(markdown_table(results, COLUMNS))
     print(f"MFU is the share of {rate / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
     if args.output is not None:
         report = {"machine": info, "arguments": asdict(args), "sample": sample, "product_rate": rate}

@@ -22,7 +22,7 @@ import torch
 from bart.errors import InputError, naming
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.benchmark import LOG_EVERY, measure, training_figures
 from utils.runs.files import write_json
 from utils.runs.machine import ROOT, environment
@@ -189,7 +189,7 @@ def run_check(check: Check, folder: Path, gpus: int) -> Figures:
 def write_table(out: Path, info: Figures, rows: Sequence[Figures]) -> str:
     """Write checks.md, and return it."""
     text = ", ".join([*info["devices"], f"torch {info['versions']['torch']}", info["date"]])
-    text += f"\n\n{table(rows, COLUMNS)}\n"
+    text += f"\n\n{markdown_table(rows, COLUMNS)}\n"
     (out / "checks.md").write_text(text, encoding="utf-8")
     return text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.evaluation.report.runs import label_of, read_run, scores_of
 
 COLUMNS = {"score": "score", "mean": "mean", "deviation": "deviation", "least": "least", "greatest": "greatest"}
@@ -45,7 +45,7 @@ def describe(args: StabilityArguments) -> str:
             row = {"mean": statistics.mean(values), "deviation": statistics.stdev(values)}
             row |= {"least": min(values), "greatest": max(values)}
             rows.append({"score": label_of(name), **row, **{str(number): one for number, one in enumerate(values)}})
-        blocks.append(f"{len(runs)} runs, {split} split\n\n{table(rows, columns)}")
+        blocks.append(f"{len(runs)} runs, {split} split\n\n{markdown_table(rows, columns)}")
     return "\n\n".join(blocks)
 
 
