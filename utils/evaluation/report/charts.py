@@ -77,7 +77,7 @@ def length_charts(runs: Sequence[Run]) -> list[Chart]:
         lengths["Reference"] = [article["reference_statistics"]["words"] for article in first]
     for run in runs:
         lengths[run.name if len(runs) > 1 else "Summary"] = [article["statistics"]["words"] for article in run.articles]
-    sources = histograms({"Source": [article["statistics"]["source_words"] for article in first]})
+    sources = histograms({"Source": [article["source_words"] for article in first]})
     title = " and ".join([*["references"] * ("Reference" in lengths), "summaries"])
     return [
         Chart("source_length", "Length of sources", "words", "articles", sources, from_zero=True),

@@ -13,7 +13,7 @@ import pytest
 
 from tests.scored_run import HOSTILE, write_articles, write_run
 from utils.evaluation.report import build_report
-from utils.metrics.text_statistics import fragment_lengths, match_lengths, words
+from utils.metrics.text_statistics import fragment_lengths, words
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect  # waits for what is expected: an article opens a moment after its key
@@ -177,7 +177,7 @@ def test_fragments_are_those_of_the_statistics(open_page: Any, run: tuple[Path, 
     counted = page.evaluate(
         "pairs => pairs.map(([source, text]) => fragmentsOf(wordsOf(source), wordsOf(text)).map(f => f.length))", pairs
     )
-    assert counted == [fragment_lengths(match_lengths(words(source), words(text))) for source, text in pairs]
+    assert counted == [fragment_lengths(words(source), words(text)) for source, text in pairs]
 
 
 FACTS = {
