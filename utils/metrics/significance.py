@@ -12,7 +12,7 @@ CHUNK = 1 << 22  # random numbers drawn at once, to bound the memory; the result
 
 
 def _in_chunks(draw: Callable[[int], np.ndarray], draws: int, size: int) -> np.ndarray:
-    """Call `draw(n)`, which gives n statistics of `size` random numbers each, for `draws` in all; shape (draws,)."""
+    """The results (draws,) of several calls of `draw(n)`, which makes n statistics of `size` random numbers each."""
     rows = max(1, CHUNK // size)
     return np.concatenate([draw(min(rows, draws - start)) for start in range(0, draws, rows)])
 
@@ -67,15 +67,15 @@ def paired_test(a: ArrayLike, b: ArrayLike, shuffles: int = 10_000, seed: int = 
 
 
 def p_shown(p_value: float) -> str:
-    """A p value for people."""
+    """A p value as people read it."""
     return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
 def compare(a: ArrayLike, b: ArrayLike) -> dict[str, Any]:
-    """How much higher the mean of one system's scores is than that of another's, of the same articles, (N,) each.
+    """Compare the means of two systems' scores `a` and `b` of the same articles, (N,) each.
 
     Returns:
-        `difference` of the means, its 95 % bootstrap `interval` [low, high], and the `p_value` of `paired_test`.
+        `difference` of the means, a less b, its 95 % bootstrap `interval` [low, high], and `p_value` by `paired_test`.
     """
     differences = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
     interval = list(bootstrap_interval(differences))

@@ -88,7 +88,7 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
 def runs_table(runs: Sequence[Run], split: str) -> Table:
     """The directories of runs and the facts of each, side by side."""
     facts = [{"Directory": str(run.folder.resolve()), **facts_of(run, split)} for run in runs]
-    rows = [[name, *(each.get(name, NOTHING) for each in facts)] for name in _names(facts)]
+    rows = [[name, *(each.get(name, NOTHING) for each in facts)] for name in _keys(facts)]
     return Table("", ["", *(run.name for run in runs)], rows, words=1 + len(runs))
 
 
@@ -100,58 +100,51 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
     """
     several = len(runs) > 1
     records = [run.scores.get(split, {}) for run in runs]
-    scores = _names(map(scores_of, records))
-    leads = _names(record.get("baselines", {}) for record in records)
+    names = _keys(map(scores_of, records))
+    leads = _keys(record.get("baselines", {}) for record in records)
     # The settings of scoring that a score depends on, such as ROUGE's mode. Runs that differ in them do not compare.
     settings = [
         {name: value for name, value in record.items() if name.endswith(("_mode", "_signature", "_exceptions"))}
         for record in records
     ]
     rows = []
-    for score in scores:
-        values = [scores_of(record).get(score) for record in records]
-        is_share = max(abs(value) for value in values if value is not None) <= 1
-        digits = 4 if score == "loss" or is_share else 2
-        for run, record, value, measure in zip(runs, records, values, settings, strict=True):
+    for name in names:
+        values = [scores_of(record).get(name) for record in records]
+        digits = 4 if name == "loss" or max(abs(value) for value in values if value is not None) <= 1 else 2
+        for run, record, value, setting in zip(runs, records, values, settings, strict=True):
             if value is None:
                 continue
-            compares = run in compared[1:] and compared[0] is runs[0] and measure == settings[0]
-            rows.append(
-                [
-                    label_of(score),
-                    *([run.name] if several else []),
-                    shown(value, digits),
-                    interval_shown(record.get("intervals", {}).get(score), digits),
-                    *(difference(runs[0], run, score, digits) if compares else [""] * 3),
-                    *(shown(record.get("baselines", {}).get(lead, {}).get(score), digits) for lead in leads),
-                ]
-            )
+            interval = interval_shown(record.get("intervals", {}).get(name), digits)
+            compares = run in compared[1:] and compared[0] is runs[0] and setting == settings[0]
+            row = [label_of(name), run.name if several else "", shown(value, digits), interval]
+            row += difference(runs[0], run, name, digits) if compares else [""] * 3
+            row += [shown(record.get("baselines", {}).get(lead, {}).get(name), digits) for lead in leads]
+            rows.append(row)
     counts = {record.get("examples") for record in records} - {None}
     sentences = {
         f"The {split} split of {max(counts):,} examples." if len(counts) == 1 else f"The {split} split.": True,
-        "ROUGE is F in percent.": any(score.startswith("rouge") for score in scores),
-        "The loss is in nats per target token.": "loss" in scores,
+        "ROUGE is F in percent.": any(name.startswith("rouge") for name in names),
+        "The loss is in nats per target token.": "loss" in names,
         "Intervals: 95% bootstrap of the mean.": any("intervals" in record for record in records),
         "The last columns score the sources' first sentences in place of summaries.": leads,
         "Differences and their p values are of a paired test over the articles.": len(compared) > 1,
     }
     caption = " ".join(sentence for sentence, applies in sentences.items() if applies)
-    header = ["Score", *(["Run"] if several else []), "Mean", "95% interval"]
-    header += [f"Difference from {runs[0].name}", "95% interval", "p", *(lead.capitalize() for lead in leads)]
+    header = ["Score", "Run", "Mean", "95% interval", f"Difference from {runs[0].name}", "95% interval", "p"]
     notes = [
         f"{run.name}: {label_of(name)} {value}" if several else f"{label_of(name)}: {value}"
-        for run, measure in zip(runs, settings, strict=True)
-        for name, value in measure.items()
+        for run, setting in zip(runs, settings, strict=True)
+        for name, value in setting.items()
     ]
-    return Table(caption, header, rows, 2 if several else 1, notes)
+    return Table(caption, header + [lead.capitalize() for lead in leads], rows, 2 if several else 1, notes)
 
 
 def difference(first: Run, second: Run, score: str, digits: int) -> list[str]:
     """How much higher a score is in the second run, its interval and p value, over the same articles."""
-    pairs = [[article.get(score) for article in run.articles] for run in (second, first)]
-    if any(None in values for values in pairs):
+    values = [[article.get(score) for article in run.articles] for run in (second, first)]
+    if None in values[0] + values[1]:
         return [""] * 3
-    result = compare(*pairs)
+    result = compare(*values)
     interval = interval_shown(result["interval"], digits, "+")
     return [shown(result["difference"], digits, "+"), interval, p_shown(result["p_value"])]
 
@@ -161,11 +154,11 @@ def speed_table(runs: Sequence[Run], split: str) -> Table:
     speeds = [run.speeds.get(split, {}) for run in runs]
     latencies = [speed.get("latency_ms", {}) for speed in speeds]
     rows = [[label, *(shown(speed.get(name), digits) for speed in speeds)] for name, (label, digits) in SPEEDS.items()]
-    for name in _names(latencies):
+    for name in _keys(latencies):
         rows.append([f"Latency, ms, {name}", *(shown(latency.get(name), 0) for latency in latencies)])
     rows = [row for row in rows if set(row[1:]) != {NOTHING}]
-    header = ["Speed", *_names_of(runs, "Value")]
-    return Table("Latency: from an article's entry into the batch to its end.", header, rows)
+    caption = "Latency: from an article's entry into the batch to its end."
+    return Table(caption, ["Speed", *_headings(runs, "Value")], rows)
 
 
 def statistics_table(runs: Sequence[Run]) -> Table:
@@ -181,7 +174,7 @@ def statistics_table(runs: Sequence[Run]) -> Table:
         f"Means over {len(runs[0].articles):,} articles. Words are lower-cased runs of letters and digits; novel "
         "n-grams count once each. Coverage and density are those of Grusky et al. (2018)."
     )
-    return Table(caption, ["Statistic", "References", *_names_of(runs, "Summaries")], rows)
+    return Table(caption, ["Statistic", "References", *_headings(runs, "Summaries")], rows)
 
 
 def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
@@ -199,11 +192,11 @@ def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
     return settings
 
 
-def _names(mappings: Iterable[dict[str, Any]]) -> list[str]:
+def _keys(mappings: Iterable[dict[str, Any]]) -> list[str]:
     """The keys of several mappings, each key once, in the order of their first places."""
     return list(dict.fromkeys(key for mapping in mappings for key in mapping))
 
 
-def _names_of(runs: Sequence[Run], alone: str) -> list[str]:
+def _headings(runs: Sequence[Run], alone: str) -> list[str]:
     """The headings of the runs' columns; `alone` is that of a single run."""
     return [run.name for run in runs] if len(runs) > 1 else [alone]
