@@ -102,7 +102,7 @@ def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
         "compared": compared,
         "texts": texts,
         "columns": columns,
-        "data": {"sources": sources, "texts": list(map(vars, texts)), "columns": list(map(vars, columns))},
+        "data": {"sources": sources, "texts": texts, "columns": columns},
         "settings": tables.settings_of(runs, split),
     }
 

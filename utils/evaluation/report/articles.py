@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bart.errors import InputError
@@ -26,34 +25,6 @@ COLUMNS = {
 # Statistics that relate a summary to its source, which for a translation is in another language.
 OF_THE_SOURCE = {"wrong", "compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
 INPUTS = ("source", "reference")  # texts that are the same for all runs; all other texts are a run's output
-
-
-@dataclass
-class Text:
-    """One text of every article, and of a summary the facts that `differing_facts` gives."""
-
-    name: str
-    heading: str
-    values: list[str]
-    facts: list[list[tuple[int, int, int]]] | None
-
-
-@dataclass
-class Column:
-    """One number of every article.
-
-    Attributes:
-        metric: the quantity, by which readers of a comparison choose columns.
-        row: the run that the number is of, or the difference of two.
-        signed: true where positive numbers get a plus.
-    """
-
-    metric: str
-    row: str
-    heading: str
-    digits: int
-    values: list[float | None]
-    signed: bool = False
 
 
 def add_articles(run: Run, split: str) -> None:
@@ -117,8 +88,12 @@ def same_articles(runs: Sequence[Run]) -> list[Run]:
     return scored[:1] + [run for run in scored[1:] if any(wanted[0]) and inputs(run) == wanted]
 
 
-def shown_texts(runs: Sequence[Run]) -> list[Text]:
-    """The texts that stand beside each other under an article's source: the reference, and what each run generated."""
+def shown_texts(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The texts that stand beside each other under an article's source: the reference, and what each run generated.
+
+    Returns:
+        `name` and `heading` of each text, its `values` and, of a summary, its `facts`, both in the articles' order.
+    """
     names = [name for run in runs[:1] for name in text_names(run)]
     chosen = [("Reference", "reference", runs[0])] if "reference" in names else []
     for run in runs:
@@ -132,12 +107,18 @@ def shown_texts(runs: Sequence[Run]) -> list[Text]:
     for heading, name, run in chosen:
         has_facts = name == "summary" and "facts" in run.articles[0]
         facts = [article["facts"] for article in run.articles] if has_facts else None
-        texts.append(Text(name, heading, [text_of(article, name) for article in run.articles], facts))
+        values = [text_of(article, name) for article in run.articles]
+        texts.append({"name": name, "heading": heading, "values": values, "facts": facts})
     return texts
 
 
-def columns_of(runs: Sequence[Run]) -> list[Column]:
-    """The numbers of each run's articles, and for several runs how much higher they are than the first run's."""
+def columns_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The numbers of each run's articles, and for several runs how much higher they are than the first run's.
+
+    Returns:
+        `values` of each column in the articles' order, its `heading` and `digits`; `metric`, by which readers of a
+        comparison choose columns; `row`, the run or the difference; `signed`, true where positive numbers get a plus.
+    """
 
     def values_of(name: str, part: str | None = None) -> list[list[float | None]]:
         records = [[article.get(part, {}) if part else article for article in run.articles] for run in runs]
@@ -151,15 +132,16 @@ def columns_of(runs: Sequence[Run]) -> list[Column]:
     for metric, digits, values in metrics:
         if all(value is None for numbers in values for value in numbers):
             continue
+        shared = {"metric": metric, "digits": digits}
         for run, numbers in zip(runs, values, strict=True):
             heading = metric.replace("ROUGE", "R")
             heading = f"{heading}, {run.name}" if len(runs) > 1 else heading
-            columns.append(Column(metric, run.name, heading, digits, numbers))
+            columns.append({"heading": heading, "row": run.name, "values": numbers, "signed": False, **shared})
         for run, numbers in zip(runs[1:], values[1:], strict=True):
             pairs = zip(values[0], numbers, strict=True)
             differences = [None if None in pair else _rounded(pair[1] - pair[0]) for pair in pairs]
             row = f"{run.name} less {runs[0].name}" if len(runs) > 2 else "Difference"
-            columns.append(Column(metric, row, row, digits, differences, signed=True))
+            columns.append({"heading": row, "row": row, "values": differences, "signed": True, **shared})
     return columns
 
 

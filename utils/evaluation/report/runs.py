@@ -109,8 +109,11 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"run directory {folder}: no such directory")
-    scores = {split: _read(folder / f"{split}_scores.json", json.loads) for split in SPLITS}
-    speeds = {split: _read(folder / f"{split}_speed.json", json.loads) for split in SPLITS}
+
+    def of_splits(name: str) -> dict[str, dict[str, Any]]:
+        records = {split: _read(folder / f"{split}_{name}.json", json.loads) for split in SPLITS}
+        return {split: record for split, record in records.items() if record}
+
     run = Run(
         folder=folder,
         name=folder.resolve().name,
@@ -118,8 +121,8 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         arguments=_read(folder / "arguments.yaml", yaml.safe_load),
         environment=_read(folder / "environment.json", json.loads),
         summary=_read(folder / "train_summary.json", json.loads),
-        scores={split: record for split, record in scores.items() if record},
-        speeds={split: record for split, record in speeds.items() if record},
+        scores=of_splits("scores"),
+        speeds=of_splits("speed"),
     )
     if not (run.summary or scored_splits([run]) or (folder / "metrics.csv").exists()):
         raise InputError(
