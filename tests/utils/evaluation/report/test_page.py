@@ -118,7 +118,7 @@ def test_a_lone_surrogate_becomes_a_question_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "pieces"),
     [
         ("metrics.csv", ["No learning curves: metrics.csv is not there"]),
         ("test_speed.json", ["No speeds: test_speed.json is not there"]),
@@ -129,10 +129,10 @@ def test_a_lone_surrogate_becomes_a_question_mark(tmp_path: Path) -> None:
         ("environment.json", ["Training arguments"]),
     ],
 )
-def test_what_is_not_there_is_said(run: Path, missing: str, said: list[str]) -> None:
+def test_the_page_says_what_is_missing(run: Path, missing: str, pieces: list[str]) -> None:
     (run / missing).unlink()
     text = page_of(run).text
-    assert all(piece in text for piece in said)
+    assert all(piece in text for piece in pieces)
 
 
 def test_a_run_that_was_only_trained_says_that_it_was_not_scored(tmp_path: Path) -> None:
@@ -233,14 +233,14 @@ def test_runs_are_compared_on_the_articles_that_they_share(run: Path) -> None:
     assert output == run.parent / "comparison.html"
     assert (run.parent / "comparison_figures" / "throughput.png").exists()
     page = Page(output)
-    own = [json.loads(line) for line in (run / "test_articles.jsonl").read_text().splitlines()]
-    assert page.texts[1:] == [[article["summary"] for article in each] for each in (own, articles)]
+    first = [json.loads(line) for line in (run / "test_articles.jsonl").read_text().splitlines()]
+    assert page.texts[1:] == [[article["summary"] for article in each] for each in (first, articles)]
     assert "foreign has other articles than run" in page.text
     assert "trained has no articles of the test split" in page.text
     for name in ROUGE_TYPES["rouge-score"]:  # the second run less the first
-        found = compare([article[name] for article in articles], [article[name] for article in own])
-        low, high, difference = (f"{x:+.2f}".replace("-", MINUS) for x in (*found["interval"], found["difference"]))
-        assert f"{difference} {low} to {high} {found['p_value']:.3f}" in page.text
+        result = compare([article[name] for article in articles], [article[name] for article in first])
+        low, high, difference = (f"{x:+.2f}".replace("-", MINUS) for x in (*result["interval"], result["difference"]))
+        assert f"{difference} {low} to {high} {result['p_value']:.3f}" in page.text
 
 
 def test_scores_of_different_measures_are_not_subtracted(run: Path) -> None:
