@@ -1,4 +1,4 @@
-"""A run's files: what training and scoring wrote, in this and in former versions."""
+"""A run's files, as training and scoring of this version and of former ones wrote them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SPEEDS = {
     "peak_memory_gb": ("Peak memory, GB", 2),
 }
 STATISTICS = {
-    "wrong": ("Wrong figures and names (in neither source nor reference)", 2),
+    "wrong": ("Wrong numbers and names (in neither source nor reference)", 2),
     "words": ("Length (words)", 1),
     "length_ratio": ("Length ÷ reference (ratio)", 2),
     "compression": ("Compression: source ÷ summary (ratio)", 1),
