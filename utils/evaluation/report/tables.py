@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from utils.evaluation.report.runs import Run, label_of, scores_of
+from utils.evaluation.report.runs import LABELS, Run, label_of, scores_of
 from utils.metrics.significance import compare, p_shown
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
@@ -110,7 +110,8 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
     rows = []
     for name in names:
         values = [scores_of(record).get(name) for record in records]
-        digits = 4 if name == "loss" or max(abs(value) for value in values if value is not None) <= 1 else 2
+        is_percent = name.startswith(("rouge", *LABELS)) or max(abs(value) for value in values if value is not None) > 1
+        digits = 4 if name == "loss" or not is_percent else 2
         for run, record, value, setting in zip(runs, records, values, settings, strict=True):
             if value is None:
                 continue
