@@ -28,7 +28,7 @@ import torch
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.errors import RunError
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.runs.files import writable_folder, write_json
 from utils.runs.machine import PRECISIONS, ROOT, environment
 
@@ -380,7 +380,7 @@ def write_table(
     parts = [
         f"BART {args.kind} on {hardware}; torch {machine['versions']['torch']}; {machine['date']}",
         ", ".join([*(f"{name} {value}" for name, value in arguments.items()), *extras]),
-        table(cells, args.columns),
+        markdown_table(cells, args.columns),
         *(f"{row.name} failed: {row.failure}" for row in rows if row.failure),
         f"{args.legend}; batch: per process; speed-up: over fp32; scaling: over fewest GPUs\n",
     ]

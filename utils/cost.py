@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.runs.machine import BANDWIDTHS, PEAKS, PRECISIONS, peak_rate
 
 GPUS = {name.lower().replace(" ", "_"): name for name in PEAKS}
@@ -225,7 +225,7 @@ def describe(args: CostArguments) -> str:
             f"{sum(counts.values()):,} parameters, {counts['tables']:,} of them in tables of tokens and positions",
             f"{shape[0]} examples of {shape[1]} and {shape[2]} tokens at once, {args.precision}, {gpu or 'CPU'}"
             + (f" with {peak / 1e12:g} TFLOP/s" if peak else ""),
-            table(rows, COLUMNS),
+            markdown_table(rows, COLUMNS),
             "fine-tuning: frozen embeddings; pretraining: all weights are trained; both with AdamW or LAMB; "
             f"beam search: {args.beams} beams, {shape[2]} steps",
         ]

@@ -23,7 +23,7 @@ from bart.errors import InputError, naming
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import MODES_ON_CUDA
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.benchmark import LOG_EVERY, measure, training_metrics
 from utils.runs.files import write_json
 from utils.runs.machine import ROOT, environment
@@ -229,7 +229,7 @@ def write_results(out: Path, machine: dict[str, Any], rows: Sequence[Result]) ->
     """Write checks.json and checks.md; return the latter."""
     write_json(out / "checks.json", {"machine": machine, "rows": {row["name"]: row for row in rows}})
     text = ", ".join([*machine["devices"], f"torch {machine['versions']['torch']}", machine["date"]])
-    text += f"\n\n{table(rows, COLUMNS)}\n"
+    text += f"\n\n{markdown_table(rows, COLUMNS)}\n"
     (out / "checks.md").write_text(text, encoding="utf-8")
     return text
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
 from utils.app.cli import option
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.runs.files import check_output, write_json
 from utils.runs.machine import process_memory_gb
 
@@ -162,7 +162,7 @@ def report(
     **facts: object,
 ) -> None:
     """Print the results as a table, and write them to --output with the machine, the options and other facts."""
-    print(table(results, columns))
+    print(markdown_table(results, columns))
     if args.output is not None:
         write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), **facts, "results": results})
 

@@ -25,24 +25,19 @@ INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines b
 # An axis is logarithmic where one series reaches more than so many times as far as another.
 LONGER, HIGHER = 8, 30
 _LOOK = {
+    "font.size": 9,
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,
-    "text.color": INK,
-    "font.size": 9,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.color": GRID,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "legend.frameon": False,
-}
+} | dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
 
 
 @dataclass
@@ -59,8 +54,8 @@ class Chart:
     """One chart of lines or of histograms.
 
     Attributes:
-        name: what its files are called.
-        from_zero: whether the y axis starts at 0.
+        name: the name of its files.
+        from_zero: true for a y axis that starts at 0.
         marks: (label, x) of vertical lines.
     """
 
@@ -77,16 +72,15 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     """Histograms of whole numbers, whose bins all groups share."""
     values = np.concatenate([np.asarray(group) for group in groups.values()])
     width = max(1, math.ceil((values.max() - values.min() + 1) / BINS))
-    start = values.min() // width * width
-    edges = np.arange(start, values.max() + width + 1, width)
+    edges = np.arange(values.min() // width * width, values.max() + width + 1, width)
     return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
 
 
 def draw(path: Path, *charts: Chart) -> str:
     """Draw a chart, or several of the same series side by side with one legend, as a PNG file and as SVG.
 
-    The same charts give the same bytes. Text of the SVG is text, and its ids begin with letters and a hash that is
-    salted with the first chart's name, so that pictures of other charts in the same page have other ids.
+    The same charts give the same bytes. The ids in the SVG are salted with the first chart's name, so that pictures of
+    different charts share no id in one page.
 
     Returns:
         The SVG element, to be put into HTML.
@@ -101,23 +95,24 @@ def draw(path: Path, *charts: Chart) -> str:
     with matplotlib.rc_context(_LOOK | {"svg.hashsalt": charts[0].name}):
         figure = Figure(figsize=(5.4 * len(charts), 3 + 0.22 * rows), dpi=160, layout="constrained")
         for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
-            lines = _panel(axes, chart)
+            drawn = _draw_series(axes, chart)
+            _set_axes(axes, chart)
         if rows:
-            figure.legend(lines, names, loc="outside lower left", ncols=columns)
+            figure.legend(drawn, names, loc="outside lower left", ncols=columns)
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})
-        written = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(written, format="svg", transparent=True, metadata=nothing)
-    svg = written.getvalue()
+        file = io.StringIO()
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=metadata)
+    svg = file.getvalue()
     # The declaration before the element goes, and so do the style, which would apply to all of the page, and the names
     # of groups, which are the same in every picture.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 
 
-def _panel(axes: Axes, chart: Chart) -> list[object]:
-    """Draw a chart's axes; returns the series as the legend takes them."""
+def _draw_series(axes: Axes, chart: Chart) -> list[object]:
+    """Draw the series and marks of a chart; returns the series as the legend takes them."""
     drawn: list[object] = []
     for i, series in enumerate(chart.series):
         look = {"linestyle": DASHES[i % len(DASHES)], "linewidth": 1.6}
@@ -133,28 +128,26 @@ def _panel(axes: Axes, chart: Chart) -> list[object]:
         # Each label stands a line lower than the one before, so that labels of near marks do not touch.
         place = {"xycoords": ("data", "axes fraction"), "xytext": (2, -10 * (i + 1)), "textcoords": "offset points"}
         axes.annotate(label, (x, 1), fontsize=8, **place)
+    return drawn
+
+
+def _set_axes(axes: Axes, chart: Chart) -> None:
+    """Name a chart's axes and choose their scales, so that the numbers stand in full and every line can be read."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.from_zero:
         room = 1.05 + 0.08 * len(chart.marks)
         axes.set_ylim(0, room * max(max(series.y) for series in chart.series) or 1)
     if all(float(x).is_integer() for series in chart.series for x in series.x):
         axes.xaxis.get_major_locator().set_params(integer=True)
-    lines = [series for series in chart.series if len(series.x) == len(series.y)]
-    _scale(axes, "x", [max(series.x) for series in lines], LONGER)
-    _scale(axes, "y", [max(series.y) for series in lines], HIGHER)
-    return drawn
-
-
-def _scale(axes: Axes, name: str, ends: list[float], times: float) -> None:
-    """Write an axis's numbers in full; make it logarithmic where one line reaches many times as far as another."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axis = getattr(axes, f"{name}axis")
-    if ends and 0 < times * min(ends) < max(ends):
-        axes.set(**{f"{name}scale": "log"})
-        low, high = axis.get_view_interval()
-        low = max(low, min(ends) / 100)
-        axes.set(**{f"{name}lim": (low, high)})
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
-        axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter("{x:,g}")
+    for name, axis, times in (("x", axes.xaxis, LONGER), ("y", axes.yaxis, HIGHER)):
+        ends = [max(getattr(series, name)) for series in chart.series if len(series.x) == len(series.y)]
+        if ends and 0 < times * min(ends) < max(ends):
+            axes.set(**{f"{name}scale": "log"})
+            low, high = axis.get_view_interval()
+            low = max(low, min(ends) / 100)
+            axes.set(**{f"{name}lim": (low, high)})
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+            axis.set_minor_formatter(NullFormatter())
+        axis.set_major_formatter("{x:,g}")

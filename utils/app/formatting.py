@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Numbers as people read them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def rate(value: float, unit: str) -> str:
     return f"{value:,.0f} {unit}/s" if value >= 100 else f"{value:.3g} {unit}/s"
 
 
-def figure(name: str, value: float | str) -> str:
-    """A figure of a run with its unit, both by the name that it has in the run's files."""
+def format_metric(name: str, value: float | str) -> str:
+    """A metric with its unit, which follows from the name that the metric has in the run's files."""
     if isinstance(value, str):
         return value
     if isinstance(value, int):
@@ -34,7 +34,7 @@ def figure(name: str, value: float | str) -> str:
     return f"{value:,.4f}" if "loss" in name or 0 < abs(value) < 1 else f"{value:,.2f}"
 
 
-def label(name: str) -> str:
-    """What a table calls a figure whose unit stands beside it: `token rate` for tokens_per_second."""
+def metric_label(name: str) -> str:
+    """The name of a metric in a table that shows its unit too: `token rate` for tokens_per_second."""
     name = name.removesuffix("_gb").replace("s_per_second", "_rate").replace("_seconds", "_time")
     return name.replace("_", " ")

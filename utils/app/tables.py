@@ -1,4 +1,4 @@
-"""Tables of Markdown."""
+"""Tables for the terminal and of Markdown."""
 
 from __future__ import annotations
 
@@ -8,21 +8,33 @@ from typing import Any
 from tabulate import tabulate
 
 
-def shown(figure: Any) -> str:
-    """A cell of a table."""
-    if figure is None:
-        return "-"
-    if not isinstance(figure, float):
-        return str(figure)
-    return f"{figure:,.0f}" if figure >= 1000 else f"{figure:.2f}" if figure >= 0.1 else f"{figure:.4f}"
+def plain_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), words: int | None = None) -> str:
+    """Rows as aligned columns for the terminal.
+
+    Args:
+        words: the number of columns, from the first on, that hold words and stand to the left; the others hold numbers
+            and stand to the right. By default all hold words.
+    """
+    columns = max(map(len, [header, *rows]))
+    left = columns if words is None else words
+    align = ["left"] * left + ["right"] * (columns - left)
+    return tabulate(rows, header, "plain", colalign=align, disable_numparse=True)
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-    """Rows as a table of Markdown: words to the left, figures to the right, "-" for what a row lacks.
+def markdown_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """Rows as a table of Markdown: words to the left, numbers to the right, "-" for what a row lacks.
 
     Args:
         columns: keys of the rows, with their titles.
     """
-    cells = [[shown(row.get(key)) for key in columns] for row in rows]
+    cells = [[_cell(row.get(key)) for key in columns] for row in rows]
     align = ["left" if all(isinstance(row.get(key), str) for row in rows) else "right" for key in columns]
     return tabulate(cells, list(columns.values()), "pipe", disable_numparse=True, colalign=align, headersalign=align)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"

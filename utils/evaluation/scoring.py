@@ -13,11 +13,11 @@ from textwrap import indent
 from typing import Any
 
 import torch
-from tabulate import tabulate
 
 from bart.errors import InputError
 from bart.files import read_json
-from utils.app.formatting import figure
+from utils.app.formatting import format_metric
+from utils.app.tables import plain_table
 from utils.data.batches import Examples
 from utils.evaluation.journal import Journal, model_identity
 from utils.evaluation.options import CONTINUOUS
@@ -254,15 +254,15 @@ def write_results(
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
     """Scores and speed as a table for people, the scores by the names that they have in the files."""
-    rows = [(name, figure(name, value)) for name, value in scores.items() if isinstance(value, float)]
+    rows = [(name, format_metric(name, value)) for name, value in scores.items() if isinstance(value, float)]
     rows = rows or [("scores", "none without references")]
     if speed["timed_articles"]:
         rates = ("articles_per_second", "generated_tokens_per_second")
         rows += [
-            ("speed", ", ".join(figure(name, speed[name]) for name in rates if speed[name])),
+            ("speed", ", ".join(format_metric(name, speed[name]) for name in rates if speed[name])),
             ("latency", ", ".join(f"{name} {speed['latency_ms'][name]:,.0f} ms" for name in ("p50", "p95", "p99"))),
             ("batch", f"{speed['batch_size']}, {speed['batching']}"),
-            ("peak memory", figure("peak_memory_gb", speed["peak_memory_gb"])),
+            ("peak memory", format_metric("peak_memory_gb", speed["peak_memory_gb"])),
         ]
     head = f"{scores['split']}: {scores['examples']:,} examples, {scores['precision']} on {speed['device']}"
-    return f"{head}\n{indent(tabulate(rows, tablefmt='plain', disable_numparse=True), '  ')}"
+    return f"{head}\n{indent(plain_table(rows), '  ')}"

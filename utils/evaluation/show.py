@@ -52,12 +52,8 @@ def describe(args: ShowArguments) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(
-        ShowArguments,
-        argv,
-        "Print a run's ROUGE beside lead baselines, and its first summaries.",
-    )
-    print(describe(args))
+    description = "Print a run's ROUGE beside lead baselines, and its first summaries."
+    print(describe(parse_dataclass(ShowArguments, argv, description)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast a split was predicted: what a process measures, and the report over all of them."""
+"""The speed at which a split was predicted: the measurements of a process, and the report over all processes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ BINS = 20
 
 @dataclass
 class ProcessSpeed:
-    """What a process measured while the clock ran.
+    """The measurements of a process while the clock ran.
 
     Attributes:
         seconds: of the parts of the work: "total", and of it "encode" and "detokenise".
         latencies: seconds of each example, or of each static batch.
-        articles, tokens: done, and generated for their best sequences.
+        articles, tokens: articles done, and tokens generated for their best sequences.
         tokenise: seconds for all sources, before the clock ran.
-        warmup_articles: predicted before the clock ran.
-        batch_size: at the end; it shrinks where memory runs out.
+        warmup_articles: articles predicted before the clock ran.
+        batch_size: the batch size at the end; it shrinks where memory runs out.
     """
 
     batch_size: int
@@ -41,8 +41,8 @@ def speed_report(
 ) -> dict[str, Any]:
     """The content of `<split>_speed.json`.
 
-    Rates are those of all processes together, over the time of the slowest one. `seconds` is how that one spent it, and
-    before it tokenising. What nothing was timed for is None.
+    Rates are those of all processes together, over the time of the slowest one. `seconds` splits the time of that one,
+    and adds the tokenising before it. A value for which nothing was timed is None.
 
     Args:
         resumed: articles that an earlier attempt at the run had predicted.

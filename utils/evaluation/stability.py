@@ -1,4 +1,4 @@
-"""How far scores depend on the seed: `python -m utils.evaluation.stability RUN_DIR RUN_DIR ...`."""
+"""The spread of scores over runs with different seeds: `python -m utils.evaluation.stability RUN_DIR RUN_DIR ...`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.evaluation.report.runs import label_of, read_run, scores_of
 
 COLUMNS = {"score": "score", "mean": "mean", "deviation": "deviation", "least": "least", "greatest": "greatest"}
@@ -30,22 +30,23 @@ def describe(args: StabilityArguments) -> str:
     if len(args.run_dirs) < 2:
         raise InputError(f"RUN_DIR is given {len(args.run_dirs)} times; allowed: 2 or more runs")
     runs = [read_run(folder) for folder in args.run_dirs]
-    found = [{split: scores_of(scores) for split, scores in run.scores.items()} for run in runs]
-    names = [[f"{split} {name}" for split, scores in splits.items() for name in scores] for splits in found]
-    for run, own in zip(runs, names, strict=True):
-        if not own or own != names[0]:
-            shown = ", ".join(own) or "none"
-            raise InputError(f"{run.folder}: its scores are {shown}; allowed: those of {runs[0].folder}")
+    records = [{split: scores_of(scores) for split, scores in run.scores.items()} for run in runs]
+    names = [[f"{split} {name}" for split, scores in splits.items() for name in scores] for splits in records]
+    for run, scored in zip(runs, names, strict=True):
+        if not scored or scored != names[0]:
+            listed = ", ".join(scored) or "none"
+            raise InputError(f"{run.folder}: its scores are {listed}; allowed: those of {runs[0].folder}")
     columns = {**COLUMNS, **{str(number): run.name for number, run in enumerate(runs)}}
     blocks = []
-    for split, scores in found[0].items():
+    for split, scores in records[0].items():
         rows = []
         for name in scores:
-            values = [splits[split][name] for splits in found]
+            values = [splits[split][name] for splits in records]
             row = {"mean": statistics.mean(values), "deviation": statistics.stdev(values)}
             row |= {"least": min(values), "greatest": max(values)}
-            rows.append({"score": label_of(name), **row, **{str(number): one for number, one in enumerate(values)}})
-        blocks.append(f"{len(runs)} runs, {split} split\n\n{table(rows, columns)}")
+            row |= {str(number): value for number, value in enumerate(values)}
+            rows.append({"score": label_of(name), **row})
+        blocks.append(f"{len(runs)} runs, {split} split\n\n{markdown_table(rows, columns)}")
     return "\n\n".join(blocks)
 
 

@@ -9,14 +9,14 @@ from itertools import pairwise
 from utils.metrics.rouge_pairs import rouge_words
 from utils.text.sentences import split_sentences
 
-LEADS = (1, 2, 3)  # sentences
-_TINY = 1e-12  # scores that differ by less are equal but for rounding
+LEADS = {1: "first 1 sentence", 2: "first 2 sentences", 3: "first 3 sentences"}
+_ROUNDING = 1e-12  # scores that differ by less are equal but for rounding
 
 
 def leads(articles: Sequence[str]) -> dict[str, list[str]]:
     """Each article's first sentences, 1 to 3 of them: the baselines that news summarisers are measured against."""
     sentences = [split_sentences(article) for article in articles]
-    return {f"first {n} sentence{'s' * (n > 1)}": [" ".join(each[:n]) for each in sentences] for n in LEADS}
+    return {name: [" ".join(each[:count]) for each in sentences] for count, name in LEADS.items()}
 
 
 def oracle_sentences(sentences: Sequence[str], reference: str) -> list[int]:
@@ -30,26 +30,29 @@ def oracle_sentences(sentences: Sequence[str], reference: str) -> list[int]:
         Indices in the document's order; none where no word is shared.
     """
     words = [rouge_words(sentence) for sentence in sentences]
-    wanted = rouge_words(reference)
-    grams = Counter(wanted), Counter(pairwise(wanted))
+    wanted = _ngrams(rouge_words(reference))
 
     def score(chosen: Sequence[int]) -> float:
-        text = [word for index in sorted(chosen) for word in words[index]]
-        found = Counter(text), Counter(pairwise(text))
-        return sum(_f(a, b) for a, b in zip(found, grams, strict=True)) / 2
+        text = _ngrams([word for index in sorted(chosen) for word in words[index]])
+        return sum(_f(*orders) for orders in zip(text, wanted, strict=True)) / 2
 
-    able = [index for index, text in enumerate(words) if grams[0].keys() & text]
+    candidates = [index for index, text in enumerate(words) if wanted[0].keys() & text]
     chosen: list[int] = []
     best = 0.0
     while True:
-        found = None
-        for index in able:
-            if (value := score([*chosen, index])) > best + _TINY:
-                best, found = value, index
-        if found is None:
+        choice = None
+        for index in candidates:
+            if (value := score([*chosen, index])) > best + _ROUNDING:
+                best, choice = value, index
+        if choice is None:
             return sorted(chosen)
-        able.remove(found)
-        chosen.append(found)
+        candidates.remove(choice)
+        chosen.append(choice)
+
+
+def _ngrams(words: Sequence[str]) -> tuple[Counter[object], Counter[object]]:
+    """How often each word and each pair of neighbours stands in a text."""
+    return Counter(words), Counter(pairwise(words))
 
 
 def _f(first: Counter[object], second: Counter[object]) -> float:

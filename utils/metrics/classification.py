@@ -11,7 +11,7 @@ from torchmetrics.functional.classification import binary_f1_score, multiclass_f
 
 
 def confusion_of(right: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    """Counts (C, C) of examples by right class and predicted class, of numbers (N,) of classes."""
+    """Count examples (C, C) by right class and predicted class, which are given as numbers (N,)."""
     return torch.bincount(right * classes + predicted, minlength=classes**2).view(classes, classes)
 
 
@@ -54,6 +54,6 @@ def of_label_sets(counts: Tensor, examples: float, exact: float) -> dict[str, fl
 def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, float]:
     """Pearson's and Spearman's correlation in percent; 0 where all numbers of one kind are equal."""
     numbers = torch.tensor(predicted, dtype=torch.float64), torch.tensor(right, dtype=torch.float64)
-    if min(len(one.unique()) for one in numbers) < 2:
+    if min(len(values.unique()) for values in numbers) < 2:
         return {"pearson": 0.0, "spearman": 0.0}
     return {"pearson": 100 * float(pearson_corrcoef(*numbers)), "spearman": 100 * float(spearman_corrcoef(*numbers))}

@@ -1,6 +1,6 @@
-"""Figures and names by which a summary differs from its reference and its source, found by comparing words.
+"""Numbers and names by which a summary differs from its reference and its source, found by comparing words.
 
-Figures compare by value: "$1.5bn" is "$1,500 million", "seven" is 7, "3.5 %" is "3.5 per cent"; but "£70" is not "$70".
+Numbers compare by value: "$1.5bn" is "$1,500 million", "seven" is 7, "3.5 %" is "3.5 per cent"; but "£70" is not "$70".
 Names are capitalised words, days and months among them. They compare by their stems without accents, whatever the case.
 """
 
@@ -15,7 +15,7 @@ from unicodedata import combining, normalize
 from utils.metrics.rouge_pairs import porter
 from utils.text.sentences import ABBREVIATIONS
 
-# What is wrong with a fact: the reference's is not in the summary, or the summary's is in the source but not in the
+# Kinds of facts: the reference's that is not in the summary, and the summary's that is in the source but not in the
 # reference, or in neither.
 MISSING, ADDED, WRONG = range(3)
 _UNITS = "one two three four five six seven eight nine".split()
@@ -23,7 +23,7 @@ _TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SPELLED = {word: i for i, word in enumerate([*_UNITS, *_TEENS], 1)} | {word: 10 * i for i, word in enumerate(_TENS, 2)}
 _POWERS = {"k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9, "trillion": 12}
-_FIGURE = re.compile(
+_NUMBER = re.compile(
     # The first letters alone make the search three times as fast.
     r"(?=[$£€¥0-9efnostEFNOST])(?:(?P<currency>[$£€¥])\s?|(?<![^\W_]))"
     r"(?:(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?)"
@@ -43,7 +43,7 @@ def _stem(word: str) -> str:
 
 
 class _Text:
-    """A text and what it supports. A source is long, so that of it only what is asked for is computed."""
+    """A text and its numbers and words. A source is long, so each set is computed when it is first asked for."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -54,22 +54,22 @@ class _Text:
         return {_stem(word) for word in self.words}
 
     @cached_property
-    def figures(self) -> list[tuple[int, int, str, str]]:
-        """Where each begins and ends, its unit, and its value as digits."""
-        figures = []
-        for found in _FIGURE.finditer(self.text):
-            currency, digits, spelled, power, percent = found.groups()
+    def numbers(self) -> list[tuple[int, int, str, str]]:
+        """Each number's begin, end, unit, and value as digits."""
+        numbers = []
+        for match in _NUMBER.finditer(self.text):
+            currency, digits, spelled, power, percent = match.groups()
             number = digits.replace(",", "") if digits else sum(_SPELLED[word] for word in spelled.lower().split("-"))
             value = Decimal(number)
             if power and (currency or len(power) > 1):  # "10,000m" is a race
                 value = value.scaleb(_POWERS[power.lower()])
-            figures.append((*found.span(), currency or ("%" if percent else ""), f"{value.normalize():f}"))
-        return figures
+            numbers.append((*match.span(), currency or ("%" if percent else ""), f"{value.normalize():f}"))
+        return numbers
 
     @cached_property
     def values(self) -> set[str]:
-        """A figure without a unit supports any unit, and is supported by any."""
-        return {key for *_, unit, value in self.figures for key in (unit + value, f"any {value}")}
+        """A number without a unit supports any unit, and is supported by any."""
+        return {key for *_, unit, value in self.numbers for key in (unit + value, f"any {value}")}
 
     @cached_property
     def names(self) -> set[str]:
@@ -77,33 +77,32 @@ class _Text:
         return {word for word in _INSIDE.findall(self.text) if word[0].isupper()}
 
     def facts(self, texts: Sequence[_Text], names: Set[str]) -> Iterator[tuple[int, int, set[str]]]:
-        """Where each figure and name begins and ends, and the values that support it, none of a name.
+        """Begin and end of each number and name, and the values that support a number; a name has none.
 
         Args:
             texts: all of the article, which tell names from other words.
         """
-        in_figures = {place for begin, end, *_ in self.figures for place in range(begin, end)}
-        for begin, end, unit, value in self.figures:
+        for begin, end, unit, value in self.numbers:
             if self.text[begin:end].lower() != "one":
                 yield begin, end, {unit + value, value} if unit else {f"any {value}"}
-        for found in _WORD.finditer(self.text):
-            word, begin = found[0], found.start()
-            if not word[0].isupper() or word == "I" or begin in in_figures:
+        for match in _WORD.finditer(self.text):
+            word, begin = match[0], match.start()
+            if not word[0].isupper() or word == "I" or any(start <= begin < end for start, end, *_ in self.numbers):
                 continue
             is_name = len(word) > 1 and word.isupper()
             if not is_name and not any(word.lower() in text.words for text in texts):
                 is_name = self._inside(begin) or word in names or any(word in text.names for text in texts)
             if is_name:
-                yield *found.span(), set()
+                yield *match.span(), set()
 
     def _inside(self, begin: int) -> bool:
-        """Whether the word there stands inside a sentence, as far as the word and the punctuation before it tell."""
+        """True if the word there stands inside a sentence, as far as the word and punctuation before it tell."""
         word, ending, opening = _BEFORE.search(self.text, max(0, begin - 30), begin).groups()
         abbreviated = ending == "." and word[:1].isupper() and (len(word) == 1 or word.lower() in ABBREVIATIONS)
         return bool(word) and (abbreviated or not set(ending + opening) & set('.!?…:"“\u2018„«('))
 
-    def has(self, fact: str, values: set[str]) -> bool:
-        return bool(values & self.values) if values else fact in self.words or _stem(fact) in self.stems
+    def lacks(self, fact: str, values: set[str]) -> bool:
+        return not (values & self.values if values else fact in self.words or _stem(fact) in self.stems)
 
 
 def names_in(texts: Iterable[str]) -> set[str]:
@@ -116,7 +115,7 @@ def names_in(texts: Iterable[str]) -> set[str]:
 def differing_facts(
     source: str, reference: str | None, summary: str, names: Set[str] = frozenset()
 ) -> list[tuple[int, int, int]]:
-    """The figures and names that a summary has and should not have, or lacks.
+    """The numbers and names that a summary has and should not have, or lacks.
 
     A capitalised word is a name where no text of the article has it in lower case. One that begins a sentence must also
     be capitalised inside a sentence of one, be an acronym, or be one of `names`.
@@ -128,13 +127,16 @@ def differing_facts(
     Returns:
         (begin, end, kind) in order: of characters of the reference where the kind is MISSING, else of the summary.
     """
-    article, wanted, own = texts = [_Text(text) for text in (source, reference or "", summary)]
+    in_source, in_reference, in_summary = texts = [_Text(text) for text in (source, reference or "", summary)]
     marks = []
-    for begin, end, values in own.facts(texts, names):
+    for begin, end, values in in_summary.facts(texts, names):
         fact = summary[begin:end]
-        if not wanted.has(fact, values):
-            kind = ADDED if article.has(fact, values) else WRONG
-            marks += [(begin, end, kind)] if kind == WRONG or reference is not None else []
-    lacking = wanted.facts(texts, names)
-    marks += [(begin, end, MISSING) for begin, end, values in lacking if not own.has(wanted.text[begin:end], values)]
+        if in_reference.lacks(fact, values):
+            if in_source.lacks(fact, values):
+                marks.append((begin, end, WRONG))
+            elif reference is not None:
+                marks.append((begin, end, ADDED))
+    for begin, end, values in in_reference.facts(texts, names):
+        if in_summary.lacks(in_reference.text[begin:end], values):
+            marks.append((begin, end, MISSING))
     return sorted(marks)

@@ -1,6 +1,6 @@
 """ROUGE (Lin, 2004): `python -m utils.metrics.rouge PREDICTIONS REFERENCES` scores a file of summaries.
 
-`utils.metrics.rouge_pairs` says how the two modes differ.
+The two modes are described in `utils.metrics.rouge_pairs`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
-from tabulate import tabulate
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress
+from utils.app.tables import plain_table
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import compare, means_and_intervals, p_shown
 from utils.runs.files import check_output, write_whole
@@ -86,7 +86,7 @@ def rouge_per_example(
 
     Args:
         mode: one of ROUGE_MODES.
-        exceptions: what `wordnet_exceptions` returned, for mode rouge-1.5.5; None calls it.
+        exceptions: the result of `wordnet_exceptions`, for mode rouge-1.5.5; None calls it.
     """
     if mode == "rouge-score":
         exceptions = {}
@@ -127,29 +127,29 @@ def rouge(
 def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> str:
     """An aligned table of F measures in percent, one row per system and one column for each of these kinds."""
     header = ["", *(kind.replace("rouge", "ROUGE-") for kind in kinds)]
-    cells = [[name, *(scores[kind] for kind in kinds)] for name, scores in rows.items()]
-    return tabulate(cells, header, tablefmt="plain", floatfmt=".2f")
+    cells = [[name, *(f"{scores[kind]:.2f}" for kind in kinds)] for name, scores in rows.items()]
+    return plain_table(cells, header, words=1)
 
 
-def report_table(report: Mapping[str, Any], predictions: str, references: str, other: str | None) -> str:
-    """What the command prints: the means with their intervals, and beside another system's where there is one."""
+def report_table(report: Mapping[str, Any], args: RougeArguments) -> str:
+    """The output of the command: the means with their intervals, and the other system's where there is one."""
     lines = [
         f"ROUGE F in percent ({report['mode']}) on {report['examples']:,} examples",
-        f"predictions  {predictions}",
-        *([] if other is None else [f"other        {other}"]),
-        f"references   {references}",
+        f"predictions  {args.predictions}",
+        f"references   {args.references}",
     ]
-    rows = []
+    header, rows = ["", "F", "95 % interval"], []
+    if args.compare is not None:
+        lines.insert(2, f"other        {args.compare}")
+        header.append("p")
     for kind, interval in report["intervals"].items():
         name, low_high = kind.replace("rouge", "ROUGE-"), "{:.2f} to {:.2f}"
         rows.append([name, f"{report[kind]:.2f}", low_high.format(*interval)])
-        if other is not None:
-            found = report["compare"][kind]
-            signed = f"{found['difference']:+.2f}", "{:+.2f} to {:+.2f}".format(*found["interval"])
-            rows += [["  other", f"{found['other']:.2f}"], ["  difference", *signed, p_shown(found["p_value"])]]
-    header = ["", "F", "95 % interval", *([] if other is None else ["p"])]
-    align = ["left", *["right"] * (len(header) - 1)]
-    return "\n".join(lines) + "\n\n" + tabulate(rows, header, "plain", colalign=align, disable_numparse=True)
+        if args.compare is not None:
+            result = report["compare"][kind]
+            signed = f"{result['difference']:+.2f}", "{:+.2f} to {:+.2f}".format(*result["interval"])
+            rows += [["  other", f"{result['other']:.2f}"], ["  difference", *signed, p_shown(result["p_value"])]]
+    return "\n".join(lines) + "\n\n" + plain_table(rows, header, words=1)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class RougeArguments:
     mode: str = option(
         ROUGE_MODES[0],
         choices=ROUGE_MODES,
-        help="whose figures: Google's package, or the Perl script that papers report",
+        help="the program whose scores are computed: Google's package, or the Perl script that papers report",
     )
     wordnet_exceptions: str | None = option(
         None,
@@ -186,11 +186,7 @@ class RougeArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(
-        RougeArguments,
-        argv,
-        "Score summaries, one a line, by ROUGE; prints F measures in percent.",
-    )
+    args = parse_dataclass(RougeArguments, argv, "Score summaries, one a line, by ROUGE; prints F measures in percent.")
     references = read_lines(args.references)
     systems = {path: read_lines(path, blank=True) for path in (args.predictions, args.compare) if path is not None}
     for path, predictions in systems.items():
@@ -205,22 +201,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         exceptions = wordnet_exceptions(args.wordnet_exceptions)
         facts["wordnet_exceptions"] = len(exceptions)
     scores = {path: rouge_per_example(texts, references, args.mode, exceptions) for path, texts in systems.items()}
-    own = scores[args.predictions]
-    report = {**means_and_intervals(own), **facts}
+    predicted = scores[args.predictions]
+    report = {**means_and_intervals(predicted), **facts}
     if args.compare is not None:
-        others = scores[args.compare]
+        compared = scores[args.compare]
         report["compare"] = {
-            name: {"other": float(others[name].mean()), **compare(values, others[name])} for name, values in own.items()
+            name: {"other": float(compared[name].mean()), **compare(values, compared[name])}
+            for name, values in predicted.items()
         }
     if args.per_article is not None:
-        rows = zip(*(values.tolist() for values in own.values()), strict=True)
-        lines = [json.dumps({"index": index, **dict(zip(own, row, strict=True))}) for index, row in enumerate(rows)]
-        write_whole(Path(args.per_article), "".join(f"{line}\n" for line in lines))
-    print(
-        json.dumps(report, indent=2)
-        if args.json
-        else report_table(report, args.predictions, args.references, args.compare)
-    )
+        rows = zip(*(values.tolist() for values in predicted.values()), strict=True)
+        articles = [{"index": index, **dict(zip(predicted, row, strict=True))} for index, row in enumerate(rows)]
+        write_whole(Path(args.per_article), "".join(json.dumps(article) + "\n" for article in articles))
+    print(json.dumps(report, indent=2) if args.json else report_table(report, args))
 
 
 if __name__ == "__main__":

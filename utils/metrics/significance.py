@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-CHUNK = 1 << 22  # random numbers drawn at once, to bound the memory; the results do not depend on it
-
-
-def _in_chunks(draw: Callable[[int], np.ndarray], draws: int, size: int) -> np.ndarray:
-    """Call `draw(n)`, which gives n statistics of `size` random numbers each, for `draws` in all; shape (draws,)."""
-    rows = max(1, CHUNK // size)
-    return np.concatenate([draw(min(rows, draws - start)) for start in range(0, draws, rows)])
 
 
 def bootstrap_interval(values: ArrayLike, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:
@@ -27,10 +19,9 @@ def bootstrap_interval(values: ArrayLike, resamples: int = 1000, seed: int = 0) 
     values = np.asarray(values, dtype=np.float64)
     random = np.random.default_rng(seed)
 
-    def draw(rows: int) -> np.ndarray:
-        return values[random.integers(values.size, size=(rows, values.size), dtype=np.int32)].mean(axis=1)
-
-    low, high = np.percentile(_in_chunks(draw, resamples, values.size), (2.5, 97.5))
+    # Drawn one by one, to bound the memory.
+    means = [values[random.integers(values.size, size=values.size, dtype=np.int32)].mean() for _ in range(resamples)]
+    low, high = np.percentile(means, (2.5, 97.5))
     return float(low), float(high)
 
 
@@ -54,28 +45,27 @@ def paired_test(a: ArrayLike, b: ArrayLike, shuffles: int = 10_000, seed: int = 
     differences = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
     random = np.random.default_rng(seed)
 
-    def draw(rows: int) -> np.ndarray:
-        words = random.integers(2**64 - 1, endpoint=True, size=(rows, -(-differences.size // 64)), dtype=np.uint64)
-        swapped = np.unpackbits(words.view(np.uint8), axis=1, count=differences.size)
-        return differences.sum() - 2 * (swapped @ differences)
-
-    sums = np.abs(_in_chunks(draw, shuffles, differences.size))
+    total, sums = differences.sum(), np.empty(shuffles)
+    for shuffle in range(shuffles):
+        bits = random.integers(2**64 - 1, endpoint=True, size=-(-differences.size // 64), dtype=np.uint64)
+        is_swapped = np.unpackbits(bits.view(np.uint8), count=differences.size)
+        sums[shuffle] = abs(total - 2 * (is_swapped @ differences))
     # Sums of the same numbers in another order differ by rounding; they count as equal.
     rounding = 1e-10 * np.abs(differences).sum()
-    as_large = int(np.count_nonzero(sums >= abs(differences.sum()) - rounding))
+    as_large = int(np.count_nonzero(sums >= abs(total) - rounding))
     return (1 + as_large) / (1 + shuffles)
 
 
 def p_shown(p_value: float) -> str:
-    """A p value for people."""
+    """A p value as people read it."""
     return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
 def compare(a: ArrayLike, b: ArrayLike) -> dict[str, Any]:
-    """How much higher the mean of one system's scores is than that of another's, of the same articles, (N,) each.
+    """Compare the means of two systems' scores `a` and `b` of the same articles, (N,) each.
 
     Returns:
-        `difference` of the means, its 95 % bootstrap `interval` [low, high], and the `p_value` of `paired_test`.
+        `difference` of the means, a less b, its 95 % bootstrap `interval` [low, high], and `p_value` by `paired_test`.
     """
     differences = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
     interval = list(bootstrap_interval(differences))

@@ -1,6 +1,6 @@
 """Exact match and F1 of answers, as the official script of SQuAD 2.0 counts them.
 
-On SQuAD 1.1 that of 1.1 says the same, unless a text has nothing but articles and punctuation.
+The script of SQuAD 1.1 gives the same scores, unless a text has nothing but articles and punctuation.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
 from torch import Tensor
 
-from utils.app.formatting import figure
+from utils.app.formatting import format_metric
 from utils.app.progress import IN_ONE_LINE, IN_THE_LINE, progress
 from utils.data.batches import Batch
 from utils.runs.memory import peak_memory_gb
@@ -104,7 +104,7 @@ class Measurements(Callback):
                 skipped = float(_of(CountSkippedSteps, trainer).count)
                 values |= {"loss_scale": scaler.get_scale(), "skipped_steps": skipped}
             write_metrics(trainer, values)
-            self.shown = [named("train_loss", values), figure("tokens_per_second", values["tokens_per_second"])]
+            self.shown = [named("train_loss", values), format_metric("tokens_per_second", values["tokens_per_second"])]
         self.line.notes = [*self.shown, f"val in {min(interval - step % interval, total - step):,}"]
         self.line.update(step - self.line.done)
         if closes and trainer.is_global_zero:
@@ -189,7 +189,7 @@ class StartClock(Checkpoint):
 
 def named(name: str, values: Mapping[str, float]) -> str:
     """A figure with its name, short enough for a line of several."""
-    return f"{name.removeprefix('train_').removeprefix('val_')} {figure(name, values[name])}"
+    return f"{name.removeprefix('train_').removeprefix('val_')} {format_metric(name, values[name])}"
 
 
 def write_metrics(trainer: pl.Trainer, values: Mapping[str, float]) -> None:

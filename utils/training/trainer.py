@@ -14,14 +14,14 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
-from tabulate import tabulate
 from torch import nn
 
 from bart.errors import InputError
 from bart.hub import EXPORT
-from utils.app.formatting import figure, label
+from utils.app.formatting import format_metric, metric_label
 from utils.app.progress import is_first
 from utils.app.signals import Interruption, started
+from utils.app.tables import plain_table
 from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
 from utils.runs.distributed import lost_peers_named
@@ -89,8 +89,8 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
                     remove(output_dir, *scored(*SPLITS))
                 export(loaded, model_class, best, output_dir / EXPORT)
                 write_json(output_dir / "train_summary.json", summary)
-                shown = [(label(name), figure(name, value)) for name, value in summary.items()]
-                table = tabulate([*shown, ("best model", output_dir / EXPORT)], tablefmt="plain", disable_numparse=True)
+                shown = [(metric_label(name), format_metric(name, value)) for name, value in summary.items()]
+                table = plain_table([*shown, ("best model", str(output_dir / EXPORT))])
                 logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
     except (Exception, Interruption):

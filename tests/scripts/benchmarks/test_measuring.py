@@ -16,7 +16,7 @@ import pytest
 from bart.errors import InputError
 from scripts.benchmarks import bert_inference, decoding, measuring, training
 from scripts.benchmarks.measuring import compared, in_new_process, in_turns
-from utils.app.tables import table
+from utils.app.tables import markdown_table
 from utils.runs.machine import ROOT, process_memory_gb
 
 
@@ -70,7 +70,7 @@ def test_medians_are_compared_with_a_peer() -> None:
 
 def test_tables_have_a_place_for_what_is_not_known() -> None:
     rows = [{"name": "a", "rate": 1234.5, "count": 3}, {"name": "b", "rate": 0.01234}]
-    head, _, *rest = table(rows, {"name": "name", "rate": "per second", "count": "count"}).splitlines()
+    head, _, *rest = markdown_table(rows, {"name": "name", "rate": "per second", "count": "count"}).splitlines()
     assert head.split() == ["|", "name", "|", "per", "second", "|", "count", "|"]
     assert [line.replace("|", "").split() for line in rest] == [["a", "1,234", "3"], ["b", "0.0123", "-"]]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from utils.app.formatting import duration, figure, label, rate
+from utils.app.formatting import duration, format_metric, metric_label, rate
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (83, "1:23"), (43283.4, "12:01:23")])
@@ -29,12 +29,11 @@ def test_durations(seconds: float, text: str) -> None:
         ("train_loss", float("nan"), "nan"),
     ],
 )
-def test_figures(name: str, value: float | str, text: str) -> None:
-    assert figure(name, value) == text
+def test_metrics(name: str, value: float | str, text: str) -> None:
+    assert format_metric(name, value) == text
 
 
 def test_rates_and_labels() -> None:
     assert rate(0.0123, "articles") == "0.0123 articles/s"
-    assert [label(name) for name in ("tokens_per_second", "wall_seconds", "peak_memory_gb", "val_rouge2_forced")] == [
-        *("token rate", "wall time", "peak memory", "val rouge2 forced")
-    ]
+    names = ("tokens_per_second", "wall_seconds", "peak_memory_gb", "val_rouge2_forced")
+    assert [metric_label(name) for name in names] == ["token rate", "wall time", "peak memory", "val rouge2 forced"]

@@ -14,9 +14,9 @@ SCORER = RougeScorer(["rouge1", "rouge2"], use_stemmer=True)
 
 
 def score(sentences: list[str], chosen: list[int], reference: str) -> float:
-    """What the search raises, by the package, of the text that these sentences make."""
-    found = SCORER.score(reference, " ".join(sentences[i] for i in sorted(chosen)))
-    return (found["rouge1"].fmeasure + found["rouge2"].fmeasure) / 2
+    """The package's mean of ROUGE-1 and ROUGE-2 F for the text of these sentences, which the search raises."""
+    scores = SCORER.score(reference, " ".join(sentences[i] for i in sorted(chosen)))
+    return (scores["rouge1"].fmeasure + scores["rouge2"].fmeasure) / 2
 
 
 def greedy(sentences: list[str], reference: str) -> list[int]:
@@ -52,9 +52,9 @@ def test_longer_texts_and_the_best_subset_of_all() -> None:
         assert chosen == greedy(sentences, reference)
         subsets = (list(subset) for size in range(7) for subset in combinations(range(6), size))
         best = max(score(sentences, subset, reference) for subset in subsets)
-        found = score(sentences, chosen, reference)
-        assert found <= best + 1e-12
-        optimal += found > best - 1e-12
+        value = score(sentences, chosen, reference)
+        assert value <= best + 1e-12
+        optimal += value > best - 1e-12
     # The greedy choice is often, not always, the best one.
     assert 2 < optimal < 20
 

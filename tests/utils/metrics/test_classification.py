@@ -1,4 +1,4 @@
-"""Figures of classes, label sets and numbers against scikit-learn and scipy."""
+"""Scores of classes, label sets and numbers against scikit-learn and scipy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_classes(classes: int) -> None:
         "f1": f1_score(right, predicted, average=average),
         "matthews": matthews_corrcoef(right, predicted),
     }
-    assert of_classes(confusion) == pytest.approx({name: 100 * one for name, one in expected.items()}, abs=1e-4)
+    assert of_classes(confusion) == pytest.approx({name: 100 * value for name, value in expected.items()}, abs=1e-4)
 
 
 def test_one_class_alone_is_found() -> None:
@@ -42,8 +42,8 @@ def test_label_sets() -> None:
         "macro_f1": f1_score(right, predicted, average="macro", zero_division=0),
         "accuracy": accuracy_score(right, predicted),
     }
-    found = of_label_sets(counts, 100, float((right == predicted).all(1).sum()))
-    assert found == pytest.approx({name: 100 * one for name, one in expected.items()})
+    scores = of_label_sets(counts, 100, float((right == predicted).all(1).sum()))
+    assert scores == pytest.approx({name: 100 * value for name, value in expected.items()})
 
 
 def test_numbers() -> None:
@@ -51,5 +51,5 @@ def test_numbers() -> None:
     right = rng.integers(0, 6, 50) / 1.0  # with ties
     predicted = right + rng.normal(size=50)
     expected = {"pearson": pearsonr(right, predicted)[0], "spearman": spearmanr(right, predicted)[0]}
-    found = of_numbers(predicted.tolist(), right.tolist())
-    assert found == pytest.approx({name: 100 * one for name, one in expected.items()})
+    scores = of_numbers(predicted.tolist(), right.tolist())
+    assert scores == pytest.approx({name: 100 * value for name, value in expected.items()})

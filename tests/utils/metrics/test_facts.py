@@ -5,12 +5,12 @@ import pytest
 from utils.metrics.facts import ADDED, MISSING, WRONG, differing_facts, names_in
 
 
-def told(source: str, reference: str | None, summary: str, **options: set[str]) -> dict[int, list[str]]:
+def facts_in(source: str, reference: str | None, summary: str, **options: set[str]) -> dict[int, list[str]]:
     """The marked pieces of text by kind."""
-    found: dict[int, list[str]] = {WRONG: [], ADDED: [], MISSING: []}
+    pieces: dict[int, list[str]] = {WRONG: [], ADDED: [], MISSING: []}
     for begin, end, kind in differing_facts(source, reference, summary, **options):
-        found[kind].append((reference or "" if kind == MISSING else summary)[begin:end])
-    return found
+        pieces[kind].append((reference or "" if kind == MISSING else summary)[begin:end])
+    return pieces
 
 
 PAIRS = {
@@ -80,17 +80,17 @@ PAIRS = {
 @pytest.mark.parametrize("case", PAIRS)
 def test_facts_of_hand_made_articles(case: str) -> None:
     source, reference, summary, (wrong, added, missing) = PAIRS[case]
-    assert told(source, reference, summary) == {WRONG: wrong, ADDED: added, MISSING: missing}
+    assert facts_in(source, reference, summary) == {WRONG: wrong, ADDED: added, MISSING: missing}
 
 
 def test_a_name_at_the_beginning_is_known_from_other_texts() -> None:
     texts = ("Smith was jailed, police say.", None, "Jones was jailed. Residents cheered.")
-    assert told(*texts)[WRONG] == []
+    assert facts_in(*texts)[WRONG] == []
     names = names_in(["Here Mr Jones met Residents.", "Jones left.", "The residents stayed."])
     assert names == {"Mr", "Jones"}
-    assert told(*texts, names=names)[WRONG] == ["Jones"]
+    assert facts_in(*texts, names=names)[WRONG] == ["Jones"]
 
 
 def test_without_a_reference_only_the_source_counts() -> None:
-    assert told("He paid Ann $5.", None, "He paid Bob $5.") == {WRONG: ["Bob"], ADDED: [], MISSING: []}
-    assert told("", "", "") == {WRONG: [], ADDED: [], MISSING: []}
+    assert facts_in("He paid Ann $5.", None, "He paid Bob $5.") == {WRONG: ["Bob"], ADDED: [], MISSING: []}
+    assert facts_in("", "", "") == {WRONG: [], ADDED: [], MISSING: []}

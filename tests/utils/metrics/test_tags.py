@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from itertools import chain
 
 import pytest
 from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
@@ -23,19 +24,15 @@ def test_seqeval_agrees(tags: list[str]) -> None:
         predicted = [[tag if rng.random() < 0.7 else rng.choice(tags) for tag in row] for row in right]
         counts = [sum(each) for each in zip(*map(entity_counts, predicted, right), strict=True)]
         words = sum(lengths)
-        hits = sum(
-            one == other for rows in zip(predicted, right, strict=True) for one, other in zip(*rows, strict=True)
-        )
-        found = scores_of_tags(words, hits, *counts)
+        pairs = zip(chain.from_iterable(predicted), chain.from_iterable(right), strict=True)
+        hits = sum(guess == tag for guess, tag in pairs)
+        measures = {"f1": f1_score, "entity_precision": precision_score, "entity_recall": recall_score}
         with warnings.catch_warnings(action="ignore"):  # of the division by no entities
-            measures = {
-                "f1": f1_score,
-                "entity_precision": precision_score,
-                "entity_recall": recall_score,
-                "accuracy": accuracy_score,
+            expected = {
+                name: 100 * measure(right, predicted)
+                for name, measure in {**measures, "accuracy": accuracy_score}.items()
             }
-            expected = {name: 100 * measure(right, predicted) for name, measure in measures.items()}
-        assert found == pytest.approx(expected)
+        assert scores_of_tags(words, hits, *counts) == pytest.approx(expected)
 
 
 def test_tags_that_are_no_entities() -> None:

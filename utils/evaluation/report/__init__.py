@@ -36,7 +36,7 @@ def build_report(
     Args:
         output: the page's file; by default `report.html` in the run's directory, or `comparison.html` beside the first
             run's directory. The charts go to a folder of the same name with `_figures` at the end.
-        split: whose articles are shown; by default the first of test, val and train that was scored.
+        split: the split whose articles are shown; by default the first of test, val and train that was scored.
 
     Raises:
         InputError: a directory is not a run's or given twice, a file of it is damaged, or the output cannot be written.
@@ -65,11 +65,11 @@ def build_report(
             svg = svg.replace(colour, variable)
         return svg
 
+    content = content_of(runs, split)
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    content = content_of(runs, split)
     try:
         pictures.mkdir(parents=True, exist_ok=True)
         page = templates.get_template("page.html").render(**content, picture=picture)
@@ -81,17 +81,19 @@ def build_report(
 
 
 def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
-    """All that the template needs to know."""
-    compared = articles.same_articles(runs)
-    texts, columns = (articles.shown_texts(compared), articles.columns_of(compared)) if compared else ([], [])
-    splits = scored_splits(runs) if len(runs) == 1 else [split]
+    """The variables of the page's template."""
+    several, compared = len(runs) > 1, articles.same_articles(runs)
+    score_tables = [tables.score_table(runs, name, compared) for name in ([split] if several else scored_splits(runs))]
+    texts, columns = articles.shown_texts(compared), articles.columns_of(compared)
+    sources = [articles.text_of(article, "source") for run in compared[:1] for article in run.articles]
     return {
         "title": " · ".join(run.name for run in runs),
         "runs": runs,
+        "several": several,
         "split": split,
         "facts": tables.facts_of(runs[0], split),
         "overview": tables.runs_table(runs, split),
-        "scores": [table for one in splits if (table := tables.score_table(runs, one, compared)).rows],
+        "scores": [table for table in score_tables if table.rows],
         "curves": charts.training_charts(runs),
         "latency": charts.latency_charts(runs, split),
         "speed": tables.speed_table(runs, split),
@@ -100,12 +102,7 @@ def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
         "compared": compared,
         "texts": texts,
         "columns": columns,
-        "data": {
-            "texts": [text.values for text in texts],
-            "columns": [column.values for column in columns],
-            "facts": [text.facts for text in texts],
-            "sources": [articles.text_of(article, "source") for article in (compared[0].articles if compared else [])],
-        },
+        "data": {"sources": sources, "texts": texts, "columns": columns},
         "settings": tables.settings_of(runs, split),
     }
 

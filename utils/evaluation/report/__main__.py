@@ -31,11 +31,8 @@ class ReportArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(
-        ReportArguments,
-        argv,
-        "Write a run's report as one HTML page, its charts as PNGs beside it; several runs are compared.",
-    )
+    description = "Write a run's report as one HTML page, its charts as PNGs beside it; several runs are compared."
+    args = parse_dataclass(ReportArguments, argv, description)
     print(build_report(args.run_dirs, args.output, args.split))
 
 

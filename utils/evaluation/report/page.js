@@ -3,39 +3,43 @@
 
 const narrow = matchMedia("(max-width: 600px)").matches;
 const ROWS = narrow ? 10 : 50; // of a page of the table
-const WRONG = 2; // the kind of fact that is in neither source nor reference, as in utils/metrics/facts.py
+const KINDS = ["missing", "added", "wrong"]; // of facts, by their numbers in utils/metrics/facts.py
 const byId = (id) => document.getElementById(id);
 const numeral = new Intl.NumberFormat("en");
 const list = byId("article-list");
 const dialog = byId("article");
-// Of article i, texts[k][i] is the k-th text beside its source, facts[k][i] its facts as [begin, end, kind, begin, ...],
-// where facts[k] is not null, and columns[k][i] a number or null.
-const { texts, columns, facts, sources } = JSON.parse(byId("article-data").textContent);
+// Texts and columns are those of utils/evaluation/report/articles.py; their values and facts are in the articles' order.
+const { sources, texts, columns } = JSON.parse(byId("article-data").textContent);
+const previews = texts.filter(({ name }) => !["reference", "alternatives"].includes(name)); // texts in the table
 const everyone = sources.map((_, i) => i);
-let found = everyone; // articles that hold the query, in the file's order
+let matching = everyone; // articles that hold the query, in the file's order
 let order, opened, typing; // the same, sorted; the open one; a timer
-let sorting = { by: "number", descending: false };
+let visible, headers; // the columns in the table, and pairs of a header cell and its column
+let sorting = { by: null, descending: false }; // by a column, or by the articles' numbers
 let query = "";
 let hidden = 0; // articles that hold the query, but have no wrong facts where these alone are wanted
 let page = 0;
 
-/** Write an article's texts and numbers into the elements that say which one they show. */
-function fillIn(place, i) {
-  for (const element of place.querySelectorAll("[data-text]")) element.textContent = texts[element.dataset.text][i];
-  for (const element of place.querySelectorAll("[data-column]")) {
-    const { column, digits, signed } = element.dataset;
-    const value = columns[column][i];
-    const text = value === null ? "–" : value.toFixed(digits).replace("-", "−");
-    element.textContent = signed !== undefined && value > 0 ? `+${text}` : text;
-  }
+function create(tag, properties, ...content) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...content);
+  return element;
+}
+
+/** A name that may be broken after its underscores and slashes, and so nowhere else. */
+const breakable = (name) => name.split(/(?<=[_/])/).flatMap((part) => [part, create("wbr")]);
+
+/** The cell with a column's number of article i. */
+function numberCell({ values, digits, signed }, i) {
+  const text = values[i] === null ? "–" : values[i].toFixed(digits).replace("-", "−");
+  return create("td", { className: "number" }, signed && values[i] > 0 ? `+${text}` : text);
 }
 
 function row(i) {
-  const line = byId("row").content.firstElementChild.cloneNode(true);
-  line.querySelector("a").href = `#article-${i + 1}`;
-  line.querySelector("a").textContent = numeral.format(i + 1);
-  fillIn(line, i);
-  return line;
+  const link = create("a", { href: `#article-${i + 1}` }, numeral.format(i + 1));
+  const preview = ({ values }) => create("td", { className: "preview" }, create("span", {}, values[i]));
+  const number = create("th", { scope: "row", className: "number" }, link);
+  return create("tr", {}, number, ...previews.map(preview), ...visible.map((column) => numberCell(column, i)));
 }
 
 function turnTo(number) {
@@ -48,36 +52,42 @@ function turnTo(number) {
   byId("page-after").disabled = page === pages - 1;
 }
 
-/** Sort what was found, and show its first page. */
+/** Sort the articles that hold the query, and show the first page of them. */
 function arrange() {
   const { by, descending } = sorting;
-  const values = columns[by] ?? everyone;
+  const values = by?.values ?? everyone;
   const sign = descending ? -1 : 1;
   // Articles without a value come last; equals keep the order of the file.
-  order = [...found].sort((a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]));
-  for (const cell of list.tHead.querySelectorAll("[data-column]")) {
-    cell.setAttribute("aria-sort", cell.dataset.column !== by ? "none" : descending ? "descending" : "ascending");
+  order = [...matching].sort((a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]));
+  for (const [cell, column] of headers) {
+    cell.ariaSort = column !== by ? "none" : descending ? "descending" : "ascending";
   }
   const all = `${numeral.format(everyone.length)} article${everyone.length === 1 ? "" : "s"}`;
   const some = order.length || !query ? `${numeral.format(order.length)} of ${all}` : "No article";
   const holding = query ? ` hold${order.length ? "" : "s"} “${query}”` : ` of the ${list.dataset.split} split`;
-  const others = hidden ? `; ${numeral.format(hidden)} without wrong facts ${hidden === 1 ? "is" : "are"} hidden` : "";
-  byId("search-status").textContent = (query || hidden ? some : all) + holding + others;
+  const without = hidden ? `; ${numeral.format(hidden)} without wrong facts ${hidden === 1 ? "is" : "are"} hidden` : "";
+  byId("search-status").textContent = (query || hidden ? some : all) + holding + without;
   turnTo(0);
 }
 
 /** Numbers begin with the greatest, since readers look for the best; another click turns the order round. */
 function sortBy(by) {
-  sorting = { by, descending: sorting.by === by ? !sorting.descending : by !== "number" };
+  sorting = { by, descending: sorting.by === by ? !sorting.descending : by !== null };
   arrange();
 }
 
 /** Show the columns of one metric, where several runs are compared. */
 function choose(metric) {
-  for (const place of [list.tHead, byId("row").content]) {
-    for (const cell of place.querySelectorAll("[data-metric]")) cell.hidden = cell.dataset.metric !== metric;
-  }
-  sorting = { by: "number", descending: false };
+  visible = columns.filter((column) => !list.classList.contains("several") || column.metric === metric);
+  headers = [null, ...visible].map((column) => {
+    const content = column ? breakable(column.heading) : ["No."];
+    const button = create("button", { type: "button", onclick: () => sortBy(column) }, ...content);
+    return [create("th", { scope: "col", className: "number" }, button), column];
+  });
+  const [number, ...numbers] = headers.map(([cell]) => cell);
+  const words = previews.map(({ heading }) => create("th", { scope: "col", className: "word" }, ...breakable(heading)));
+  list.tHead.rows[0].replaceChildren(number, ...words, ...numbers);
+  sorting = { by: null, descending: false };
   arrange();
 }
 
@@ -86,9 +96,11 @@ function search() {
   typing = setTimeout(() => {
     query = byId("search").value;
     const needle = query.toLowerCase();
-    const holding = everyone.filter((i) => [sources, ...texts].some((each) => each[i].toLowerCase().includes(needle)));
-    found = byId("wrong-only").checked ? holding.filter((i) => facts.some((_, k) => factsOf(k, i, WRONG).length)) : holding;
-    hidden = holding.length - found.length;
+    const all = [sources, ...texts.map(({ values }) => values)];
+    const holding = everyone.filter((i) => all.some((values) => values[i].toLowerCase().includes(needle)));
+    const wanted = (i) => !byId("wrong-only").checked || texts.some((text) => factsOf(text, i, "wrong").length);
+    matching = holding.filter(wanted);
+    hidden = holding.length - matching.length;
     arrange();
   }, 150);
 }
@@ -117,14 +129,9 @@ function fragmentsOf(source, text) {
   return fragments;
 }
 
-/** Where the facts of some kinds are in the k-th text of article i, or in its reference: [begin, end, kind]. */
-function factsOf(k, i, ...kinds) {
-  const numbers = facts[k]?.[i] ?? [];
-  const found = [];
-  for (let at = 0; at < numbers.length; at += 3) {
-    if (kinds.includes(numbers[at + 2])) found.push(numbers.slice(at, at + 3));
-  }
-  return found;
+/** Facts of some kinds of article i: [begin, end, kind]. Those that are missing are in its reference. */
+function factsOf({ facts }, i, ...kinds) {
+  return facts === null ? [] : facts[i].filter(([, , kind]) => kinds.includes(KINDS[kind]));
 }
 
 /** Put a text into an element, with marks: [begin, end, class]. Marks may overlap. */
@@ -133,12 +140,9 @@ function mark(element, text, marks) {
   const places = [...cuts].sort((a, b) => a - b);
   element.replaceChildren(...places.slice(1).map((end, n) => {
     const begin = places[n];
-    const classes = marks.filter((one) => one[0] <= begin && end <= one[1]).map((one) => one[2]);
-    if (!classes.length) return text.slice(begin, end);
-    const piece = document.createElement("mark");
-    piece.className = classes.join(" ");
-    piece.textContent = text.slice(begin, end);
-    return piece;
+    const classes = marks.filter((piece) => piece[0] <= begin && end <= piece[1]).map((piece) => piece[2]);
+    const piece = text.slice(begin, end);
+    return classes.length ? create("mark", { className: classes.join(" ") }, piece) : piece;
   }));
 }
 
@@ -149,20 +153,28 @@ function show(i) {
   byId("article-position").textContent = place < 0 ? "" : `${place + 1} of ${order.length}${query ? " found" : ""}`;
   byId("article-before").disabled = place <= 0;
   byId("article-after").disabled = place < 0 || place === order.length - 1;
-  fillIn(dialog, i);
+  const scores = Array.from(Map.groupBy(columns, (column) => column.row), ([name, numbers]) => {
+    const heading = create("th", { scope: "row" }, ...breakable(name));
+    return create("tr", {}, heading, ...numbers.map((column) => numberCell(column, i)));
+  });
+  byId("article-scores").tBodies[0].replaceChildren(...scores);
   const source = wordsOf(sources[i]);
   const chosen = Number(byId("mark-text").value);
+  const least = Number(byId("mark-length").value);
   const marksOf = (words, runs) =>
     runs.map(([first, length]) => [words[first].begin, words[first + length - 1].end, "copied"]);
-  dialog.querySelectorAll("#article-texts section").forEach((section, k) => {
-    const words = wordsOf(texts[k][i]);
-    const copied = fragmentsOf(source, words).filter(({ length }) => length >= Number(byId("mark-length").value));
+  texts.forEach(({ name, values }, k) => {
+    const section = byId("article-texts").children[k];
+    const text = values[i];
+    const words = wordsOf(text);
+    const copied = fragmentsOf(source, words).filter(({ length }) => length >= least);
     const sum = copied.reduce((total, { length }) => total + length, 0);
     section.querySelector(".note").textContent = `${numeral.format(words.length)} words, ${sum} of them copied`;
-    const told = "reference" in section.dataset ? factsOf(chosen, i, 0) : factsOf(k, i, 1, WRONG);
-    mark(section.querySelector(".text"), texts[k][i], [
+    const facts = name === "reference" ? factsOf(texts[chosen], i, "missing") : factsOf(texts[k], i, "added", "wrong");
+    const units = (characters) => [...text].slice(0, characters).join("").length; // JavaScript counts 16-bit units
+    mark(section.querySelector(".text"), text, [
       ...marksOf(words, copied.map(({ begin, length }) => [begin, length])),
-      ...told.map(([begin, end, kind]) => [begin, end, ["missing", "added", "wrong"][kind]]),
+      ...facts.map(([begin, end, kind]) => [units(begin), units(end), KINDS[kind]]),
     ]);
     if (k !== chosen) return;
     mark(byId("article-source"), sources[i], marksOf(source, copied.map(({ start, length }) => [start, length])));

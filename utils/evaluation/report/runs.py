@@ -1,4 +1,4 @@
-"""A run's files: what training and scoring wrote, of this and of former versions."""
+"""A run's files, as training and scoring of this version and of former ones wrote them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,16 @@ from bart.errors import InputError
 from utils.app.errors import brief
 from utils.runs.run_files import SPLITS
 
-LABELS = {
-    "rouge": "ROUGE",
-    "rouge1": "ROUGE-1",
-    "rouge2": "ROUGE-2",
-    "rougeL": "ROUGE-L",
-    "rougeLsum": "ROUGE-Lsum",
-    "bleu": "BLEU",
-    "chrf": "chrF",
-    "f1": "F1",
-    "loss": "Loss",
-}
+LABELS = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "Loss"}
+NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  # which the report formats as such
 
 
 @dataclass(eq=False)
 class Run:
-    """What a run's directory holds; a part that is not there is empty.
+    """The content of a run's directory; a part that is not there is empty.
 
     Attributes:
-        metrics: columns of metrics.csv; what is empty or not finite is None.
+        metrics: columns of metrics.csv; a cell that is empty or not finite is None.
         summary: train_summary.json.
         scores, speeds: split -> `<split>_scores.json`, `<split>_speed.json`.
         articles: the articles of one split, which `add_articles` reads.
@@ -51,11 +42,16 @@ class Run:
     speeds: dict[str, dict[str, Any]]
     articles: list[dict[str, Any]] = field(default_factory=list)
 
+    def articles_path(self, split: str) -> Path:
+        return self.folder / f"{split}_articles.jsonl"
+
 
 def label_of(score: str) -> str:
-    """The name by which readers know a score."""
-    first, *others = score.split("_")
-    return " ".join([LABELS.get(first, first), *others])
+    """The name by which readers know a score, such as "ROUGE-1" for rouge1."""
+    first, *rest = score.split("_")
+    kind = first.removeprefix("rouge")
+    label = LABELS.get(first, first) if kind == first else f"ROUGE-{kind}".removesuffix("-")
+    return " ".join([label, *rest])
 
 
 def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
@@ -63,25 +59,31 @@ def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in record.items() if isinstance(value, float) and math.isfinite(value)}
 
 
-def read(path: Path, parse: Callable[[str], Any]) -> Any:
-    """What `parse` makes of a text file; None where there is no such file.
+def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """The mapping that `parse` makes of a text file, empty where there is no such file.
 
     Raises:
-        InputError: the file cannot be read or parsed.
+        InputError: the file cannot be read or parsed, or holds something else.
     """
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        content = parse(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("a mapping of names to values is expected")
+        for name in NUMBERS:
+            if path.suffix == ".json" and not isinstance(content.get(name), int | float | None):
+                raise ValueError(f"{name} is {content[name]!r}; a number is expected")
     except FileNotFoundError:
-        return None
+        return {}
     except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
         raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
+    return content
 
 
-def metrics_of(text: str) -> dict[str, list[float | None]]:
+def _columns(text: str) -> dict[str, list[float | None]]:
     """The columns of metrics.csv by name.
 
     Raises:
-        ValueError: a row is cut, or not of numbers; the message names its line.
+        ValueError: a row is cut, or holds something else than numbers; the message names its line.
     """
     rows = csv.reader(text.splitlines())
     header = next(rows, [])
@@ -98,10 +100,6 @@ def metrics_of(text: str) -> dict[str, list[float | None]]:
     return columns
 
 
-def articles_path(run: Run, split: str) -> Path:
-    return run.folder / f"{split}_articles.jsonl"
-
-
 def read_run(folder: str | os.PathLike[str]) -> Run:
     """All of a run but its articles.
 
@@ -112,27 +110,19 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     if not folder.is_dir():
         raise InputError(f"run directory {folder}: no such directory")
 
-    def mapping(name: str, parse: Callable[[str], Any] = json.loads, numbers: Sequence[str] = ()) -> dict[str, Any]:
-        def checked(text: str) -> dict[str, Any]:
-            content = parse(text)
-            if not isinstance(content, dict):
-                raise ValueError("a mapping of names to values is expected")
-            for number in numbers:
-                if not isinstance(content.get(number), (int, float, type(None))):
-                    raise ValueError(f"{number} is {content[number]!r}; a number is expected")
-            return content
-
-        return read(folder / name, checked) or {}
+    def of_splits(name: str) -> dict[str, dict[str, Any]]:
+        records = {split: _read(folder / f"{split}_{name}.json", json.loads) for split in SPLITS}
+        return {split: record for split, record in records.items() if record}
 
     run = Run(
         folder=folder,
         name=folder.resolve().name,
-        metrics=read(folder / "metrics.csv", metrics_of) or {},
-        arguments=mapping("arguments.yaml", yaml.safe_load),
-        environment=mapping("environment.json"),
-        summary=mapping("train_summary.json", numbers=("steps", "epochs", "wall_seconds", "tokens_per_second")),
-        scores={split: found for split in SPLITS if (found := mapping(f"{split}_scores.json", numbers=["examples"]))},
-        speeds={split: found for split in SPLITS if (found := mapping(f"{split}_speed.json"))},
+        metrics=_read(folder / "metrics.csv", _columns),
+        arguments=_read(folder / "arguments.yaml", yaml.safe_load),
+        environment=_read(folder / "environment.json", json.loads),
+        summary=_read(folder / "train_summary.json", json.loads),
+        scores=of_splits("scores"),
+        speeds=of_splits("speed"),
     )
     if not (run.summary or scored_splits([run]) or (folder / "metrics.csv").exists()):
         raise InputError(
@@ -143,9 +133,9 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
 
 
 def scored_splits(runs: Sequence[Run]) -> list[str]:
-    """Splits of which any run holds anything."""
-    return [
-        split
-        for split in SPLITS
-        if any(split in run.scores or split in run.speeds or articles_path(run, split).exists() for run in runs)
-    ]
+    """Splits of which any run holds scores, speed or articles."""
+
+    def holds(run: Run, split: str) -> bool:
+        return split in run.scores or split in run.speeds or run.articles_path(split).exists()
+
+    return [split for split in SPLITS if any(holds(run, split) for run in runs)]

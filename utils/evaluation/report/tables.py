@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from statistics import fmean
+from typing import Any
 
 import yaml
 
-from utils.evaluation.report.articles import STATISTICS
 from utils.evaluation.report.runs import LABELS, Run, label_of, scores_of
 from utils.metrics.significance import compare, p_shown
-from utils.metrics.text_statistics import mean
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 SPEEDS = {
@@ -20,13 +20,23 @@ SPEEDS = {
     "generation_seconds": ("Seconds in all", 2),
     "peak_memory_gb": ("Peak memory, GB", 2),
 }
+STATISTICS = {
+    "wrong": ("Wrong numbers and names (in neither source nor reference)", 2),
+    "words": ("Length (words)", 1),
+    "length_ratio": ("Length ÷ reference (ratio)", 2),
+    "compression": ("Compression: source ÷ summary (ratio)", 1),
+    **{f"novel{n}": (f"Novel {n}-grams (% not in the source)", 1) for n in (1, 2, 3, 4)},
+    "coverage": ("Coverage (% of words copied)", 1),
+    "density": ("Density (words in the copied run of a word)", 1),
+    "repeated3": ("Repeated 3-grams (% said before)", 1),
+}
 
 
 @dataclass
 class Table:
     """A table whose first `words` columns hold words and whose others hold numbers; `notes` are lines below it.
 
-    Columns in which nothing stands are left out.
+    Columns of numbers in which nothing stands are left out.
     """
 
     caption: str
@@ -50,23 +60,22 @@ def interval_shown(interval: Sequence[float] | None, digits: int, sign: str = ""
 
 
 def facts_of(run: Run, split: str) -> dict[str, str]:
-    """What there is to know of a run in short, as far as it is known."""
+    """The most important facts of a run, as far as they are known."""
     trained, scores, speed = run.summary, run.scores.get(split, {}), run.speeds.get(split, {})
 
+    def formatted(value: float | None, digits: int, unit: str = "") -> str | None:
+        return None if value is None else f"{value:,.{digits}f}{unit}"
+
     wall = trained.get("wall_seconds")
-
-    def number(name: str, digits: int, unit: str = "") -> str | None:
-        return None if (value := trained.get(name)) is None else f"{value:,.{digits}f}{unit}"
-
     facts = {
         "Started": str(run.environment.get("date") or "")[:16].replace("T", " "),
         "Trained on": ", ".join(run.environment.get("devices", [])),
-        "Steps": number("steps", 0),
-        "Epochs": number("epochs", 2),
+        "Steps": formatted(trained.get("steps"), 0),
+        "Epochs": formatted(trained.get("epochs"), 2),
         "Training, wall clock": None if wall is None else timedelta(seconds=round(wall)),
-        "Training speed": number("tokens_per_second", 0, " tokens/s"),
+        "Training speed": formatted(trained.get("tokens_per_second"), 0, " tokens/s"),
         "Best checkpoint": trained.get("best_checkpoint"),
-        f"Examples scored, {split}": f"{scores['examples']:,}" if scores.get("examples") is not None else None,
+        f"Examples scored, {split}": formatted(scores.get("examples"), 0),
         "Beams": scores.get("generation", {}).get("num_beams"),
         "Precision": scores.get("precision"),
         "Scored on": speed.get("device"),
@@ -77,10 +86,9 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
 
 
 def runs_table(runs: Sequence[Run], split: str) -> Table:
-    """Where the runs lie, and the facts of each, side by side."""
-    told = [{"Directory": str(run.folder.resolve()), **facts_of(run, split)} for run in runs]
-    names = {name: None for one in told for name in one}
-    rows = [[name, *(one.get(name, NOTHING) for one in told)] for name in names]
+    """The directories of runs and the facts of each, side by side."""
+    facts = [{"Directory": str(run.folder.resolve()), **facts_of(run, split)} for run in runs]
+    rows = [[name, *(each.get(name, NOTHING) for each in facts)] for name in _keys(facts)]
     return Table("", ["", *(run.name for run in runs)], rows, words=1 + len(runs))
 
 
@@ -90,89 +98,84 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
     Args:
         compared: the runs whose articles are the same.
     """
-    records = {run: run.scores.get(split, {}) for run in runs}
-    values = {run: scores_of(record) for run, record in records.items()}
-    names = list({name: None for scores in values.values() for name in scores})
-    # How the scores were computed, such as ROUGE's mode. Runs that differ in this do not compare.
-    measures = {
-        run: {n: v for n, v in record.items() if n.endswith(("_mode", "_signature", "_exceptions"))}
-        for run, record in records.items()
-    }
-    baselines = {run: record.get("baselines", {}) for run, record in records.items()}
-    baseline_names = list({name: None for found in baselines.values() for name in found})
+    several = len(runs) > 1
+    records = [run.scores.get(split, {}) for run in runs]
+    names = _keys(map(scores_of, records))
+    leads = _keys(record.get("baselines", {}) for record in records)
+    # The settings of scoring that a score depends on, such as ROUGE's mode. Runs that differ in them do not compare.
+    settings = [
+        {name: value for name, value in record.items() if name.endswith(("_mode", "_signature", "_exceptions"))}
+        for record in records
+    ]
     rows = []
     for name in names:
-        found = [scores[name] for scores in values.values() if name in scores]
-        digits = 4 if name == "loss" or (name not in LABELS and max(map(abs, found)) <= 1) else 2
-        for run in runs:
-            if name in values[run]:
-                interval = records[run].get("intervals", {}).get(name)
-                row = [shown(values[run][name], digits), interval_shown(interval, digits)]
-                leads = [shown(baselines[run].get(lead, {}).get(name), digits) for lead in baseline_names]
-                compares = run in compared[1:] and compared[0] is runs[0] and measures[run] == measures[runs[0]]
-                others = difference(runs[0], run, name, digits) if compares else [""] * 3
-                whose, others = ([], []) if len(runs) == 1 else ([run.name], others)
-                rows.append([label_of(name), *whose, *row, *others, *leads])
-    counts = {record.get("examples") for record in records.values()} - {None}
-    sentences = [f"The {split} split of {counts.pop():,} examples." if len(counts) == 1 else f"The {split} split."]
-    if any(name.startswith("rouge") for name in names):
-        sentences.append("ROUGE is F in percent.")
-    if "loss" in names:
-        sentences.append("The loss is in nats per target token.")
-    if any("intervals" in record for record in records.values()):
-        sentences.append("Intervals: 95% bootstrap of the mean.")
-    if baseline_names:
-        sentences.append("The last columns score the sources' first sentences in place of summaries.")
-    header = ["Score", "Mean", "95% interval"]
-    if len(compared) > 1:
-        sentences.append("Differences and their p values are of a paired test over the articles.")
-    if len(runs) > 1:
-        header = ["Score", "Run", "Mean", "95% interval", f"Difference from {runs[0].name}", "95% interval", "p"]
-    header += [name.capitalize() for name in baseline_names]
+        values = [scores_of(record).get(name) for record in records]
+        is_percent = name.startswith(("rouge", *LABELS)) or max(abs(value) for value in values if value is not None) > 1
+        digits = 4 if name == "loss" or not is_percent else 2
+        for run, record, value, setting in zip(runs, records, values, settings, strict=True):
+            if value is None:
+                continue
+            interval = interval_shown(record.get("intervals", {}).get(name), digits)
+            compares = run in compared[1:] and compared[0] is runs[0] and setting == settings[0]
+            row = [label_of(name), run.name if several else "", shown(value, digits), interval]
+            row += difference(runs[0], run, name, digits) if compares else [""] * 3
+            row += [shown(record.get("baselines", {}).get(lead, {}).get(name), digits) for lead in leads]
+            rows.append(row)
+    counts = {record.get("examples") for record in records} - {None}
+    sentences = {
+        f"The {split} split of {max(counts):,} examples." if len(counts) == 1 else f"The {split} split.": True,
+        "ROUGE is F in percent.": any(name.startswith("rouge") for name in names),
+        "The loss is in nats per target token.": "loss" in names,
+        "Intervals: 95% bootstrap of the mean.": any("intervals" in record for record in records),
+        "The last columns score the sources' first sentences in place of summaries.": leads,
+        "Differences and their p values are of a paired test over the articles.": len(compared) > 1,
+    }
+    caption = " ".join(sentence for sentence, applies in sentences.items() if applies)
+    header = ["Score", "Run", "Mean", "95% interval", f"Difference from {runs[0].name}", "95% interval", "p"]
     notes = [
-        f"{run.name}: {label_of(name)} {value}" if len(runs) > 1 else f"{label_of(name)}: {value}"
-        for run, measure in measures.items()
-        for name, value in measure.items()
+        f"{run.name}: {label_of(name)} {value}" if several else f"{label_of(name)}: {value}"
+        for run, setting in zip(runs, settings, strict=True)
+        for name, value in setting.items()
     ]
-    return Table(" ".join(sentences), header, rows, min(2, len(runs)), notes)
+    return Table(caption, header + [lead.capitalize() for lead in leads], rows, 2 if several else 1, notes)
 
 
-def difference(first: Run, other: Run, score: str, digits: int) -> list[str]:
-    """How much higher a run's score is than the first run's, its interval and p value, over the same articles."""
-    pairs = [(a.get(score), b.get(score)) for a, b in zip(other.articles, first.articles, strict=True)]
-    if any(None in pair for pair in pairs):
+def difference(first: Run, second: Run, score: str, digits: int) -> list[str]:
+    """How much higher a score is in the second run, its interval and p value, over the same articles."""
+    values = [[article.get(score) for article in run.articles] for run in (second, first)]
+    if None in values[0] + values[1]:
         return [""] * 3
-    found = compare(*zip(*pairs, strict=True))
-    interval = interval_shown(found["interval"], digits, "+")
-    return [shown(found["difference"], digits, "+"), interval, p_shown(found["p_value"])]
+    result = compare(*values)
+    interval = interval_shown(result["interval"], digits, "+")
+    return [shown(result["difference"], digits, "+"), interval, p_shown(result["p_value"])]
 
 
 def speed_table(runs: Sequence[Run], split: str) -> Table:
     """Throughput and the percentiles of latency; without rows where no run was timed."""
     speeds = [run.speeds.get(split, {}) for run in runs]
     latencies = [speed.get("latency_ms", {}) for speed in speeds]
-    rows = [[label, *(shown(speed.get(n), digits) for speed in speeds)] for n, (label, digits) in SPEEDS.items()]
-    for name in {name: None for latency in latencies for name in latency}:
+    rows = [[label, *(shown(speed.get(name), digits) for speed in speeds)] for name, (label, digits) in SPEEDS.items()]
+    for name in _keys(latencies):
         rows.append([f"Latency, ms, {name}", *(shown(latency.get(name), 0) for latency in latencies)])
-    names = [run.name for run in runs] if len(runs) > 1 else ["Value"]
     rows = [row for row in rows if set(row[1:]) != {NOTHING}]
-    return Table("Latency: from an article's entry into the batch to its end.", ["Speed", *names], rows)
+    caption = "Latency: from an article's entry into the batch to its end."
+    return Table(caption, ["Speed", *_headings(runs, "Value")], rows)
 
 
 def statistics_table(runs: Sequence[Run]) -> Table:
     """Copying, repetition and lengths of references and summaries, as means over the articles."""
+    groups = [[article.get("reference_statistics", {}) for article in runs[0].articles]]
+    groups += [[article["statistics"] for article in run.articles] for run in runs]
     rows = []
-    for name, (label, unit, digits) in STATISTICS.items():
-        reference = mean(article.get("reference_statistics", {}).get(name) for article in runs[0].articles)
-        means = [mean(article["statistics"][name] for article in run.articles) for run in runs]
-        if any(value is not None for value in means):
-            rows.append([f"{label} ({unit})", *(shown(value, digits) for value in (reference, *means))])
-    names = [run.name for run in runs] if len(runs) > 1 else ["Summaries"]
+    for name, (label, digits) in STATISTICS.items():
+        present = [[value for each in group if (value := each.get(name)) is not None] for group in groups]
+        if any(present[1:]):
+            rows.append([label, *(shown(fmean(values) if values else None, digits) for values in present)])
     caption = (
         f"Means over {len(runs[0].articles):,} articles. Words are lower-cased runs of letters and digits; novel "
         "n-grams count once each. Coverage and density are those of Grusky et al. (2018)."
     )
-    return Table(caption, ["Statistic", "References", *names], rows)
+    return Table(caption, ["Statistic", "References", *_headings(runs, "Summaries")], rows)
 
 
 def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
@@ -184,7 +187,17 @@ def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
         scoring = {name: value for name, value in scores.items() if name not in shown_above}
         parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
         for title, content in parts.items():
+            heading = f"{run.name}: {title.lower()}" if len(runs) > 1 else title
             if content:
-                heading = f"{run.name}: {title.lower()}" if len(runs) > 1 else title
                 settings[heading] = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     return settings
+
+
+def _keys(mappings: Iterable[dict[str, Any]]) -> list[str]:
+    """The keys of several mappings, each key once, in the order of their first places."""
+    return list(dict.fromkeys(key for mapping in mappings for key in mapping))
+
+
+def _headings(runs: Sequence[Run], alone: str) -> list[str]:
+    """The headings of the runs' columns; `alone` is that of a single run."""
+    return [run.name for run in runs] if len(runs) > 1 else [alone]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.scored_run import HOSTILE, write_articles, write_run
 from utils.evaluation.report import build_report
-from utils.metrics.text_statistics import fragment_lengths, match_lengths, words
+from utils.metrics.text_statistics import fragment_lengths, words
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect  # waits for what is expected: an article opens a moment after its key
@@ -91,21 +91,21 @@ def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Pa
 
     page.keyboard.press("/")
     page.keyboard.type("REPORT 1")  # in the sources, whatever the case
-    found = [i + 1 for i, article in enumerate(articles) if "report 1" in article["source"].lower()]
-    page.get_by_text(f"{len(found)} of 120 articles hold “REPORT 1”").wait_for()
-    assert numbers_shown(page) == found
+    matching = [i + 1 for i, article in enumerate(articles) if "report 1" in article["source"].lower()]
+    page.get_by_text(f"{len(matching)} of 120 articles hold “REPORT 1”").wait_for()
+    assert numbers_shown(page) == matching
 
     header = page.locator("#article-list thead th", has_text="R-2")
     for direction, sign in (("descending", -1), ("ascending", 1)):
         sort_by(page, "R-2")
         assert header.get_attribute("aria-sort") == direction
-        order = sorted(found, key=lambda n: (sign * round(articles[n - 1]["rouge2"], 3), n))
+        order = sorted(matching, key=lambda n: (sign * round(articles[n - 1]["rouge2"], 3), n))
         assert numbers_shown(page) == order
 
     page.locator("#article-list tbody a").nth(1).press("Enter")
     title = page.locator("#article-title")
     expect(title).to_have_text(f"Article {order[1]}")
-    expect(page.locator("#article-position")).to_have_text(f"2 of {len(found)} found")
+    expect(page.locator("#article-position")).to_have_text(f"2 of {len(matching)} found")
     article = articles[order[1] - 1]
     expect(page.locator("#article-texts .text")).to_have_text([article["reference"], article["summary"]])
     expect(page.locator("#article-source")).to_have_text(article["source"])
@@ -177,7 +177,7 @@ def test_fragments_are_those_of_the_statistics(open_page: Any, run: tuple[Path, 
     counted = page.evaluate(
         "pairs => pairs.map(([source, text]) => fragmentsOf(wordsOf(source), wordsOf(text)).map(f => f.length))", pairs
     )
-    assert counted == [fragment_lengths(match_lengths(words(source), words(text))) for source, text in pairs]
+    assert counted == [fragment_lengths(words(source), words(text)) for source, text in pairs]
 
 
 FACTS = {
@@ -235,15 +235,15 @@ def test_a_telephone_gets_folded_parts_and_short_pages(open_page: Any, run: tupl
 
 
 BROKEN = """() => [...document.querySelectorAll("h1, h2, h3, th, dd")].flatMap(header => {
-    const found = [], nodes = document.createTreeWalker(header, NodeFilter.SHOW_TEXT), range = document.createRange();
+    const broken = [], nodes = document.createTreeWalker(header, NodeFilter.SHOW_TEXT), range = document.createRange();
     for (let node; node = nodes.nextNode();) {
         for (const word of node.data.matchAll(/[^\\s_./-]+/g)) {
             range.setStart(node, word.index);
             range.setEnd(node, word.index + word[0].length);
-            if (new Set([...range.getClientRects()].map(box => box.top)).size > 1) found.push(word[0]);
+            if (new Set([...range.getClientRects()].map(box => box.top)).size > 1) broken.push(word[0]);
         }
     }
-    return found;
+    return broken;
 })"""
 
 
@@ -258,7 +258,7 @@ def test_nothing_is_wider_than_the_window(
 ) -> None:
     path, _ = request.getfixturevalue(kind)
     page = open_page(path, 1400, scheme)
-    page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
+    page.eval_on_selector_all("details", "all => all.forEach(part => { part.open = true; })")
     for width in (1280, 800, 420):
         page.set_viewport_size({"width": width, "height": 900})
         assert widest(page) <= width
