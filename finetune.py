@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from typing import NoReturn
 
-from utils.app.cli import run_main
+from utils.app.start import start_program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +20,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-command = partial(run_main, main)
+def command() -> NoReturn:
+    """The program, as pip installs it, or as a file."""
+    start_program()
+    from utils.app.cli import run_main
+
+    run_main(main)
+
 
 if __name__ == "__main__":
     command()

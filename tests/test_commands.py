@@ -32,6 +32,8 @@ def test_a_command_of_pip_names_itself(
     name: str, module: str, attribute: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = getattr(importlib.import_module(module), attribute)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # so that both are restored
+    monkeypatch.setattr(os, "environ", os.environ.copy())
     for words, status in ((["--help"], 0), (["--nonsense"], 2)):
         monkeypatch.setattr(sys, "argv", [f"/folder/bin/{name}", *words])
         with pytest.raises(SystemExit) as stop:
@@ -94,10 +96,12 @@ def test_a_missing_package_is_one_line_that_says_what_to_run(command: list[str],
     [
         (["finetune.py", "--do_train"], {}, True),
         (["-m", "utils.evaluation.show"], {}, True),
+        (["-c", "from utils.app.commands import summarize; summarize()"], {}, True),
         (["finetune.py", "--do_train", "--help"], {}, False),
         (["finetune.py", "--do_train"], {"LOCAL_RANK": "1"}, False),
-        # Who imports the package keeps Python's own tracebacks.
-        (["-c", "import utils, sys; sys.exit(sys.excepthook is sys.__excepthook__)"], {}, False),
+        # Who imports a module keeps Python's own tracebacks and environment.
+        (["-c", "import utils.app.commands, sys; sys.exit(sys.excepthook is sys.__excepthook__)"], {}, False),
+        (["-c", "import utils.app.commands, os, sys; sys.exit('GOMP_SPINCOUNT' not in os.environ)"], {}, False),
     ],
 )
 def test_a_terminal_sees_something_at_once(words: list[str], variables: dict[str, str], begins: bool) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import io
 import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,8 +25,8 @@ from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress
 from utils.models.generation_options import GENERATE, DecodingOptions
 from utils.models.loading import for_inference, load_for_evaluation
-from utils.runs.files import check_output, write_whole
 from utils.runs.machine import PRECISIONS, check_gpus
+from utils.runs.outputs import check_output, write_whole
 from utils.text.lines import decoded_lines
 from utils.text.sentences import without_repeats
 from utils.text.windows import SHORTEST_WINDOW, split_text
@@ -298,7 +302,5 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_whole(Path(args.output), text)
 
 
-command = partial(run_main, main)
-
 if __name__ == "__main__":
-    command()
+    run_main(main)

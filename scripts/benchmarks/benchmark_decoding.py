@@ -35,8 +35,14 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
+from bart.files import write_json
 from scripts.benchmarks.measuring import (
     DEVICES,
     check_device,
@@ -49,8 +55,8 @@ from scripts.benchmarks.measuring import (
 )
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.tables import table
-from utils.runs.files import check_output, write_json
 from utils.runs.machine import environment
+from utils.runs.outputs import check_output
 
 # torch, transformers and ctranslate2 are imported where they are used, so that no process holds another one's library.
 

@@ -19,19 +19,22 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-# Imported before torch, which reads what utils sets in the environment when it is loaded: this process times the steps.
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.start import start_program
 
-# isort: split
+if __name__ == "__main__":
+    start_program()
+
 import torch
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.files import write_json
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from scripts.benchmarks.measuring import DEVICES, check_device
 from utils import cost
+from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.tables import table
-from utils.runs.files import check_output, write_json
 from utils.runs.machine import environment
+from utils.runs.outputs import check_output
 from utils.training.measurements import seconds, stamp
 
 TARGET = 32  # tokens

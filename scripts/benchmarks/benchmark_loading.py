@@ -26,9 +26,15 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
+from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import compared, in_turns
 from utils.app.cli import option, parse_dataclass, run_main
@@ -40,8 +46,8 @@ from utils.data.pairs import Pair, collate_pairs
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, StreamedShards
 from utils.data.streaming import WINDOW, StreamLoader, TrainStream
-from utils.runs.files import check_output, write_json
 from utils.runs.machine import environment, process_memory_gb
+from utils.runs.outputs import check_output
 
 OURS, PLAIN, THEIRS = MODES = ("ours", "without noise", "one by one")
 COLUMNS = {"mode": "mode", "rate": "sequences/s", "speed_up": "speed-up", "megabytes": "peak MB"}

@@ -32,11 +32,17 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from bart.files import write_json
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import (
@@ -55,9 +61,9 @@ from utils.data.order import RunOrder, TrainOrder
 from utils.data.pairs import TokenPairs, collate_pairs
 from utils.data.token_cache import check_pairs
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
-from utils.runs.files import check_output, write_json
 from utils.runs.machine import check_gpus, environment
 from utils.runs.memory import peak_memory_gb
+from utils.runs.outputs import check_output
 from utils.training.measurements import seconds, stamp
 from utils.training.options import POLYNOMIAL_END
 

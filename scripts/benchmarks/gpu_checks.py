@@ -17,14 +17,19 @@ from typing import Any
 # Run as a file, Python looks for modules in scripts/, and not in the root that holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import torch
 
 from bart.errors import InputError, naming
+from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.tables import table
 from utils.benchmark import LOG_EVERY, measure, training_figures
-from utils.runs.files import write_json
 from utils.runs.machine import ROOT, environment
 
 UNFINISHED = 3  # exit status

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-import os
 import sys
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from utils.app.formatting import duration, rate
+from utils.app.start import is_first
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -28,11 +28,6 @@ REDRAW = 0.2  # seconds
 # prints in one line, without the last figures if they have no room.
 IN_THE_LINE, IN_ONE_LINE = {"terminal": "line"}, {"terminal": "fit"}
 console = Console(stderr=True)
-
-
-def is_first() -> bool:
-    """Whether this is the first of the processes that were started together, by what their launchers tell them."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 class _AboveLine(logging.Handler):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
-from utils.app.progress import is_first
+from utils.app.start import is_first
 
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 AGAIN_SECONDS = 1.0  # scripts and launchers pass on what the terminal has sent already; a later Ctrl-C is a second one

@@ -5,6 +5,11 @@ Examples that come without splits are split by `utils.data.splits`.
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import hashlib
 import logging
 import shutil
@@ -23,7 +28,7 @@ from utils.data.records import inputs_of
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, ratios_of, split_of
 from utils.data.tables import Fields
 from utils.data.token_cache import alone, cache_folder
-from utils.runs.files import file_digest
+from utils.runs.outputs import file_digest
 
 logger = logging.getLogger("utils.corpora.prepare")
 

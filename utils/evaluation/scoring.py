@@ -16,16 +16,16 @@ from tabulate import tabulate
 from torch import nn
 
 from bart.errors import InputError
-from bart.files import read_json
+from bart.files import read_json, write_json
 from utils.app.formatting import figure
 from utils.evaluation.journal import Journal, model_identity
 from utils.evaluation.predicting import CONTINUOUS, predict_share
 from utils.evaluation.speed import speed_report
 from utils.runs.distributed import at_first, from_first, rank_and_world
-from utils.runs.files import difference, write_json, write_whole
 from utils.runs.machine import versions
 from utils.runs.memory import FittingSize
-from utils.runs.run_files import SPLITS, remove, scored
+from utils.runs.outputs import difference, write_whole
+from utils.runs.run_directory import REPORT_ORDER, remove, scored
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ def other_runs(folder: Path, split: str, told: Mapping[str, Any]) -> dict[str, s
         told: what this run's scores will say of it. For other splits the model alone must be the same.
     """
     found = {}
-    for one in SPLITS:
+    for one in REPORT_ORDER:
         path = folder / f"{one}_scores.json"
         own = json.loads(json.dumps(told if one == split else {"model": told["model"]}))
         if path.exists() and (other := difference({name: read_json(path).get(name) for name in own}, own)):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import json
 import sys
 from collections.abc import Sequence
@@ -12,7 +17,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.app.cli import early_option, option, parse_dataclass, run_main
 from utils.predict.predictor import Predictor
-from utils.runs.files import check_output, write_whole
+from utils.runs.outputs import check_output, write_whole
 from utils.summarize import MODEL, InferenceArguments, read_documents
 from utils.tasks import TASKS, find_task
 

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from bart.errors import InputError
+from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.progress import start_log
 from utils.evaluation.card import write_card
@@ -19,7 +20,7 @@ from utils.evaluation.scoring import format_scores, score_split
 from utils.models.loading import for_inference
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.runs.distributed import connected
-from utils.runs.files import check_output, writable_folder, write_json, write_whole
+from utils.runs.outputs import check_output, writable_folder, write_whole
 
 logger = logging.getLogger(__name__)
 

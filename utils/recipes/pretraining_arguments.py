@@ -12,7 +12,7 @@ from bart.errors import InputError
 from utils.app.cli import early_option, fixed, option, parse_dataclass
 from utils.data.options import DataOptions
 from utils.recipes.training_arguments import TrainingArguments
-from utils.runs.run_files import LAST
+from utils.runs.run_directory import LAST
 from utils.tasks.denoising import Denoising
 from utils.tasks.mlm_nsp import MlmNsp
 from utils.tasks.pretraining import Pretraining

@@ -19,9 +19,11 @@ import torch
 import yaml
 
 from bart.errors import InputError
+from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.errors import RunError
-from utils.app.progress import is_first, start_log
+from utils.app.progress import start_log
+from utils.app.start import is_first
 from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report import write_report
@@ -30,9 +32,9 @@ from utils.models.loading import for_inference
 from utils.models.model_to_train import DROPOUTS
 from utils.recipes.training_arguments import TrainingArguments
 from utils.runs.distributed import connected
-from utils.runs.files import writable_folder, write_json
 from utils.runs.machine import check_gpus, environment
-from utils.runs.run_files import LAST, LOG, check_free, remove_run
+from utils.runs.outputs import writable_folder
+from utils.runs.run_directory import LAST, LOG, check_free, remove_run
 from utils.tasks.task import Task
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.app.progress import is_first
+from utils.app.start import is_first
 from utils.data.options import DataOptions
 from utils.tasks.task import Task
 from utils.training.options import HardwareOptions, OptimisationOptions, RunOptions

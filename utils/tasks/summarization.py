@@ -10,7 +10,7 @@ import numpy as np
 
 from bart.errors import InputError
 from utils.app.cli import option
-from utils.app.progress import is_first
+from utils.app.start import is_first
 from utils.data.line_files import Pairs
 from utils.data.options import DataOptions
 from utils.metrics.baselines import leads

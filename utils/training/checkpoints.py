@@ -25,8 +25,8 @@ from bart.tensor_files import read_file
 from utils.app.errors import RunError
 from utils.app.signals import NAMES, Signals, status
 from utils.runs.distributed import from_first
-from utils.runs.files import difference
-from utils.runs.run_files import LAST
+from utils.runs.outputs import difference
+from utils.runs.run_directory import LAST
 from utils.training.lightning_internals import settle
 
 logger = logging.getLogger(__name__)

@@ -19,16 +19,16 @@ from tabulate import tabulate
 from torch import nn
 
 from bart.errors import InputError
+from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.formatting import figure, label
-from utils.app.progress import is_first
 from utils.app.signals import Interruption, started
+from utils.app.start import is_first
 from utils.data.batches import padded_length
 from utils.runs.distributed import lost_peers_named
-from utils.runs.files import write_json
 from utils.runs.machine import peak_rate
 from utils.runs.memory import keep_freed_memory
-from utils.runs.run_files import LAST, SPLITS, remove, scored
+from utils.runs.run_directory import LAST, REPORT_ORDER, remove, scored
 from utils.tasks.task import Task
 from utils.training import lightning_internals
 from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite
@@ -86,7 +86,7 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
                 score = checkpoints.kept[0]["score"] if checkpoints.kept else None
                 summary = run_summary(trainer, checkpoints.metric, score, best)
                 if summary["steps_since_start"]:  # otherwise the export stays as it was scored
-                    remove(output_dir, *scored(*SPLITS))
+                    remove(output_dir, *scored(*REPORT_ORDER))
                 task.export(best, output_dir / EXPORT)
                 write_json(output_dir / "train_summary.json", summary)
                 shown = [(label(name), figure(name, value)) for name, value in summary.items()]

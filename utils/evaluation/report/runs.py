@@ -15,7 +15,7 @@ import yaml
 
 from bart.errors import InputError
 from utils.app.errors import brief
-from utils.runs.run_files import SPLITS
+from utils.runs.run_directory import REPORT_ORDER
 
 LABELS = {
     "rouge": "ROUGE",
@@ -131,8 +131,10 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         arguments=mapping("arguments.yaml", yaml.safe_load),
         environment=mapping("environment.json"),
         summary=mapping("train_summary.json", numbers=("steps", "epochs", "wall_seconds", "tokens_per_second")),
-        scores={split: found for split in SPLITS if (found := mapping(f"{split}_scores.json", numbers=["examples"]))},
-        speeds={split: found for split in SPLITS if (found := mapping(f"{split}_speed.json"))},
+        scores={
+            split: found for split in REPORT_ORDER if (found := mapping(f"{split}_scores.json", numbers=["examples"]))
+        },
+        speeds={split: found for split in REPORT_ORDER if (found := mapping(f"{split}_speed.json"))},
     )
     if not (run.summary or scored_splits([run]) or (folder / "metrics.csv").exists()):
         raise InputError(
@@ -146,6 +148,6 @@ def scored_splits(runs: Sequence[Run]) -> list[str]:
     """Splits of which any run holds anything."""
     return [
         split
-        for split in SPLITS
+        for split in REPORT_ORDER
         if any(split in run.scores or split in run.speeds or articles_path(run, split).exists() for run in runs)
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from bart.errors import InputError
 
 LOG, LAST = "log.txt", "last"  # the log of a run, and what --resume_from_checkpoint calls its newest checkpoint
-SPLITS = ("test", "val", "train")  # in the order in which a report looks for one that was scored
+REPORT_ORDER = ("test", "val", "train")  # in the order in which a report looks for one that was scored
 TRAINED = (
     "_epoch*_step*.ckpt",
     "last.ckpt",
@@ -50,7 +50,7 @@ def remove_run(folder: Path, log_from: int) -> None:
     Args:
         log_from: bytes of its log, after which that of the next run begins.
     """
-    remove(folder, *TRAINED, *scored(*SPLITS), *RECORDS)
+    remove(folder, *TRAINED, *scored(*REPORT_ORDER), *RECORDS)
     if (log := folder / LOG).exists():
         log.write_bytes(log.read_bytes()[log_from:])
 
@@ -65,7 +65,7 @@ def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:
             f"--overwrite_output_dir would remove the checkpoint of --resume_from_checkpoint {resume_from} in "
             f"--output_dir {folder}: give one of them"
         )
-    found = sorted(path.name for pattern in (*TRAINED, *scored(*SPLITS)) for path in folder.glob(pattern))
+    found = sorted(path.name for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for path in folder.glob(pattern))
     if found and not (resumes or overwrite):
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         raise InputError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -73,11 +72,6 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file that is there whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object as indented JSON, whole or not at all."""
-    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def file_digest(path: Path) -> str:
