@@ -113,7 +113,7 @@ class Measurements(Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.line.notes = ["validating"]
-        self.line.update(0, at_once=True)
+        self.line.update(0)
 
     def on_validation_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
