@@ -84,12 +84,10 @@ class Termination(Callback):
         if trainer.world_size > 1 and self.group is None:
             self.group = dist.new_group(backend="gloo")
 
-        def ask(number: int) -> None:
-            self.asked = number
-            if trainer.strategy.launcher is not None:  # to the processes that this one started, even if the terminal
-                trainer.strategy.launcher.kill(signal.SIGTERM)  # did so; another SIGINT would be a second Ctrl-C
+        self.signals = Signals(self._heed)
 
-        self.signals = Signals(ask)
+    def _heed(self, number: int) -> None:
+        self.asked = number
 
     def on_train_end(self, *_: Any) -> None:
         if self.signals is not None:
