@@ -69,9 +69,12 @@ class TrainingData(pl.LightningDataModule):
         else:
             order = self._order(0, hardware.processes)
             self.steps_per_epoch, self.examples_per_step = order.steps, order.examples_per_step
-            epochs = 1 if max_epochs is None and max_steps < 0 else max_epochs
-            lengths = [max_steps] * (max_steps > 0) + ([epochs * order.steps] if epochs is not None else [])
-            self.total_steps = min(lengths)
+            lengths = []
+            if max_steps > 0:
+                lengths.append(max_steps)
+            if max_epochs is not None:
+                lengths.append(max_epochs * order.steps)
+            self.total_steps = min(lengths, default=order.steps)
 
     @property
     def streams(self) -> bool:

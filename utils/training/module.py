@@ -215,8 +215,14 @@ class TrainingModule(pl.LightningModule):
 
 
 def turn_dropout_off(model: nn.Module) -> None:
-    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4)."""
+    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4).
+
+    Attention, layers and stacks hold their rates as numbers; heads have modules of torch.
+    """
     for module in model.modules():
-        for name in ("dropout", "activation_dropout", "p"):  # the last is torch's own
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+        if isinstance(getattr(module, "activation_dropout", None), float):
+            module.activation_dropout = 0.0
