@@ -1,1 +1,1 @@
-"""The command-line app: options, errors, signals, progress, formatting, charts."""
+"""The command-line app: start, options, errors, signals, progress, formatting, charts."""

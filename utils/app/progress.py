@@ -1,4 +1,4 @@
-"""The log, how far something is that takes long, and how long its parts take."""
+"""The log, the progress of long work, and the time that its parts take."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fitted(parts: Sequence[str], width: float) -> str:
 
 
 class progress(Generic[Item]):
-    """How far some work is: one line at the bottom of the terminal, which never wraps and goes when the work ends.
+    """The progress of some work: one line at the bottom of the terminal, which never wraps and goes when the work ends.
 
     Without a terminal the log says it from time to time. Only the first of several processes does either, and while a
     line is shown, work within that work has none. The line is drawn in calls of `update` alone, so that no thread meets

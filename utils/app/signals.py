@@ -1,4 +1,4 @@
-"""How SIGTERM and SIGINT (Ctrl-C) end a program: with one line, and the status 128 + signal."""
+"""The end of a program by SIGTERM or SIGINT (Ctrl-C): one line, and the status 128 + signal."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from types import FrameType
 from utils.app.start import is_first
 
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-AGAIN_SECONDS = 1.0  # scripts and launchers pass on what the terminal has sent already; a later Ctrl-C is a second one
-STUCK_SECONDS = 2.0
-# Otherwise a signal to a loader's process would also wake the watch of the process that it was forked from.
+# Scripts and launchers pass on a SIGINT that the terminal has sent to the program, too; a second Ctrl-C comes later.
+AGAIN_SECONDS = 1.0
+STUCK_SECONDS = 2.0  # after which a program that has not heeded a signal is ended
+# Otherwise a signal to a forked process would wake the watch of its parent.
 os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
 
 

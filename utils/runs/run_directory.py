@@ -1,4 +1,4 @@
-"""The files that runs leave in their directory, so that one run's are not taken for another's."""
+"""The files that a run leaves in its directory, so that those of two runs are not mixed up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bart.errors import InputError
 
-LOG, LAST = "log.txt", "last"  # the log of a run, and what --resume_from_checkpoint calls its newest checkpoint
-REPORT_ORDER = ("test", "val", "train")  # in the order in which a report looks for one that was scored
+LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
+REPORT_ORDER = ("test", "val", "train")  # a report shows the first split of these that was scored
 TRAINED = (
     "_epoch*_step*.ckpt",
     "last.ckpt",
@@ -45,10 +45,10 @@ def remove(folder: Path, *patterns: str) -> None:
 
 
 def remove_run(folder: Path, log_from: int) -> None:
-    """Remove all that a run leaves, and no other files.
+    """Remove all files that a run leaves, and nothing else.
 
     Args:
-        log_from: bytes of its log, after which that of the next run begins.
+        log_from: the byte of its log at which the log of the next run begins.
     """
     remove(folder, *TRAINED, *scored(*REPORT_ORDER), *RECORDS)
     if (log := folder / LOG).exists():
@@ -56,7 +56,7 @@ def remove_run(folder: Path, log_from: int) -> None:
 
 
 def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:
-    """Raise InputError where a run must not write: another one lies there, or the checkpoint that is to be resumed."""
+    """Raise InputError where a new run would mix with an old one, or remove the checkpoint that it is to resume."""
     resumes = resume_from == LAST or (
         resume_from is not None and Path(resume_from).resolve().parent == folder.resolve()
     )
@@ -65,10 +65,10 @@ def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:
             f"--overwrite_output_dir would remove the checkpoint of --resume_from_checkpoint {resume_from} in "
             f"--output_dir {folder}: give one of them"
         )
-    found = sorted(path.name for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for path in folder.glob(pattern))
-    if found and not (resumes or overwrite):
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    files = sorted(path.name for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for path in folder.glob(pattern))
+    if files and not (resumes or overwrite):
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
         raise InputError(
-            f"--output_dir {folder} holds a run ({', '.join(found[:3])}{more}): --resume_from_checkpoint {LAST} goes "
+            f"--output_dir {folder} holds a run ({', '.join(files[:3])}{more}): --resume_from_checkpoint {LAST} goes "
             "on with it, --overwrite_output_dir removes what it wrote"
         )

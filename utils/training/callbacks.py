@@ -1,4 +1,4 @@
-"""What ends a run before its time."""
+"""Callbacks that end a run early: no progress, values that are not finite, gradients that overflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Patience(EarlyStopping):
 
     Args:
         min_epochs: epochs before the run may end.
-        conditions: plain values on which the metric depends. Validations that had others do not count.
+        conditions: plain values on which the metric depends. Validations under different ones do not count.
     """
 
     def __init__(self, metric: str, mode: str, patience: int, min_epochs: int, conditions: Mapping[str, Any]) -> None:
@@ -70,9 +70,9 @@ class _Step:
 class StopOnNonFinite(Callback):
     """Ends a run whose loss or gradient is NaN or infinite, before a checkpoint of it is written.
 
-    A step's values are looked at one step late. By then a GPU has computed them, so that looking does not hold it up.
-    Before a validation, and when a checkpoint is made, the last step's values are looked at. This callback must
-    come before any that writes checkpoints. Infinite gradients in fp16 are left to the loss scaler.
+    A step's values are read one step late. By then a GPU has computed them, so that reading does not hold it up.
+    Before a validation or a checkpoint, the last step's values are read. This callback must come before any that writes
+    checkpoints. Infinite gradients in fp16 are left to the loss scaler.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The Lightning module: what one optimizer step and one validation do, whatever the task."""
+"""The Lightning module: one optimizer step and one validation, for any task."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def trust_ratios(self) -> Tensor | None:
-        """LAMB's of the last step (N,), one for each tensor that has any; None of other optimizers."""
+        """The trust ratios of LAMB's last step (N,), one for each tensor that has one; None for other optimizers."""
         optimizer = self.optimizers().optimizer
         optimizer = optimizer.inner if isinstance(optimizer, MasterWeights) else optimizer
         ratios = optimizer.trust_ratios if isinstance(optimizer, Lamb) else []
@@ -138,7 +138,7 @@ class TrainingModule(pl.LightningModule):
         fully_shard(self.model, **options)
 
     def on_train_start(self) -> None:
-        """Let each process drop out other units; after an interruption, restore the random state of that time."""
+        """Let each process drop out different units; after an interruption, restore the random state of that time."""
         self._follow_schedule()
         rank = self.trainer.global_rank
         if self.random_states:
@@ -185,7 +185,7 @@ class TrainingModule(pl.LightningModule):
         self.log_dict(values, logger=False)
 
     def keep_whole(self, whole: bool) -> None:
-        """Let every process of --strategy fsdp hold all weights, so that it need not wait for others, or its share."""
+        """Let every process of --strategy fsdp hold all weights, so that it waits for none, or only its share."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 # FSDP keeps the root's weights after the forward pass in any case, and has no public setting for it.
