@@ -17,6 +17,7 @@ NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 # Scripts and launchers pass on a SIGINT that the terminal has sent to the program, too; a second Ctrl-C comes later.
 AGAIN_SECONDS = 1.0
 STUCK_SECONDS = 2.0  # after which a program that has not heeded a signal is ended
+started: list[Callable[[int], None]] = []  # each sends a signal to processes that this one has started
 # Otherwise a signal to a forked process would wake the watch of its parent.
 os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
 
@@ -77,6 +78,8 @@ class Signals:
                     time.sleep(STUCK_SECONDS)
                     if signal.getsignal(number) is self and not self.number:
                         report(program, Interruption(number))
+                        for send in started:
+                            send(signal.SIGKILL)
                         os._exit(status(number))
 
         threading.Thread(target=end, daemon=True).start()

@@ -9,32 +9,19 @@ from bart.errors import InputError
 
 LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
 REPORT_ORDER = ("test", "val", "train")  # a report shows the first split of these that was scored
-TRAINED = (
-    "_epoch*_step*.ckpt",
-    "last.ckpt",
-    "previous.ckpt",
-    "metrics.csv",
-    "metrics.[0-9]*.csv",
-    "train_summary.json",
-    "export",
-)
-# {} is a split.
-SCORED = (
-    *("{}_scores.json", "{}_speed.json", "{}_articles.jsonl", "{}_generations.txt", ".{}_progress"),
-    # As SQuAD's official script reads them, and as gluebenchmark.com takes them.
-    *("{}_predictions.json", "{}_nbest_predictions.json", "{}_null_odds.json"),
-    *(f"{task}.tsv" for task in ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI")),
-)
-RECORDS = (
-    *("arguments.yaml", "arguments.[0-9]*.yaml", "environment.json", "environment.[0-9]*.json"),
-    *("eval_arguments.yaml", "events.out.tfevents.*"),
-    *("report.html", "report_figures"),
-)
+# Patterns of names; {} is a split.
+TRAINED = "_epoch*_step*.ckpt last.ckpt previous.ckpt metrics.csv metrics.[0-9]*.csv train_summary.json export".split()
+SCORED = "{}_scores.json {}_speed.json {}_articles.jsonl {}_generations.txt .{}_progress".split()
+# For SQuAD's official script, and for gluebenchmark.com.
+SCORED += "{}_predictions.json {}_nbest_predictions.json {}_null_odds.json".split()
+SCORED += "CoLA.tsv SST-2.tsv MRPC.tsv STS-B.tsv QQP.tsv MNLI-m.tsv MNLI-mm.tsv QNLI.tsv RTE.tsv WNLI.tsv".split()
+RECORDS = "arguments.yaml arguments.[0-9]*.yaml environment.json environment.[0-9]*.json eval_arguments.yaml".split()
+RECORDS += "events.out.tfevents.* report.html report_figures".split()
 
 
-def scored(*splits: str) -> tuple[str, ...]:
+def scored(*splits: str) -> list[str]:
     """Names of the files with the scores of some splits."""
-    return tuple(name.format(split) for split in splits for name in SCORED)
+    return [name.format(split) for split in splits for name in SCORED]
 
 
 def remove(folder: Path, *patterns: str) -> None:

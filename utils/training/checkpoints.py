@@ -92,8 +92,7 @@ class Termination(Callback):
         if self.signals is not None:
             self.signals.restore()
 
-    def on_exception(self, *_: Any) -> None:
-        self.on_train_end()
+    on_exception = on_train_end
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         """Read the answers that processes gave before the last step, and ask again."""

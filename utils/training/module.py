@@ -161,7 +161,11 @@ class TrainingModule(pl.LightningModule):
             logger.info(
                 "the checkpoint is of a run of %d steps, this run has %d: --lr_scheduler %s goes on with a learning "
                 "rate of %.4g, in place of %.4g",
-                *(self.saved_steps, self.total_steps, name, groups[0]["lr"], before),
+                self.saved_steps,
+                self.total_steps,
+                name,
+                groups[0]["lr"],
+                before,
             )
 
     # ---- Validation

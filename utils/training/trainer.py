@@ -22,7 +22,7 @@ from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.formatting import figure, label
-from utils.app.signals import Interruption
+from utils.app.signals import Interruption, started
 from utils.app.start import is_first
 from utils.data.batches import padded_length
 from utils.runs.distributed import lost_peers_named
@@ -65,6 +65,8 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
     module = TrainingModule(task, model, plan, data.total_steps, data.options.eval_batch_size)
     checkpoints, callbacks = build_callbacks(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, callbacks)
+    if trainer.strategy.launcher is not None:
+        started.append(trainer.strategy.launcher.kill)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info(
@@ -92,8 +94,8 @@ def train(plan: Plan, task: Task[Any], model: nn.Module, data: TrainingData) -> 
                 logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
     except (Exception, Interruption):
-        if trainer.strategy.launcher is not None:
-            trainer.strategy.launcher.kill(signal.SIGKILL)
+        for send in started:
+            send(signal.SIGKILL)
         raise
 
 
