@@ -48,6 +48,8 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
             raise
         print(f"{name}: error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
+    finally:
+        signals.restore()
 
 
 def program() -> str:

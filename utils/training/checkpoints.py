@@ -82,7 +82,6 @@ class Termination(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.world_size > 1 and self.group is None:
             self.group = dist.new_group(backend="gloo")
-
         self.signals = Signals(self._heed)
 
     def _heed(self, number: int) -> None:
@@ -94,7 +93,7 @@ class Termination(Callback):
 
     on_exception = on_train_end
 
-    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         """Read the answers that processes gave before the last step, and ask again."""
         self._read()
         self._ask()
@@ -302,10 +301,10 @@ def is_whole(path: Path) -> bool:
 
 
 def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
-    """Make the checkpoint from which a run goes on `last.ckpt`.
+    """Copy the checkpoint from which a run goes on to `last.ckpt`.
 
-    A run that was killed after it wrote its best checkpoint keeps an older `last.ckpt`, and when no step is left, the
-    resumed run writes none.
+    A run that was killed after it wrote its best checkpoint keeps an older `last.ckpt`, and a resumed run that has no
+    step left writes none.
     """
     last = output_dir / LAST_FILE
     if not last.exists() or not last.samefile(checkpoint):

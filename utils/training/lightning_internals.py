@@ -32,7 +32,7 @@ class EpochLoop(_TrainingEpochLoop):
 
 
 class NoSignals(_SignalConnector):
-    """Installs no handler of SIGTERM: Lightning's would end the run without saving, and log a line of its own."""
+    """Installs no handler of SIGTERM: Lightning's exchanges tensors with other processes wherever they are."""
 
     def register_signal_handlers(self) -> None:
         pass
