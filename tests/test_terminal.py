@@ -46,21 +46,21 @@ def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object
 
 def shown(folder: Path, main: Callable[[Sequence[str]], object], options: Sequence[str]) -> list[Frame]:
     """Every state of the screen while a command runs. It is wider than the command knows, so that nothing wraps."""
-    own, its = os.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
-    process = forked.CONTEXT.Process(target=attached, args=(os.ttyname(its), folder, main, options))
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
+    process = forked.CONTEXT.Process(target=attached, args=(os.ttyname(theirs), folder, main, options))
     process.start()
     screen = pyte.Screen(4 * SIZE[1], SIZE[0])
     stream = pyte.ByteStream(screen)
     frames: list[Frame] = []
-    while select.select([own], [], [], 0.1)[0] or process.is_alive():
-        if select.select([own], [], [], 0)[0]:
-            for part in re.split(rb"(?=\r)", os.read(own, 1 << 16)):  # at its end no line is half drawn
+    while select.select([ours], [], [], 0.1)[0] or process.is_alive():
+        if select.select([ours], [], [], 0)[0]:
+            for part in re.split(rb"(?=\r)", os.read(ours, 1 << 16)):  # at its end no line is half drawn
                 stream.feed(part)
                 frames.append([line.rstrip() for line in screen.display])
     process.join()
-    os.close(own)
-    os.close(its)
+    os.close(ours)
+    os.close(theirs)
     assert process.exitcode == 0, "\n".join(frames[-1])
     assert (screen.cursor.x, screen.cursor.hidden) == (0, False)
     return frames

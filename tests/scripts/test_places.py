@@ -61,7 +61,7 @@ def test_a_relative_path_is_one_of_the_current_folder_or_else_of_the_repository(
         (folder / "data/both").mkdir(parents=True)
     (tmp_path / "elsewhere/data/mine").mkdir()
     (clone / "data/theirs").mkdir()
-    found = {}
+    folders = {}
     for name in ("both", "mine", "theirs", "none"):
         config = "configs/config.json" * (name != "none")  # which is the default, too
         command = f"bash {clone}/scripts/run_summarization.sh data/{name} {config} --cache_dir data/{name}"
@@ -70,6 +70,6 @@ def test_a_relative_path_is_one_of_the_current_folder_or_else_of_the_repository(
         assert args["data_dir"] == scored["data_dir"] == args["cache_dir"]
         assert args["config_path"] == f"{clone}/configs/config.json" == scored["config_path"]
         assert (args["output_dir"], scored["model"]) == ("out", "out/export")
-        found[name] = args["data_dir"]
+        folders[name] = args["data_dir"]
     theirs = f"{clone}/data/theirs"
-    assert found == {"both": "data/both", "mine": "data/mine", "theirs": theirs, "none": "data/none"}
+    assert folders == {"both": "data/both", "mine": "data/mine", "theirs": theirs, "none": "data/none"}

@@ -51,10 +51,10 @@ def whole(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def losses(output: Path) -> dict[float, set[float]]:
     """The training losses that a run and its resumptions logged, by step; a step may be taken several times."""
-    found: dict[float, set[float]] = {}
+    losses_at: dict[float, set[float]] = {}
     for row in rows(output):
-        found.setdefault(row["step"], set()).add(row["train_loss"])
-    return found
+        losses_at.setdefault(row["step"], set()).add(row["train_loss"])
+    return losses_at
 
 
 @linux

@@ -170,14 +170,14 @@ def test_early_stopping(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     options = ("--max_epochs", 30, "--learning_rate", 1e-9, "--early_stopping_patience", 1, "--val_metric", "rouge2")
     for beams, min_epochs, expected in ((0, 1, 12), (2, 1, 12), (0, 4, 24)):
-        others = ("--eval_beams", beams, "--eval_max_gen_length", 5, "--min_epochs", min_epochs)
-        output = train(f"run{beams}{min_epochs}", *options, *others)
+        more = ("--eval_beams", beams, "--eval_max_gen_length", 5, "--min_epochs", min_epochs)
+        output = train(f"run{beams}{min_epochs}", *options, *more)
         summary = json.loads((output / "train_summary.json").read_text())
         metric = "val_rouge2" + "_forced" * (beams == 0)
         assert (summary["steps"], metric in summary) == (expected, True)
         assert f"early stopping: {metric} did not get better in 1 validations" in caplog.text
     # A run that lost patience does not go on when it is resumed.
-    train(output.name, *options, *others, "--resume_from_checkpoint", "last")
+    train(output.name, *options, *more, "--resume_from_checkpoint", "last")
     assert json.loads((output / "train_summary.json").read_text())["steps"] == 24
 
 
