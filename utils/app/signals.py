@@ -45,7 +45,9 @@ class Signals:
         self.before = {number: signal.signal(number, self) for number in heeded}
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self.process:  # a loader's process that has not started yet
+        if os.getpid() != self.process:  # a forked process, such as a loader's that has not started yet
+            if number == signal.SIGTERM and self.act is interrupt:  # by which the program ends it
+                os._exit(128 + number)
             return
         now = time.monotonic()
         if not self.number:

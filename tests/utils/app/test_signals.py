@@ -29,13 +29,14 @@ def sleep() -> None:
 
 
 def sleep_with_a_loader() -> None:
-    """A process forked from the program gets the signal, and is none of its business."""
+    """A process forked from the program gets signals: SIGINT is none of its business, SIGTERM ends it alone."""
     child = os.fork()
     time.sleep(0.1 if child == 0 else 0)
     if child == 0:
         os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
         os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
     time.sleep(2 * signals_module.STUCK_SECONDS)
     sleep()
 
