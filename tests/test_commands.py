@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_imports import imported
+
 ROOT = Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # Python 3.10 has no reader of TOML
 COMMANDS = re.findall(r'^(bart-\w+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILINE)
@@ -89,6 +91,18 @@ def test_a_missing_package_is_one_line_that_says_what_to_run(command: list[str],
     assert done.returncode == 1
     install = f"run: cd {ROOT} && source scripts/setup_env.sh requirements.txt"
     assert done.stderr == f"error: the package numpy is missing for {sys.executable}; {install}\n"
+
+
+def test_programs_start_before_they_import_packages_of_others() -> None:
+    programs = [path for part in ("utils", "scripts") for path in ROOT.glob(f"{part}/**/*.py")]
+    programs = [path for path in programs if path.read_text().endswith("    run_main(main)\n")]
+    assert len(programs) > 20
+    for path in programs:
+        if path.name != "train_with_transformers.py":  # the peer of a benchmark, which gets no help from us
+            before, call, _ = path.read_text().partition("    start_program()\n")
+            names = imported(before.removesuffix('if __name__ == "__main__":\n'))
+            packages = {name.split(".")[0] for name in names if not name.startswith("utils.app.start")}
+            assert call and packages <= sys.stdlib_module_names, path
 
 
 @pytest.mark.parametrize(
