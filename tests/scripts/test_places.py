@@ -63,7 +63,7 @@ def test_a_relative_path_is_one_of_the_current_folder_or_else_of_the_repository(
     (clone / "data/theirs").mkdir()
     folders = {}
     for name in ("both", "mine", "theirs", "none"):
-        config = "configs/config.json" * (name != "none")  # which is the default, too
+        config = "" if name == "none" else "configs/config.json"  # which is the default, too
         command = f"bash {clone}/scripts/run_summarization.sh data/{name} {config} --cache_dir data/{name}"
         train, score = recorded.succeed(command, tmp_path / "elsewhere", RESULTS_DIR="out")
         args, scored = train_settings(train), eval_settings(score)

@@ -141,8 +141,8 @@ class progress(Generic[Item]):
             progress.shown = self
             atexit.register(self.__exit__)  # an error keeps the frames of loops that it leaves
             # Standard output may go to a file, and then must not come to the terminal.
-            options = {"auto_refresh": False, "transient": True, "redirect_stdout": sys.stdout.isatty()}
-            self.live = Live(console=console, **options)
+            redirects = sys.stdout.isatty()
+            self.live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=redirects)
             self.live.start()
             console.show_cursor()  # a process that is killed could not do so
         self.live.update(Text(self.text(console.width - 1), no_wrap=True, overflow="ellipsis"), refresh=True)

@@ -127,8 +127,16 @@ class TrainingData(pl.LightningDataModule):
         )
 
     def _stream(self, rank: int, world_size: int, start: int = 0) -> TrainStream:
-        place = {"rank": rank, "world_size": world_size, "cursor": self.cursor, "start": start}
-        return TrainStream(self.train, self.collate, self.options, self.seed, **place)
+        return TrainStream(
+            self.train,
+            self.collate,
+            self.options,
+            self.seed,
+            rank=rank,
+            world_size=world_size,
+            cursor=self.cursor,
+            start=start,
+        )
 
 
 def _outlive_signals(worker: int) -> None:

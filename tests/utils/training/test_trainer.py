@@ -172,7 +172,7 @@ def test_early_stopping(train: Train, caplog: pytest.LogCaptureFixture) -> None:
         more = ("--eval_beams", beams, "--eval_max_gen_length", 5, "--min_epochs", min_epochs)
         output = train(f"run{beams}{min_epochs}", *options, *more)
         summary = json.loads((output / "train_summary.json").read_text())
-        metric = "val_rouge2" + "_forced" * (beams == 0)
+        metric = "val_rouge2" if beams else "val_rouge2_forced"
         assert (summary["steps"], metric in summary) == (expected, True)
         assert f"early stopping: {metric} did not get better in 1 validations" in caplog.text
     # A run that lost patience does not go on when it is resumed.
