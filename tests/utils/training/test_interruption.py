@@ -174,6 +174,12 @@ def validations(output: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if k == "step" or k.startswith("val_")} for row in rows(output, "val_loss")]
 
 
+def fork_loaders_in_a_session() -> None:
+    """As runs do that are no forks themselves, and that a terminal or a scheduler has started."""
+    os.setsid()
+    multiprocessing.set_start_method("fork", force=True)
+
+
 def ctrl_c_in_a_step(number: int = signal.SIGINT) -> None:
     train = TrainingModule.training_step
 
@@ -182,7 +188,7 @@ def ctrl_c_in_a_step(number: int = signal.SIGINT) -> None:
             os.killpg(0, number)
         return train(self, *arguments)
 
-    os.setsid()  # as a terminal has it
+    fork_loaders_in_a_session()
     TrainingModule.training_step = interrupted
 
 
@@ -196,8 +202,7 @@ def ctrl_c_as_loaders_start() -> None:
         if len(seen) == 3:  # after the two of training
             os.killpg(0, signal.SIGINT)
 
-    os.setsid()
-    multiprocessing.set_start_method("fork", force=True)  # as in runs that are no forks themselves
+    fork_loaders_in_a_session()
     BaseProcess.start = interrupted
 
 
