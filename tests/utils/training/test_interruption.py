@@ -174,12 +174,6 @@ def validations(output: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if k == "step" or k.startswith("val_")} for row in rows(output, "val_loss")]
 
 
-def fork_loaders_in_a_session() -> None:
-    """As runs do that are no forks themselves, and that a terminal or a scheduler has started."""
-    os.setsid()
-    multiprocessing.set_start_method("fork", force=True)
-
-
 def ctrl_c_in_a_step(number: int = signal.SIGINT) -> None:
     train = TrainingModule.training_step
 
@@ -188,7 +182,7 @@ def ctrl_c_in_a_step(number: int = signal.SIGINT) -> None:
             os.killpg(0, number)
         return train(self, *arguments)
 
-    fork_loaders_in_a_session()
+    os.setsid()  # as a terminal has it
     TrainingModule.training_step = interrupted
 
 
@@ -202,7 +196,8 @@ def ctrl_c_as_loaders_start() -> None:
         if len(seen) == 3:  # after the two of training
             os.killpg(0, signal.SIGINT)
 
-    fork_loaders_in_a_session()
+    os.setsid()
+    multiprocessing.set_start_method("fork", force=True)  # as in runs that are no forks themselves
     BaseProcess.start = interrupted
 
 
