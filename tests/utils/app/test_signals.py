@@ -107,7 +107,7 @@ def test_one_line_and_the_status_of_the_signal(
     work: Callable[[], None], number: int, name: str, tmp_path: Path
 ) -> None:
     process = start(work, tmp_path / "output")
-    time.sleep(0.3)  # so that it is at work, or would have ended
+    time.sleep(2.0 if work is sleep_with_a_loader else 0.3)  # so that it is at work, or would have ended
     os.kill(process.pid, number)
     process.join(SECONDS)
     assert (tmp_path / "output").read_text() == f"begun\ncommand.py: ended by {name}\n"
