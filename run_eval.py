@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from utils.app.cli import run_main
+from utils.app.commands import run_program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    # Imported here, so that a signal finds its handlers.
+    # Imported here, so that signals are handled meanwhile.
     from utils.recipes.evaluation_arguments import parse_eval_arguments
 
     args = parse_eval_arguments(argv)
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-command = partial(run_main, main)
+command = partial(run_program, main)
 
 if __name__ == "__main__":
     command()

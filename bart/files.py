@@ -63,7 +63,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object with sorted keys; an interruption leaves the old file."""
+def write_json(path: Path, content: Mapping[str, Any], *, sort_keys: bool = False) -> None:
+    """Write an object as indented JSON, whole or not at all."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        text = json.dumps(content, indent=2, sort_keys=sort_keys, ensure_ascii=False)
+        temporary.write_text(text + "\n", encoding="utf-8", newline="\n")

@@ -1,5 +1,5 @@
-# What the scripts share: --help, the place of the repository, Python, command lines, signals. To be sourced without
-# arguments, so that those of the script are seen and mended here.
+# The common parts of the scripts: --help, the place of the repository, Python, command lines, signals. Scripts source it
+# without arguments, so that it sees theirs.
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # the scripts read `options`, `precision`, `device` and `launch`
 
@@ -11,7 +11,7 @@ fail() { # message
     exit 2
 }
 
-in_repository() { # a path, which is mended where it is not there but in the repository
+in_repository() { # prints a path, or its place in the repository where it is only there
     [[ $1 != */* || -e $1 || ! -e $root/$1 ]] || set -- "$root/$1"
     printf '%s\n' "$1"
 }
@@ -28,8 +28,8 @@ for word; do
 done
 set -- ${words[@]+"${words[@]}"}
 
-# Put the environment that setup_env.sh made first on PATH, unless another is active. conda's base counts as none: it is
-# active in each shell of those who have conda.
+# Put the environment that setup_env.sh made first on PATH, unless another is active. conda's base does not count, because
+# it is active in every shell of conda's users.
 find_python() {
     local python=${VENV:-$root/.venv}/bin/python
     if [[ ! ${VIRTUAL_ENV:-} && ${CONDA_DEFAULT_ENV:-base} == base && -x $python ]]; then
@@ -40,26 +40,25 @@ find_python() {
     export PYTHONSAFEPATH=1 PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 }
 
-# Run a command, hand on each signal that would end this script, and return the command's status when it has ended.
+# Run a command, pass on each signal that would end this script, and return the command's status when it has ended.
 #
-# It is in a process group of its own, so that Ctrl-C reaches it through here alone, and not twice.
+# The command has a process group of its own, so that it gets Ctrl-C once, from here.
 run() {
-    local child='' caught='' missed='' interrupted status signal
+    local child='' caught='' status=0 signal
     for signal in HUP INT TERM; do
         # shellcheck disable=SC2064 # the signal is known now
-        trap "caught=$signal interrupted=1; kill -$signal \$child 2>/dev/null || missed=$signal" "$signal"
+        trap "caught=$signal; kill -$signal \$child 2>/dev/null || true" "$signal"
     done
     set -m
     "$@" </dev/null &
     child=$!
     set +m
-    [[ ! $missed ]] || kill "-$missed" "$child"
-    while
-        interrupted=
+    [[ ! $caught ]] || kill "-$caught" "$child" # it came before the command
+    wait "$child" || status=$?
+    while kill -0 "$child" 2>/dev/null; do # a signal ended that wait, and not the command's end
         status=0
         wait "$child" || status=$?
-        [[ $interrupted ]] # a trap, not the command's end, ended that wait
-    do :; done
+    done
     trap - HUP INT TERM
     if [[ $caught ]] && ((status == 0)); then
         status=$((128 + $(kill -l "$caught"))) # the script must not go on
@@ -67,7 +66,7 @@ run() {
     return "$status"
 }
 
-# Write the synthetic corpus to a folder, and a vocabulary of it, unless they are there.
+# Write the synthetic corpus and its vocabulary to a folder, unless they are there.
 make_sample() { # folder, type of the model (default bart)
     local tokenizer=$1/tokenizer type=()
     [[ ${2:-bart} == bart ]] || tokenizer=$1/$2_tokenizer type=(--model_type "$2")
@@ -80,8 +79,8 @@ make_sample() { # folder, type of the model (default bart)
 #
 #   read_arguments NAME=DEFAULT ... -- "$@"
 #
-# Each value becomes the variable NAME; a value that is empty or left off is DEFAULT. All other arguments become the
-# array `options`, and `given` is the number of values that are not empty.
+# Each value becomes the variable NAME, which is DEFAULT where the value is empty or missing. The remaining arguments
+# become the array `options`, and `given` is the number of values that are not empty.
 read_arguments() {
     local names=() name value
     while [[ $1 != -- ]]; do
@@ -116,7 +115,7 @@ read_precision() { # name of the variable that holds it, precisions that are all
     [[ $value != fp32 ]] || precision=()
 }
 
-# Set `device` to where NUM_GPU scores, and the array `launch` to the words that start as many processes.
+# Set `device` to the device on which NUM_GPU scores, and the array `launch` to the words that start as many processes.
 read_scoring_device() {
     launch=(python)
     case $NUM_GPU in
@@ -125,7 +124,7 @@ read_scoring_device() {
     *[!0-9]*) fail "NUM_GPU is '$NUM_GPU'; allowed: a number of GPUs, 0 for the CPU" ;;
     *)
         device=cuda
-        # Each of the processes would say that there are not so many.
+        # Otherwise each of the processes would report missing GPUs.
         local available
         available=$(python -c "import torch; print(torch.cuda.device_count())" 2>/dev/null) ||
             fail "python has no torch; $install"

@@ -4,14 +4,14 @@
 #
 #   bash scripts/quickstart.sh
 #
-# What an earlier run has finished is skipped. PYTHON names the interpreter of a new environment. Only pip needs a network.
-# The hyperparameters are those of the preset cpu_smoke, for more steps. Results lie in results/quickstart.
+# Phases that an earlier run has finished are skipped. PYTHON names the interpreter of a new environment. Only pip needs a
+# network. The hyperparameters are those of the preset cpu_smoke, with more steps. Results lie in results/quickstart.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 (($# == 0)) || fail "$1 is an argument too many; it takes none"
 cd "$root"
 
-phase() { # what begins, with the time so far
+phase() { # prints the name of a phase, after the time so far
     echo
     echo "[$((SECONDS / 60)):$(printf %02d $((SECONDS % 60)))] $1"
 }
@@ -27,11 +27,11 @@ source scripts/params/cnn_dm_params.sh
 export RESULTS_DIR=results/quickstart
 if [[ ! -s $RESULTS_DIR/train_summary.json ]]; then # written after the export
     phase "training, then scoring with beam search"
-    rm -rf "$RESULTS_DIR" # what an interrupted run left
+    rm -rf "$RESULTS_DIR" # of an interrupted run
     # shellcheck disable=SC2046 # a preset is many words
     run bash scripts/run_summarization.sh $(cpu_smoke) --max_steps 1500 --warmup_steps 150
 elif [[ ! -s $RESULTS_DIR/test_scores.json || ! $RESULTS_DIR/report.html -nt $RESULTS_DIR/test_scores.json ]]; then
-    phase "scoring with beam search" # whose report is written last
+    phase "scoring with beam search" # which writes the report last
     # shellcheck disable=SC2046
     run bash scripts/run_eval_summarization.sh "$RESULTS_DIR/export" $(cpu_smoke_eval)
 fi

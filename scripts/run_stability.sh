@@ -4,9 +4,9 @@
 #   bash scripts/run_stability.sh <N> [SCRIPT] [<its arguments> ...]
 #
 # N counts the seeds: SEED (default 42), SEED + 1 and so on. SCRIPT is run_summarization.sh, which may be left off,
-# run_glue.sh, run_tagging.sh, run_squad.sh or run_translation.sh; all else goes to it.
-# Read from the environment: SEED; RESULTS_DIR (default results/stability_<stamp>), for a folder seed_<n> of each run and the
-# table, stability.txt; and what SCRIPT reads. With the same RESULTS_DIR a killed command goes on.
+# run_glue.sh, run_tagging.sh, run_squad.sh or run_translation.sh; the remaining arguments are its own.
+# Read from the environment: SEED; RESULTS_DIR (default results/stability_<stamp>), which gets a folder seed_<n> for each run
+# and the table, stability.txt; and the variables of SCRIPT. With the same RESULTS_DIR a killed command goes on.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 

@@ -1,16 +1,16 @@
-# Make the virtual environment .venv if there is none, install what a requirements file pins, and put it first on PATH.
-# To be sourced from the root of the repository:
+# Make the virtual environment .venv if there is none, install the pins of a requirements file, and put it first on PATH.
+# Source it from the root of the repository:
 #
 #   source scripts/setup_env.sh requirements.txt
 #
-# PYTHON names the interpreter to make it with, and VENV another place for it. pip leaves alone what is there.
+# PYTHON names the interpreter that makes it, and VENV another place for it. pip leaves installed packages alone.
 # shellcheck shell=bash
 
-_works() { # whether a name is a Python of a version that is supported, with what `-m venv` needs
+_works() { # true if a name is a Python of a supported version that has all that `-m venv` needs
     "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
 }
 
-_find_python() { # PYTHON, or the machine's usual python3 where it will do, else the newest that will
+_find_python() { # prints PYTHON, or the machine's usual python3 if it works, else the newest that works
     local candidate candidates=(python3 python3.13 python3.12 python3.11 python3.10 python)
     [[ ! ${PYTHON:-} ]] || candidates=("$PYTHON")
     for candidate in "${candidates[@]}"; do

@@ -106,7 +106,7 @@ def _run(
     largest_file: int | None,
 ) -> None:
     from utils.app.cli import run_main
-    from utils.evaluation import report
+    from utils.evaluation.report import building
 
     with log.open("a") as file:
         os.dup2(file.fileno(), 1)
@@ -116,7 +116,7 @@ def _run(
     multiprocessing.set_start_method(None, force=True)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-    report.draw = lambda path, chart: ""  # the report's PNGs would take longer than the run
+    building.draw = lambda path, chart: ""  # the report's PNGs would take longer than the run
     if before is not None:
         before()
     sys.argv = [f"{program}.py", *argv]

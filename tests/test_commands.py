@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_imports import imported
+
 ROOT = Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # Python 3.10 has no reader of TOML
 COMMANDS = re.findall(r'^(bart-\w+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILINE)
@@ -32,6 +34,8 @@ def test_a_command_of_pip_names_itself(
     name: str, module: str, attribute: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = getattr(importlib.import_module(module), attribute)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # so that both are restored
+    monkeypatch.setattr(os, "environ", os.environ.copy())
     for words, status in ((["--help"], 0), (["--nonsense"], 2)):
         monkeypatch.setattr(sys, "argv", [f"/folder/bin/{name}", *words])
         with pytest.raises(SystemExit) as stop:
@@ -89,15 +93,29 @@ def test_a_missing_package_is_one_line_that_says_what_to_run(command: list[str],
     assert done.stderr == f"error: the package numpy is missing for {sys.executable}; {install}\n"
 
 
+def test_programs_start_before_they_import_packages_of_others() -> None:
+    programs = [path for part in ("utils", "scripts") for path in ROOT.glob(f"{part}/**/*.py")]
+    programs = [path for path in programs if path.read_text().endswith("    run_main(main)\n")]
+    assert len(programs) > 20
+    for path in programs:
+        if path.name != "train_with_transformers.py":  # the peer of a benchmark, which gets no help from us
+            before, call, _ = path.read_text().partition("    start_program()\n")
+            names = imported(before.removesuffix('if __name__ == "__main__":\n'))
+            packages = {name.split(".")[0] for name in names if not name.startswith("utils.app.start")}
+            assert call and packages <= sys.stdlib_module_names, path
+
+
 @pytest.mark.parametrize(
     ("words", "variables", "begins"),
     [
         (["finetune.py", "--do_train"], {}, True),
         (["-m", "utils.evaluation.show"], {}, True),
+        (["-c", "from utils.app.commands import summarize; summarize()"], {}, True),
         (["finetune.py", "--do_train", "--help"], {}, False),
         (["finetune.py", "--do_train"], {"LOCAL_RANK": "1"}, False),
-        # Who imports the package keeps Python's own tracebacks.
-        (["-c", "import utils, sys; sys.exit(sys.excepthook is sys.__excepthook__)"], {}, False),
+        # Who imports a module keeps Python's own tracebacks and environment.
+        (["-c", "import utils.app.commands, sys; sys.exit(sys.excepthook is sys.__excepthook__)"], {}, False),
+        (["-c", "import utils.app.commands, os, sys; sys.exit('GOMP_SPINCOUNT' not in os.environ)"], {}, False),
     ],
 )
 def test_a_terminal_sees_something_at_once(words: list[str], variables: dict[str, str], begins: bool) -> None:

@@ -152,7 +152,7 @@ def test_data_is_fetched_without_torch() -> None:
 
 
 def test_matplotlib_is_loaded_only_to_draw_a_report() -> None:
-    loaded = loaded_by("import utils.evaluation.report")
+    loaded = loaded_by("import utils.evaluation.report.building")
     assert "numpy" in loaded
     assert "matplotlib" not in loaded
 

@@ -29,7 +29,7 @@ def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object
     """Run a command in a process of its own whose output is a terminal; its lines are drawn at every step."""
     from utils.app import progress
     from utils.corpora import prepare
-    from utils.evaluation import report
+    from utils.evaluation.report import building
 
     os.chdir(folder)
     descriptor = os.open(terminal, os.O_RDWR)
@@ -40,27 +40,27 @@ def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object
     progress.console = Console(stderr=True)  # which looks at its terminal when it is made
     progress.REDRAW = 0
     prepare.progress = partial(progress.progress, wait=0)
-    report.draw = lambda path, chart: ""
+    building.draw = lambda path, chart: ""
     main(options)
 
 
 def shown(folder: Path, main: Callable[[Sequence[str]], object], options: Sequence[str]) -> list[Frame]:
     """Every state of the screen while a command runs. It is wider than the command knows, so that nothing wraps."""
-    own, its = os.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
-    process = forked.CONTEXT.Process(target=attached, args=(os.ttyname(its), folder, main, options))
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
+    process = forked.CONTEXT.Process(target=attached, args=(os.ttyname(theirs), folder, main, options))
     process.start()
     screen = pyte.Screen(4 * SIZE[1], SIZE[0])
     stream = pyte.ByteStream(screen)
     frames: list[Frame] = []
-    while select.select([own], [], [], 0.1)[0] or process.is_alive():
-        if select.select([own], [], [], 0)[0]:
-            for part in re.split(rb"(?=\r)", os.read(own, 1 << 16)):  # at its end no line is half drawn
+    while select.select([ours], [], [], 0.1)[0] or process.is_alive():
+        if select.select([ours], [], [], 0)[0]:
+            for part in re.split(rb"(?=\r)", os.read(ours, 1 << 16)):  # at its end no line is half drawn
                 stream.feed(part)
                 frames.append([line.rstrip() for line in screen.display])
     process.join()
-    os.close(own)
-    os.close(its)
+    os.close(ours)
+    os.close(theirs)
     assert process.exitcode == 0, "\n".join(frames[-1])
     assert (screen.cursor.x, screen.cursor.hidden) == (0, False)
     return frames

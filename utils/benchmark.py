@@ -7,6 +7,11 @@ run reports of itself. A row that fails says why.
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import csv
 import json
 import os
@@ -26,11 +31,12 @@ from typing import Any, ClassVar
 import torch
 
 from bart.errors import InputError
+from bart.files import write_json
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.errors import RunError
 from utils.app.tables import markdown_table
-from utils.runs.files import writable_folder, write_json
 from utils.runs.machine import PRECISIONS, ROOT, environment
+from utils.runs.outputs import writable_folder
 
 GRACE_SECONDS = 40  # from SIGTERM to SIGKILL; torchrun takes up to 30 to end its processes
 LOG_EVERY = 5  # optimizer steps; throughput is averaged over such intervals

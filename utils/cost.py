@@ -11,6 +11,11 @@ Shapes: B batch, S source length, T target length, K beams, D model width, H hea
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import json
 import sys
 from collections.abc import Sequence
@@ -13,7 +18,7 @@ from utils.app.cli import early_option, option, parse_dataclass, run_main
 from utils.prediction.documents import read_documents, write_lines
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.predictor import Predictor
-from utils.runs.files import check_output
+from utils.runs.outputs import check_output
 from utils.tasks import TASKS, find_task
 
 

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
 from utils.prediction.documents import read_documents, write_lines
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.prediction.summarizing import load_summarizer, summarize
-from utils.runs.files import check_output
+from utils.runs.outputs import check_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +65,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_lines(summaries, args.output)
 
 
-command = partial(run_main, main)
-
 if __name__ == "__main__":
-    command()
+    run_main(main)

@@ -289,9 +289,9 @@ class PretrainedModel(BackendModule):
         copies = tied_copies(self)
         state = self.state_dict().items()
         state = {self.stored_name(name): tensor.contiguous() for name, tensor in state if name not in copies}
-        write_json(directory / CONFIG_FILE, fields)
+        write_json(directory / CONFIG_FILE, fields, sort_keys=True)
         if generation is not None:
-            write_json(directory / GENERATION_FILE, options)
+            write_json(directory / GENERATION_FILE, options, sort_keys=True)
         with replacing(directory / WEIGHT_FILES[0]) as temporary:
             try:
                 safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})

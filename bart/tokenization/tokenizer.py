@@ -188,7 +188,8 @@ class PretrainedTokenizer:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / TOKENIZER_FILE).write_text(self.to_json(), encoding="utf-8")
-            write_json(folder / SETTINGS_FILE, {**self.settings(), "model_max_length": self.model_max_length})
+            settings = {**self.settings(), "model_max_length": self.model_max_length}
+            write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error
         try:

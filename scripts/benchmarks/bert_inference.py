@@ -24,6 +24,11 @@ from typing import Any
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds bert and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import numpy as np
 
 from scripts.benchmarks import measuring

@@ -32,6 +32,11 @@ from typing import Any
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from scripts.benchmarks import measuring

@@ -17,15 +17,20 @@ from typing import Any
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import torch
 
 from bart.errors import InputError, naming
+from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import MODES_ON_CUDA
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.tables import markdown_table
 from utils.benchmark import LOG_EVERY, measure, training_metrics
-from utils.runs.files import write_json
 from utils.runs.machine import ROOT, environment
 
 UNFINISHED = 3  # exit status

@@ -16,10 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
+from bart.files import write_json
 from utils.app.cli import option
 from utils.app.tables import markdown_table
-from utils.runs.files import check_output, write_json
 from utils.runs.machine import process_memory_gb
+from utils.runs.outputs import check_output
 
 if TYPE_CHECKING:
     from bart.configuration.configuration_bart import BartConfig

@@ -29,6 +29,11 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.data.parallel_text import read_pairs
 

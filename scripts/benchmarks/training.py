@@ -37,10 +37,11 @@ from typing import Any
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-# Imported before torch, which reads what utils sets in the environment when it is loaded: growth times this process.
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.start import start_program
 
-# isort: split
+if __name__ == "__main__":
+    start_program()
+
 import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -50,6 +51,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_toke
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks import loading, measuring
 from utils import cost
+from utils.app.cli import option, parse_dataclass, run_main
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches

@@ -1,15 +1,15 @@
-# A script that trains, as a SLURM job that queues again. To be sourced behind arguments.sh.
+# A training script as a SLURM job that queues again. Scripts source it after arguments.sh.
 # shellcheck shell=bash
 
 [[ ${SLURM_JOB_ID:-} ]] || fail "this is no SLURM job; start it by: sbatch scripts/slurm/${0##*/} ..."
 
 run_job() { # script, beginning of the default of RESULTS_DIR, arguments of the script
-    # USR1 comes to this shell alone, so that it knows that time ran out: torchrun ends with 1 whatever its processes end
-    # with, and a job that somebody cancels gets TERM, like the training here, and must not queue again.
+    # SLURM sends USR1 to this shell when time runs out. The shell cannot tell that from statuses: torchrun ends with 1
+    # whatever the status of its processes. A job that somebody cancels gets TERM, and must not queue again.
     local out_of_time='' started first_node status=0
-    # scancel signals the steps that srun started, not this shell, nor the scoring under it.
-    trap 'out_of_time=1 interrupted=1; scancel --signal=TERM "$SLURM_JOB_ID" || true' USR1
-    export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=240 # seconds that torchrun leaves the training to save its checkpoint
+    # scancel signals the steps that srun started, and neither this shell nor the scoring under it.
+    trap 'out_of_time=1; scancel --signal=TERM "$SLURM_JOB_ID" || true' USR1
+    export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=240 # seconds that torchrun gives the training to save its checkpoint
 
     # The same in every run of a job.
     export RESULTS_DIR=${RESULTS_DIR:-$2_$SLURM_JOB_ID}

@@ -61,7 +61,7 @@ def test_a_relative_path_is_one_of_the_current_folder_or_else_of_the_repository(
         (folder / "data/both").mkdir(parents=True)
     (tmp_path / "elsewhere/data/mine").mkdir()
     (clone / "data/theirs").mkdir()
-    found = {}
+    folders = {}
     for name in ("both", "mine", "theirs", "none"):
         config = "" if name == "none" else "configs/config.json"  # which is the default, too
         command = f"bash {clone}/scripts/run_summarization.sh data/{name} {config} --cache_dir data/{name}"
@@ -69,6 +69,6 @@ def test_a_relative_path_is_one_of_the_current_folder_or_else_of_the_repository(
         args = train_settings(train)
         assert args["data_dir"] == args["cache_dir"]
         assert (args["config_path"], args["output_dir"]) == (f"{clone}/configs/config.json", "out")
-        found[name] = args["data_dir"]
+        folders[name] = args["data_dir"]
     theirs = f"{clone}/data/theirs"
-    assert found == {"both": "data/both", "mine": "data/mine", "theirs": theirs, "none": "data/none"}
+    assert folders == {"both": "data/both", "mine": "data/mine", "theirs": theirs, "none": "data/none"}

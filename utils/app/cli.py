@@ -39,7 +39,7 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     try:
         sys.exit(main(None) or 0)
     except (Exception, Interruption) as error:
-        if signals.number:  # of which an error may be a consequence: libraries clean up what they have not set up
+        if signals.number:  # an error may be its consequence: libraries clean up what they have not set up
             report(name, error if isinstance(error, Interruption) else Interruption(signals.number))
             sys.exit(status(signals.number))
         if isinstance(error, OSError) and error.errno in FULL_DISK:
@@ -150,7 +150,7 @@ class _Option:
 
     name: str
     kind: type  # of one value
-    several: bool  # whether it takes more than one
+    several: bool  # it takes more than one
     default: Any
     limits: Mapping[str, Any]
 
@@ -169,8 +169,13 @@ class _Option:
     @property
     def names(self) -> list[str]:
         """All names on the command line, without hyphens."""
-        others = [self.limits["alias"]] if self.limits["alias"] else []
-        return [self.name, *others, *self.limits["flags"], *([f"no_{self.name}"] if self.kind is bool else [])]
+        names = [self.name]
+        if self.limits["alias"]:
+            names.append(self.limits["alias"])
+        names += self.limits["flags"]
+        if self.kind is bool:
+            names.append(f"no_{self.name}")
+        return names
 
     def convert(self, value: Any) -> Any:
         """Turn a string of the command line, or a value of a YAML file, into the option's type.
@@ -206,10 +211,10 @@ class _Option:
         return converted
 
     def add_to(self, group: Any, default: Any) -> None:
-        """Tell argparse of the option.
+        """Add the option to a parser, or to a group of one.
 
         Args:
-            default: what the option is where the command line does not give it; MISSING where it must.
+            default: the value where the command line gives none; MISSING where it must give one.
         """
         text = self.limits["help"].replace("%", "%%")
         if self.default not in (None, dataclasses.MISSING, (), ""):
@@ -218,21 +223,20 @@ class _Option:
         choices = self.limits["choices"]
         metavar = self.limits["metavar"] or ("{" + ",".join(choices) + "}" if choices else self.kind.__name__.upper())
         required = default is dataclasses.MISSING
-        named: dict[str, Any] = {"help": text} if required else {"help": text, "default": default}
+        settings: dict[str, Any] = {"help": text} if required else {"help": text, "default": default}
         if self.limits["positional"]:
             count = "*" if self.several else None if required else "?"
-            group.add_argument(self.name, type=self.convert, nargs=count, **named)
+            group.add_argument(self.name, type=self.convert, nargs=count, **settings)
         elif self.kind is bool:
-            group.add_argument(f"--{self.name}", action="store_true", **named)
+            group.add_argument(f"--{self.name}", action="store_true", **settings)
             # The negation only has to exist; listing it would double the help.
-            named["help"] = argparse.SUPPRESS
-            group.add_argument(f"--no_{self.name}", dest=self.name, action="store_false", **named)
+            settings["help"] = argparse.SUPPRESS
+            group.add_argument(f"--no_{self.name}", dest=self.name, action="store_false", **settings)
         else:
             count = "+" if self.several else None
             spellings = [f"--{name}" for name in (self.name, self.limits["alias"]) if name]
-            group.add_argument(
-                *spellings, type=self.convert, nargs=count, required=required, metavar=metavar, dest=self.name, **named
-            )
+            settings |= {"type": self.convert, "nargs": count, "required": required, "metavar": metavar}
+            group.add_argument(*spellings, dest=self.name, **settings)
             for flag, value in self.limits["flags"].items():
                 text = f"--{self.name} {value}"
                 group.add_argument(f"--{flag}", dest=self.name, action="store_const", const=value, help=text)

@@ -30,5 +30,5 @@ def unwritable(place: str, error: OSError) -> InputError | RunError:
 
 
 def brief(error: BaseException) -> str:
-    """What a library's error says, short enough to be part of a line."""
+    """The message of a library's error, short enough to be part of a line."""
     return " ".join(str(error).split())[:300]

@@ -1,11 +1,10 @@
-"""The log, how far something is that takes long, and how long its parts take."""
+"""The log, the progress of long work, and the time that its parts take."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import math
-import os
 import sys
 import time
 from collections import Counter
@@ -20,30 +19,28 @@ from rich.live import Live
 from rich.text import Text
 
 from utils.app.formatting import duration, rate
+from utils.app.start import is_first
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 REDRAW = 0.2  # seconds
-# `extra` of log records of figures with two spaces between: what a line of progress says too, and what a terminal
-# prints in one line, without the last figures if they have no room.
+# `extra` of log records whose parts have two spaces between them. IN_THE_LINE: a line of progress, where one is shown,
+# says the same. IN_ONE_LINE: a terminal prints one line, without the parts that have no room.
 IN_THE_LINE, IN_ONE_LINE = {"terminal": "line"}, {"terminal": "fit"}
 console = Console(stderr=True)
-
-
-def is_first() -> bool:
-    """Whether this is the first of the processes that were started together, by what their launchers tell them."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 class _AboveLine(logging.Handler):
     """Prints the log above the line of progress."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text, place = self.format(record), getattr(record, "terminal", None)
-        if place == "line" and progress.shown is not None:
+        text, kind = self.format(record), getattr(record, "terminal", None)
+        if kind == "line" and progress.shown is not None:
             return
+        if kind == "fit":
+            text = fitted(text.split("  "), console.width)
         with suppress(OSError):  # the terminal is gone
-            console.print(Text(fitted(text.split("  "), console.width) if place == "fit" else text))
+            console.print(Text(text))
 
 
 def start_log(debug: bool = False, file: Path | None = None) -> None:
@@ -59,35 +56,35 @@ def start_log(debug: bool = False, file: Path | None = None) -> None:
     logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=handlers)
     for chatty in ("httpx", "httpx2", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    hub_log.get_logger().handlers.clear()  # which print all of it a second time
+    hub_log.get_logger().handlers.clear()  # they would print each message a second time
     if not console.is_terminal:
         disable_progress_bars()
 
 
 def fitted(parts: Sequence[str], width: float) -> str:
-    """The first part, and those of the others for which a line of this width has room."""
-    line, *others = parts
-    for part in others:
+    """The first part, and each further one for which a line of this width has room."""
+    line, *further = parts
+    for part in further:
         if cell_len(line) + 2 + cell_len(part) <= width:
             line += f"  {part}"
     return line
 
 
 class progress(Generic[Item]):
-    """How far some work is: one line at the bottom of the terminal, which never wraps and goes when the work ends.
+    """The progress of some work: one line at the bottom of the terminal, which never wraps and goes when the work ends.
 
-    Without a terminal the log says it from time to time. Only the first of several processes does either, and where one
+    Without a terminal the log says it from time to time. Only the first of several processes does either, and while a
     line is shown, work within that work has none. The line is drawn in calls of `update` alone, so that no thread meets
     signals, forks or a debugger.
 
     Args:
-        total: of the units; None where nobody knows.
+        total: number of units; None where nobody knows it.
         items: to iterate over, each of which is a unit.
-        wait: seconds until the line is shown, so that it is not for short work.
+        wait: seconds until the line is shown, so that short work has none.
         every: seconds between two lines of the log.
 
     Attributes:
-        notes: what to show besides; by default the rate.
+        notes: parts of the line that follow the time left; None for the rate.
     """
 
     shown: progress[Any] | None = None
@@ -97,10 +94,9 @@ class progress(Generic[Item]):
     ) -> None:
         self.what, self.total, self.unit, self.items = what, total, unit, items
         self.notes: Sequence[str] | None = None
-        self.live: Live | None = None
-        self.has_terminal = is_first() and console.is_terminal and not console.is_dumb_terminal
-        every = every if is_first() else math.inf
-        self.wait, self.interval = (wait, REDRAW) if self.has_terminal else (every, every)
+        self.wait, self.interval = (wait, REDRAW) if console.is_interactive else (every, every)
+        if not is_first():
+            self.wait = math.inf
         self.begin()
 
     def begin(self, done: int = 0) -> None:
@@ -115,11 +111,11 @@ class progress(Generic[Item]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.live is not None:
+        if progress.shown is self:
+            progress.shown = None
             atexit.unregister(self.__exit__)
             with suppress(OSError):
                 self.live.stop()
-            self.live = progress.shown = None
 
     def __iter__(self) -> Iterator[Item]:
         with self:
@@ -127,31 +123,34 @@ class progress(Generic[Item]):
                 yield item
                 self.update()
 
-    def update(self, count: int = 1, at_once: bool = False) -> None:
-        """Tell that so many more units are done; the line is drawn some times a second, or at once."""
+    def update(self, count: int = 1) -> None:
+        """Count so many more units as done; the line is drawn some times a second."""
         self.done += count
         now = time.monotonic()
-        if now < self.due and not (at_once and self.has_terminal):
+        if now < self.due:
             return
         self.due = now + self.interval
-        if not self.has_terminal:
+        if not console.is_interactive:
             logger.info(self.text())
         elif progress.shown in (None, self):
-            with suppress(OSError):
-                if self.live is None:
-                    progress.shown = self
-                    atexit.register(self.__exit__)  # an error keeps the frames of loops that it leaves
-                    # Standard output may go to a file, and then must not come to the terminal.
-                    options = {"auto_refresh": False, "transient": True, "redirect_stdout": sys.stdout.isatty()}
-                    self.live = Live(console=console, **options)
-                    self.live.start()
-                    console.show_cursor()  # a process that is killed could not do so
-                self.live.update(Text(self.text(console.width - 1), no_wrap=True, overflow="ellipsis"), refresh=True)
+            with suppress(OSError):  # the terminal is gone
+                self._draw()
+
+    def _draw(self) -> None:
+        if progress.shown is None:
+            progress.shown = self
+            atexit.register(self.__exit__)  # an error keeps the frames of loops that it leaves
+            # Standard output may go to a file, and then must not come to the terminal.
+            redirects = sys.stdout.isatty()
+            self.live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=redirects)
+            self.live.start()
+            console.show_cursor()  # a process that is killed could not do so
+        self.live.update(Text(self.text(console.width - 1), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def text(self, width: float = math.inf) -> str:
-        """The line, with as much of it as fits."""
-        of_all = "" if self.total is None else f"/{self.total:,}"
-        parts = [f"{self.what} {self.done:,}{of_all} {self.unit}".rstrip()]
+        """The line, with as many of its parts as fit."""
+        total = "" if self.total is None else f"/{self.total:,}"
+        parts = [f"{self.what} {self.done:,}{total} {self.unit}".rstrip()]
         speed = (self.done - self.done_before) / max(time.monotonic() - self.began, 1e-9)
         if speed and self.total is not None:
             parts.append(f"{duration((self.total - self.done) / speed)} left")

@@ -1,4 +1,4 @@
-"""How SIGTERM and SIGINT (Ctrl-C) end a program: with one line, and the status 128 + signal."""
+"""The end of a program by SIGTERM or SIGINT (Ctrl-C): one line, and the status 128 + signal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
-from utils.app.progress import is_first
+from utils.app.start import is_first
 
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-AGAIN_SECONDS = 1.0  # scripts and launchers pass on what the terminal has sent already; a later Ctrl-C is a second one
-STUCK_SECONDS = 2.0
-started: list[Callable[[int], None]] = []  # send a signal to processes that this one has started and that wait for it
-# Otherwise a signal to a loader's process would also wake the watch of the process that it was forked from.
+# Scripts and launchers pass on a SIGINT that the terminal has sent to the program, too; a second Ctrl-C comes later.
+AGAIN_SECONDS = 1.0
+STUCK_SECONDS = 2.0  # after which a program that has not heeded a signal is ended
+started: list[Callable[[int], None]] = []  # each sends a signal to processes that this one has started
+# Otherwise a signal to a forked process would wake the watch of its parent.
 os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
 
 
@@ -25,7 +26,7 @@ class Interruption(BaseException):
     """A signal ends the program. It is no Exception, so that nothing takes it for a failure that can be handled."""
 
     def __init__(self, number: int, remedy: str = "") -> None:
-        super().__init__("; ".join([f"ended by {NAMES[number]}", *[remedy] * bool(remedy)]))
+        super().__init__(f"ended by {NAMES[number]}; {remedy}" if remedy else f"ended by {NAMES[number]}")
         self.number = number
 
 
@@ -44,8 +45,8 @@ class Signals:
         self.before = {number: signal.signal(number, self) for number in heeded}
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self.process:  # a loader's process that has not started yet
-            if number == signal.SIGTERM and self.act is interrupt:  # by which the ending program ends it
+        if os.getpid() != self.process:  # a forked process, such as a loader's that has not started yet
+            if number == signal.SIGTERM and self.act is interrupt:  # by which the program ends it
                 os._exit(128 + number)
             return
         now = time.monotonic()
@@ -65,7 +66,7 @@ class Signals:
     def watch(self, program: str) -> None:
         """End the program also where it is stuck in a library, such as waiting for other processes.
 
-        Python calls handlers between two of its own instructions alone.
+        Python calls handlers between two of its own instructions alone, and drops what they raise in a destructor.
         """
         sys.unraisablehook = self._raise_again
         read, write = os.pipe()
@@ -75,30 +76,29 @@ class Signals:
         def end() -> None:
             while True:
                 number = os.read(read, 1)[0]
-                if self._waits_for(number):
+                if number in NAMES:
                     time.sleep(STUCK_SECONDS)
-                    if self._waits_for(number):
+                    if signal.getsignal(number) is self and not self.number:
                         report(program, Interruption(number))
-                        for kill in started:
-                            kill(signal.SIGKILL)
+                        for send in started:
+                            send(signal.SIGKILL)
                         os._exit(status(number))
 
         threading.Thread(target=end, daemon=True).start()
 
-    def _raise_again(self, lost: sys.UnraisableHookArgs) -> None:
-        """Python drops what is raised in a destructor, and goes on."""
-        if isinstance(lost.exc_value, Interruption):
+    def _raise_again(self, dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, Interruption):
             self.number = 0
-            threading.Timer(0.05, os.kill, (self.process, lost.exc_value.number)).start()
+            threading.Timer(0.05, os.kill, (self.process, dropped.exc_value.number)).start()
         else:
-            sys.__unraisablehook__(lost)
-
-    def _waits_for(self, number: int) -> bool:
-        return number in NAMES and signal.getsignal(number) is self and not self.number
+            sys.__unraisablehook__(dropped)
 
 
 def status(number: int) -> int:
-    """With which a signal ends this process; Lightning would kill its parent, which ends too, for a failure."""
+    """The exit status after a signal.
+
+    Processes that Lightning started return 0, because Lightning kills the parent of one that fails.
+    """
     started_by_lightning = os.environ.get("LOCAL_RANK", "0") != "0" and "LOCAL_WORLD_SIZE" not in os.environ
     return 0 if started_by_lightning else 128 + number
 

@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from bart.errors import InputError
-from bart.files import read_json
+from bart.files import read_json, write_json
 from utils.app.errors import unwritable
 from utils.data.parallel_text import SIDES
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
-from utils.runs.files import difference, write_json, write_whole
+from utils.runs.outputs import difference, write_whole
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"

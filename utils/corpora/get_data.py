@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import hashlib
 import logging
 import os

@@ -6,6 +6,11 @@ that are whole stay when a run is killed, and the next one goes on with the same
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +23,14 @@ from filelock import FileLock, Timeout
 from pyarrow import parquet
 
 from bart.errors import InputError
-from bart.files import read_json, replacing
+from bart.files import read_json, replacing, write_json
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.errors import RunError, brief, unwritable
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE
 from utils.data.places import HUB_NAME
 from utils.data.published import load_from_hub, opening
-from utils.runs.files import difference, writable_folder, write_json
+from utils.runs.outputs import difference, writable_folder
 
 if TYPE_CHECKING:
     import datasets

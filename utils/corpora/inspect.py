@@ -6,6 +6,11 @@ several splits, ROUGE of baselines that need no training, and examples. For shar
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import dataclasses
 import random
 import textwrap
@@ -20,6 +25,7 @@ import pyarrow.compute as pc
 from tabulate import tabulate
 
 from bart.errors import InputError
+from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.charts import Chart, draw, histograms
 from utils.app.cli import option, parse_dataclass, run_main
@@ -31,7 +37,7 @@ from utils.data.splits import SPLITS
 from utils.data.tokenized import tokenise
 from utils.metrics.baselines import leads, oracle
 from utils.metrics.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, rouge_table
-from utils.runs.files import check_output, write_json
+from utils.runs.outputs import check_output
 from utils.text.lines import iter_lines
 
 PERCENTILES = (1, 5, 25, 50, 75, 90, 95, 99)

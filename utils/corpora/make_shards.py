@@ -8,6 +8,11 @@ folders.
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import hashlib
 import shutil
 from collections import Counter
@@ -21,7 +26,7 @@ import xxhash
 from filelock import FileLock, Timeout
 
 from bart.errors import InputError
-from bart.files import read_json
+from bart.files import read_json, write_json
 from utils.app.cli import parse_dataclass, run_main
 from utils.app.errors import unwritable
 from utils.app.progress import start_log
@@ -39,7 +44,7 @@ from utils.corpora.shard_stages import (
     write_shard,
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, TOKENIZER
-from utils.runs.files import difference, writable_folder, write_json
+from utils.runs.outputs import difference, writable_folder
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -5,6 +5,11 @@ Examples that come without splits are split by `utils.data.splits`.
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import hashlib
 import logging
 import shutil
@@ -25,7 +30,7 @@ from utils.data.rows import READERS
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, ratios_of, split_of
 from utils.data.tables import Fields, Row, open_dataset, open_rows
 from utils.data.token_cache import alone, cache_folder
-from utils.runs.files import file_digest
+from utils.runs.outputs import file_digest
 
 logger = logging.getLogger("utils.corpora.prepare")
 

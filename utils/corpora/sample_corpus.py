@@ -9,6 +9,11 @@ test set copies names that it has never seen. The same arguments give the same b
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import random
 import string
 from collections.abc import Iterator, Mapping, Sequence

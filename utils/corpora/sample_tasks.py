@@ -7,6 +7,11 @@ arguments give the same bytes.
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import json
 import random
 import re
@@ -17,7 +22,7 @@ from typing import Any
 
 from utils.app.cli import parse_dataclass, run_main
 from utils.corpora.sample_corpus import Options, Story, sample_stories
-from utils.runs.files import writable_folder, write_whole
+from utils.runs.outputs import writable_folder, write_whole
 
 NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bart.errors import InputError
-from bart.files import read_json
+from bart.files import read_json, write_json
 from utils.app.errors import RunError, brief
 from utils.app.progress import progress
 from utils.corpora.shard_options import WORK, Options, Work
 from utils.corpora.shard_stages import StageRecord
-from utils.runs.files import write_json
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster

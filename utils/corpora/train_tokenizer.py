@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
@@ -17,7 +22,7 @@ from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress, start_log
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.parallel_text import read_pairs
-from utils.runs.files import writable_folder
+from utils.runs.outputs import writable_folder
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from utils.app.errors import RunError, unwritable
 from utils.app.progress import progress
 from utils.data.parallel_text import check_counts, pair_paths
 from utils.data.tokenized import TokenizedTexts, tokenise, type_of_ids
-from utils.runs.files import writable_folder
+from utils.runs.outputs import writable_folder
 from utils.text.lines import decoded_lines, iter_lines
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from utils.data.shard_format import SPECIAL
 from utils.evaluation.report.runs import label_of, read_run, scores_of
 from utils.evaluation.report.tables import score_table
 from utils.models.options import SCRATCH
-from utils.runs.files import write_whole
+from utils.runs.outputs import write_whole
 from utils.tasks import PIPELINES
 
 logger = logging.getLogger(__name__)

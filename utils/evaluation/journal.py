@@ -19,10 +19,10 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 
 from bart.errors import InputError
-from bart.files import read_json
+from bart.files import read_json, write_json
 from bart.hub import resolve
 from utils.app.errors import unwritable
-from utils.runs.files import difference, file_digest, write_json
+from utils.runs.outputs import difference, file_digest
 from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)

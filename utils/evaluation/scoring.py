@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bart.errors import InputError
-from bart.files import read_json
+from bart.files import read_json, write_json
 from utils.app.formatting import format_metric
 from utils.app.tables import plain_table
 from utils.data.batches import Examples
@@ -25,10 +25,10 @@ from utils.evaluation.predicting import predict_share
 from utils.evaluation.speed import speed_report
 from utils.models.loading import LoadedModel
 from utils.runs.distributed import at_first, from_first, rank_and_world
-from utils.runs.files import difference, write_json, write_whole
 from utils.runs.machine import versions
 from utils.runs.memory import FittingSize
-from utils.runs.run_files import SPLITS, remove, scored
+from utils.runs.outputs import difference, write_whole
+from utils.runs.run_directory import REPORT_ORDER, remove, scored
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
         InputError: there are such scores, and this run does not replace them.
     """
     replaced = set()
-    for split in SPLITS:
+    for split in REPORT_ORDER:
         path = run.save_dir / f"{split}_scores.json"
         if not path.exists():
             continue

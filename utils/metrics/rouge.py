@@ -5,6 +5,11 @@ The two modes are described in `utils.metrics.rouge_pairs`.
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import json
 import logging
 import os
@@ -22,7 +27,7 @@ from utils.app.progress import progress
 from utils.app.tables import plain_table
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import compare, means_and_intervals, p_shown
-from utils.runs.files import check_output, write_whole
+from utils.runs.outputs import check_output, write_whole
 from utils.text.lines import read_lines
 
 logger = logging.getLogger(__name__)

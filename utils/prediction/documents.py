@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bart.errors import InputError
-from utils.runs.files import write_whole
+from utils.runs.outputs import write_whole
 from utils.text.lines import decoded_lines
 
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest

@@ -13,19 +13,20 @@ import torch
 import yaml
 
 from bart.errors import InputError
+from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.cli import all_settings
 from utils.app.progress import start_log
 from utils.evaluation.card import write_card
 from utils.evaluation.options import ScoringOptions
-from utils.evaluation.report import write_report
+from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
 from utils.models.loading import LoadedModel, for_inference
 from utils.recipes.card_options import card_options
 from utils.recipes.data import with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.runs.distributed import connected
-from utils.runs.files import check_output, writable_folder, write_json, write_whole
+from utils.runs.outputs import check_output, writable_folder, write_whole
 from utils.tasks.task import Task
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from utils.app.cli import early_option, option, parse_dataclass
 from utils.data.options import Place
 from utils.models.options import NewModelOptions, shipped_config
 from utils.recipes.training_arguments import TrainingArguments
-from utils.runs.run_files import LAST
+from utils.runs.run_directory import LAST
 from utils.tasks.denoising import Denoising
 from utils.tasks.mlm_nsp import MlmNsp
 from utils.tasks.pretraining import Pretraining

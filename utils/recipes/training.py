@@ -21,12 +21,14 @@ import yaml
 
 from bart.cpu.backend import CpuBackend
 from bart.errors import InputError
+from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.errors import RunError
-from utils.app.progress import is_first, start_log
+from utils.app.progress import start_log
+from utils.app.start import is_first
 from utils.data.order import ORDER
 from utils.evaluation.card import write_card
-from utils.evaluation.report import write_report
+from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun
 from utils.models.loading import LoadedModel
 from utils.recipes.card_options import card_options
@@ -34,9 +36,9 @@ from utils.recipes.data import with_table_prepared
 from utils.recipes.evaluation import evaluate
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
-from utils.runs.files import check_output, writable_folder, write_json
 from utils.runs.machine import check_gpus, environment
-from utils.runs.run_files import LAST, LOG, check_free, remove_run
+from utils.runs.outputs import check_output, writable_folder
+from utils.runs.run_directory import LAST, LOG, check_free, remove_run
 from utils.tasks.task import Task, TrainedTask
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData

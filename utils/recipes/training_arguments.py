@@ -13,7 +13,7 @@ from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import OnResume, all_options
-from utils.app.progress import is_first
+from utils.app.start import is_first
 from utils.data.options import BatchOptions, LengthBatchOptions
 from utils.models.options import ModelOptions, NewModelOptions
 from utils.tasks.task import TrainedTask

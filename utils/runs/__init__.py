@@ -1,1 +1,1 @@
-"""What a run leaves and needs: its files, the machine, memory, processes."""
+"""Things around a run: its files, machine, memory and processes."""

@@ -1,4 +1,4 @@
-"""What processes that work together tell each other, by torch.distributed. A process alone talks to itself."""
+"""Exchanges between the processes of a run, by torch.distributed. A process alone gets its own values."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _LOST_PEER = re.compile("gloo|[Cc]onnection (closed|reset|refused)|Broken pipe")
 
 @contextmanager
 def connected(remedy: str) -> Iterator[None]:
-    """Inside, processes that torchrun started can talk to each other, if they could not before.
+    """Connect processes that torchrun started, unless they are connected; inside the context they exchange values.
 
     Args:
-        remedy: what a message says where a process is lost.
+        remedy: the advice in the message about a lost process.
     """
     with lost_peers_named(remedy):
         if "LOCAL_RANK" not in os.environ or dist.is_initialized():
             yield
             return
-        # They exchange results alone, which lie on the CPU, and gloo waits for them without computing.
+        # They exchange results only, which lie on the CPU, and a process that waits in gloo takes no time of the CPU.
         dist.init_process_group("gloo", timeout=PATIENCE)
         try:
             yield
@@ -44,7 +44,7 @@ def connected(remedy: str) -> Iterator[None]:
 def lost_peers_named(remedy: str) -> Iterator[None]:
     """Raise RunError where an exchange fails because another process is gone, or cannot be reached.
 
-    Where a signal ends the program, the remedy is added to what it says.
+    Where a signal ends the program, the remedy becomes part of its message.
     """
     try:
         yield
@@ -59,14 +59,14 @@ def lost_peers_named(remedy: str) -> Iterator[None]:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """This process's number, from 0, and how many there are that can talk to each other."""
+    """The number of this process, from 0, and the number of connected processes."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 def from_first(value: Any) -> Any:
-    """What the first process gave, in all of them."""
+    """Return the first process's value in all processes."""
     if rank_and_world()[1] == 1:
         return value
     values = [value]
@@ -75,7 +75,7 @@ def from_first(value: Any) -> Any:
 
 
 def at_first(value: Any) -> list[Any] | None:
-    """What every process gave, in order of rank, in the first process; None in the others."""
+    """Return the values of all processes, in order of rank, in the first process, and None in the rest."""
     rank, world = rank_and_world()
     if world == 1:
         return [value]

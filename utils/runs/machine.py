@@ -1,4 +1,4 @@
-"""What this machine is and can do, and the record of it that a run keeps."""
+"""This machine: its devices and their speed, and the record of it that a run keeps."""
 
 from __future__ import annotations
 

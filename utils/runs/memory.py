@@ -1,4 +1,4 @@
-"""How much memory was held, and work on batches that shrink where it runs out."""
+"""Memory: the most that was held, and work on batches that shrink where it runs out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keep_freed_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory of a GPU or of the CPU ran out, also where that broke off something that then failed itself."""
+    """Return true if memory of a GPU or of the CPU ran out, also where the error is only a consequence of that."""
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(chain):
@@ -52,7 +52,7 @@ class FittingSize:
 
     Args:
         size: examples at once to begin with.
-        option: what sets that number, for the warning.
+        option: the option that sets that number, for the warning.
     """
 
     def __init__(self, size: int, option: str) -> None:
@@ -64,8 +64,8 @@ class FittingSize:
 
         Args:
             items: distinct.
-            work: takes the items left, and how many of them it may have in memory at once; yields each when it is done,
-                having left no trace of the others.
+            work: takes the items left, and how many of them it may hold in memory at once; it yields each item when it
+                is done with it, and leaves no trace of the rest.
 
         Raises:
             RuntimeError: memory runs out with a single item, too.

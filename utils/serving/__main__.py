@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 import asyncio
 import logging
 import math
@@ -10,7 +15,6 @@ import select
 import socket
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 import uvicorn
@@ -98,7 +102,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     server.run(sockets=[bound])
 
 
-command = partial(run_main, main)
-
 if __name__ == "__main__":
-    command()
+    run_main(main)

@@ -10,7 +10,7 @@ import numpy as np
 
 from bart.errors import InputError
 from utils.app.cli import option, part
-from utils.app.progress import is_first
+from utils.app.start import is_first
 from utils.data.options import Place
 from utils.data.parallel_text import Pairs
 from utils.metrics.baselines import leads

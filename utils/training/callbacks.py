@@ -1,4 +1,4 @@
-"""What ends a run before its time."""
+"""Callbacks that end a run early: no progress, values that are not finite, gradients that overflow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from utils.app.errors import RunError
 from utils.data.batches import Batch
-from utils.runs.files import difference
+from utils.runs.outputs import difference
 
 logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 20
@@ -26,7 +26,7 @@ class Patience(EarlyStopping):
 
     Args:
         min_epochs: epochs before the run may end.
-        conditions: plain values on which the metric depends. Validations that had others do not count.
+        conditions: plain values on which the metric depends. Validations under different ones do not count.
     """
 
     def __init__(self, metric: str, mode: str, patience: int, min_epochs: int, conditions: Mapping[str, Any]) -> None:
@@ -71,9 +71,9 @@ class _Step:
 class StopOnNonFinite(Callback):
     """Ends a run whose loss or gradient is NaN or infinite, before a checkpoint of it is written.
 
-    A step's values are looked at one step late. By then a GPU has computed them, so that looking does not hold it up.
-    Before a validation, and when a checkpoint is made, the last step's values are looked at. This callback must
-    come before any that writes checkpoints. Infinite gradients in fp16 are left to the loss scaler.
+    A step's values are read one step late. By then a GPU has computed them, so that reading does not hold it up.
+    Before a validation or a checkpoint, the last step's values are read. This callback must come before any that writes
+    checkpoints. Infinite gradients in fp16 are left to the loss scaler.
     """
 
     def __init__(self) -> None:

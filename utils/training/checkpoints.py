@@ -25,8 +25,8 @@ from bart.tensor_files import read_file
 from utils.app.errors import RunError
 from utils.app.signals import NAMES, Signals, status
 from utils.runs.distributed import from_first
-from utils.runs.files import difference
-from utils.runs.run_files import LAST
+from utils.runs.outputs import difference
+from utils.runs.run_directory import LAST
 from utils.training.lightning_internals import settle
 
 logger = logging.getLogger(__name__)
@@ -62,12 +62,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class Termination(Callback):
-    """Learns of SIGTERM and SIGINT, and lets all processes of a run agree on whether one has come.
+    """Records SIGTERM and SIGINT, and lets all processes of a run agree that one has come.
 
-    Before the first step, either ends the run as it ends any program.
-
-    Processes exchange their answers in the background: those of one step are read in the next, when they have long
-    arrived, on a group of their own that does not involve the device.
+    Before training starts, a signal ends the run as it ends any program. Processes exchange their answers in the
+    background, on a group that does not involve the device. The answers of one step are read in the next, when they
+    have long arrived.
 
     Attributes:
         asked: the signal by which this process was asked to end, or 0.
@@ -83,33 +82,29 @@ class Termination(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.world_size > 1 and self.group is None:
             self.group = dist.new_group(backend="gloo")
+        self.signals = Signals(self._heed)
 
-        def ask(number: int) -> None:
-            self.asked = number
-            if trainer.strategy.launcher is not None:  # to the processes that this one started, even if the terminal
-                trainer.strategy.launcher.kill(signal.SIGTERM)  # did so; another SIGINT would be a second Ctrl-C
-
-        self.signals = Signals(ask)
+    def _heed(self, number: int) -> None:
+        self.asked = number
 
     def on_train_end(self, *_: Any) -> None:
         if self.signals is not None:
             self.signals.restore()
 
-    def on_exception(self, *_: Any) -> None:
-        self.on_train_end()
+    on_exception = on_train_end
 
-    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Read what processes said before the last step, and ask again."""
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Read the answers that processes gave before the last step, and ask again."""
         self._read()
         self._ask()
 
     @property
     def agreed(self) -> bool:
-        """Whether any process was asked to end, as far as all of them know it."""
+        """True if a process was asked to end, and all processes know it."""
         return self._agreed or (self.asked > 0 and self.group is None)
 
     def agree(self) -> bool:
-        """Whether any process has been asked to end until now; all of them must call it at the same place."""
+        """Return true if a process has been asked to end until now; all processes must call it at the same place."""
         self._read()
         self._ask()
         self._read()
@@ -131,9 +126,10 @@ class BestCheckpoints(Checkpoint):
     """Keeps the checkpoints with the best scores; of equal ones those with the lower loss, and then the later ones.
 
     Args:
-        metric, mode: what is compared, and whether "max" or "min" of it is better.
+        metric: name of the score.
+        mode: "max" or "min", the better side of it.
         count: of checkpoints to keep.
-        conditions: plain values on which scores depend. Those of a run that had others are not compared.
+        conditions: plain values on which scores depend. Scores under different ones are not compared.
 
     Attributes:
         kept: name, score, loss and step of each, the best one first.
@@ -157,17 +153,17 @@ class BestCheckpoints(Checkpoint):
         new = {"name": f"_epoch{trainer.datamodule.epoch(step)}_step{step}.ckpt", "step": step}
         new |= {"score": float(figures[self.metric]), "loss": float(figures["val_loss"])}
         ranked = sorted([*(each for each in self.kept if each["step"] != step), new], key=self._rank)
-        self.kept, others = ranked[: self.count], ranked[self.count :]  # before it is saved, since it belongs to it
+        self.kept, dropped = ranked[: self.count], ranked[self.count :]  # before the checkpoint, which holds the list
         if new in self.kept:
             trainer.save_checkpoint(self.directory / new["name"])
         if trainer.is_global_zero:
-            for other in others:
-                (self.directory / other["name"]).unlink(missing_ok=True)
+            for entry in dropped:
+                (self.directory / entry["name"]).unlink(missing_ok=True)
 
-    def _rank(self, one: Mapping[str, Any]) -> tuple[float, ...]:
+    def _rank(self, entry: Mapping[str, Any]) -> tuple[float, ...]:
         """Lower for better ones."""
-        score = -one["score"] if self.mode == "max" else one["score"]
-        return (*(math.inf if math.isnan(value) else value for value in (score, one["loss"])), -one["step"])
+        score = -entry["score"] if self.mode == "max" else entry["score"]
+        return (*(math.inf if math.isnan(value) else value for value in (score, entry["loss"])), -entry["step"])
 
     def state_dict(self) -> dict[str, Any]:
         return {"conditions": self.conditions, "kept": self.kept}
@@ -245,7 +241,7 @@ class SameStart(Callback):
     changes late, they may find different ones.
 
     Args:
-        checkpoint: that this process has found.
+        checkpoint: the one that this process found.
     """
 
     def __init__(self, checkpoint: Path | None) -> None:
@@ -254,12 +250,12 @@ class SameStart(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if trainer.world_size == 1:
             return
-        found = [None] * trainer.world_size
-        dist.all_gather_object(found, content_of(self.checkpoint))
-        for rank, other in enumerate(found):
-            if other != found[0]:
+        contents = [None] * trainer.world_size
+        dist.all_gather_object(contents, content_of(self.checkpoint))
+        for rank, content in enumerate(contents):
+            if content != contents[0]:
                 raise InputError(
-                    f"--resume_from_checkpoint: process 0 found {found[0]} and process {rank} found {other}; all "
+                    f"--resume_from_checkpoint: process 0 found {contents[0]} and process {rank} found {content}; all "
                     "processes must see the same files"
                 )
 
@@ -296,7 +292,7 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a checkpoint is a zip file, as torch writes it, with all its parts and their checksums."""
+    """Return true if a checkpoint is a zip file, as torch writes it, with all its parts and their checksums."""
     try:
         with zipfile.ZipFile(path) as file:
             return file.testzip() is None
@@ -305,10 +301,10 @@ def is_whole(path: Path) -> bool:
 
 
 def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
-    """Make the checkpoint that a run goes on from its last one.
+    """Copy the checkpoint from which a run goes on to `last.ckpt`.
 
-    A run that has no step left writes none. A run that was killed between its best checkpoint and its last one would
-    otherwise keep a stale one.
+    A run that was killed after it wrote its best checkpoint keeps an older `last.ckpt`, and a resumed run that has no
+    step left writes none.
     """
     last = output_dir / LAST_FILE
     if not last.exists() or not last.samefile(checkpoint):
@@ -325,7 +321,7 @@ def check_identity(path: Path, identity: Mapping[str, Any]) -> None:
             "data in another way; its weights can begin a new run, by --model_name_or_path or, in pretraining, by "
             "--load_model_weights_only"
         )
-    if other := difference({**stored, "data": None}, {**identity, "data": None}):
-        raise InputError(f"--resume_from_checkpoint {path}: {other}")
-    if other := difference(stored["data"], identity["data"]):
-        raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data: {other}")
+    if changed := difference({**stored, "data": None}, {**identity, "data": None}):
+        raise InputError(f"--resume_from_checkpoint {path}: {changed}")
+    if changed := difference(stored["data"], identity["data"]):
+        raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data: {changed}")

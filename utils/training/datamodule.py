@@ -1,4 +1,4 @@
-"""Lightning's view of the data: the order of training, its loaders, and the place to go on from."""
+"""The data module of Lightning: the order of training, its loaders, and the place to go on from."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TrainingData(pl.LightningDataModule):
 
     @property
     def streams(self) -> bool:
-        """Whether training examples are streamed."""
+        """True if training examples are streamed."""
         return isinstance(self.train, StreamedExamples)
 
     def epoch(self, step: int) -> int:
@@ -105,7 +105,7 @@ class TrainingData(pl.LightningDataModule):
         return DataLoader(Batches(self.val, self.collate), sampler=batches, batch_size=None, **self.loader_options)
 
     def validation_batches_of_all(self, world_size: int) -> int:
-        """How many validation batches every process has at least."""
+        """The number of validation batches that every process has at least."""
         return -(-(len(self.val) // world_size) // self.options.eval_batch_size)
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,13 +141,13 @@ class TrainingData(pl.LightningDataModule):
 
 
 def _outlive_signals(worker: int) -> None:
-    """Let nobody but the training process end a loader process.
+    """Let only the training process end a loader process.
 
-    torchrun and schedulers send SIGTERM, and terminals SIGINT, to every process of a run. The training process goes on
-    until it has saved a checkpoint, and fails when it loses a loader process.
+    torchrun and schedulers send SIGTERM, and terminals SIGINT, to every process of a run. The training process needs
+    its loader processes until it has saved a checkpoint.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if not hasattr(signal, "sigwaitinfo"):  # macOS, which cannot tell who sent a signal
+    if not hasattr(signal, "sigwaitinfo"):  # macOS, where the sender of a signal is not known
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 

@@ -28,8 +28,8 @@ class Lamb(Optimizer):
     Args:
         parameters: parameters, or groups of them, as for any torch optimizer.
         lr: step size, relative to the norm of each decayed tensor.
-        adapts: whether steps are scaled by the ratio of norms.
-        nvlamb: whether they are in groups without decay as well, apex's `use_nvlamb`.
+        adapts: scale steps by the ratio of norms.
+        nvlamb: scale them in groups without decay, too; apex's `use_nvlamb`.
 
     Attributes:
         trust_ratios: those of the last step, a (N,) for each group that has any.

@@ -1,4 +1,4 @@
-"""Everything that training takes from Lightning's private parts, because no public part serves.
+"""The private parts of Lightning that training uses, because no public part serves.
 
 `prepare` tries all of it once, before a run starts, so that another version of Lightning is one line that says so.
 """
@@ -20,8 +20,8 @@ _PROGRESS = ("epoch_loop.batch_progress", "epoch_loop.val_loop.batch_progress")
 class EpochLoop(_TrainingEpochLoop):
     """Lightning's loop over batches, which validates after the last batch too, whatever the interval.
 
-    It leaves out the broadcast that tells of SIGTERM before every batch, for which the host would wait for the device
-    in every step. `checkpoints.Termination` does the same without waiting.
+    It leaves out Lightning's broadcast of SIGTERM before every batch, because the host would wait for the device in
+    every step. `checkpoints.Termination` does the same without waiting.
     """
 
     def _should_check_val_fx(self, data_fetcher: _DataFetcher) -> bool:
@@ -32,7 +32,7 @@ class EpochLoop(_TrainingEpochLoop):
 
 
 class NoSignals(_SignalConnector):
-    """Leaves SIGTERM and SIGINT alone: Lightning would end the run without saving."""
+    """Installs no handler of SIGTERM: Lightning's exchanges tensors with other processes wherever they are."""
 
     def register_signal_handlers(self) -> None:
         pass
@@ -47,12 +47,15 @@ def prepare(trainer: pl.Trainer) -> None:
     try:
         old = trainer.fit_loop.epoch_loop
         loop = EpochLoop(trainer, old.min_steps, old.max_steps)
-        for name in ("_broadcast_sigterm_tensor", "_should_check_val_fx", "_num_ready_batches_reached"):
-            assert callable(getattr(_TrainingEpochLoop, name))
-        state = trainer.fit_loop.state_dict()
-        settle({"fit_loop": state}, 0, validation_is_due=False)
-        assert callable(trainer._signal_connector.register_signal_handlers) and not trainer.received_sigterm
-    except (AttributeError, KeyError, TypeError, AssertionError) as error:
+        for owner, name in (
+            (_TrainingEpochLoop, "_broadcast_sigterm_tensor"),
+            (_TrainingEpochLoop, "_should_check_val_fx"),
+            (_TrainingEpochLoop, "_num_ready_batches_reached"),
+            (trainer._signal_connector, "register_signal_handlers"),
+        ):
+            getattr(owner, name)  # which raises AttributeError
+        settle({"fit_loop": trainer.fit_loop.state_dict()}, 0, validation_is_due=False)
+    except (AttributeError, KeyError, TypeError) as error:
         raise RunError(
             f"pytorch-lightning {pl.__version__} differs inside from what training needs ({error!r}); install the "
             "version of requirements.txt"
@@ -63,13 +66,13 @@ def prepare(trainer: pl.Trainer) -> None:
 def settle(loops: dict[str, Any], steps: int, validation_is_due: bool) -> None:
     """Make the state of Lightning's loops that of a run between two optimizer steps.
 
-    A checkpoint may be written where Lightning has begun a batch or is in a validation, and it would then count that
-    again, or lose it, when the run goes on.
+    A checkpoint may be written after Lightning has begun a batch, or in a validation. Lightning would count that batch
+    twice, or lose it, when the run goes on.
 
     Args:
         loops: `checkpoint["loops"]`, changed in place.
         steps: optimizer steps taken.
-        validation_is_due: whether the next thing to do is a validation, from its beginning.
+        validation_is_due: true if the next thing to do is a validation, from its beginning.
     """
     training, validation = (loops["fit_loop"][name] for name in _PROGRESS)
     for counters in (training["total"], training["current"]):

@@ -1,4 +1,4 @@
-"""What a run measures of itself while it goes on, and the summary at its end."""
+"""Measurements of a run while it goes on, and the summary at its end."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Measurements(Callback):
     def __init__(self, every: int, peak_rate: float | None = None) -> None:
         self.every, self.peak_rate = every, peak_rate
         self.line = progress[Any]("step", None, "", wait=0, every=math.inf)  # the log has the intervals
-        self.shown: list[str] = []  # in the line, of the last interval
+        self.shown: list[str] = []  # parts of the line, of the last interval
         self.started_at = time.perf_counter()
         self.since: Stamp = 0.0
         # Of the interval under way, on this process.
@@ -108,12 +108,12 @@ class Measurements(Callback):
         self.line.notes = [*self.shown, f"val in {min(interval - step % interval, total - step):,}"]
         self.line.update(step - self.line.done)
         if closes and trainer.is_global_zero:
-            others = [named(name, values) for name in ("lr", "grad_norm", "mfu", "skipped_steps") if values.get(name)]
-            logger.info("  ".join([self.line.text(), *others]), extra=IN_THE_LINE)
+            more = [named(name, values) for name in ("lr", "grad_norm", "mfu", "skipped_steps") if values.get(name)]
+            logger.info("  ".join([self.line.text(), *more]), extra=IN_THE_LINE)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.line.notes = ["validating"]
-        self.line.update(0, at_once=True)
+        self.line.update(0)
 
     def on_validation_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
@@ -208,11 +208,11 @@ def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
 def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Path) -> dict[str, Any]:
     """The content of train_summary.json: steps and epochs of the whole run, times and speeds since it was last started.
 
-    What is not known is left out: epochs of a stream of texts, or speeds of a resumed run with no step left.
+    Unknown values are left out: epochs of a stream of texts, or speeds of a resumed run with no step left.
 
     Args:
-        metric: what makes a checkpoint the best one.
-        score: the best one's.
+        metric: the name of the score by which checkpoints are compared.
+        score: that of the best checkpoint.
     """
     measured, data = _of(Measurements, trainer), trainer.datamodule
     last = trainer.callback_metrics.get(metric)

@@ -1,4 +1,4 @@
-"""The Lightning module: what one optimizer step and one validation do, whatever the task."""
+"""The Lightning module: one optimizer step and one validation, for any task."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def trust_ratios(self) -> Tensor | None:
-        """LAMB's of the last step (N,), one for each tensor that has any; None of other optimizers."""
+        """The trust ratios of LAMB's last step (N,), one for each tensor that has one; None for other optimizers."""
         optimizer = self.optimizers().optimizer
         optimizer = optimizer.inner if isinstance(optimizer, MasterWeights) else optimizer
         ratios = optimizer.trust_ratios if isinstance(optimizer, Lamb) else []
@@ -141,7 +141,7 @@ class TrainingModule(pl.LightningModule):
         fully_shard(self.model, **options)
 
     def on_train_start(self) -> None:
-        """Let each process drop out other units; after an interruption, restore the random state of that time."""
+        """Let each process drop out different units; after an interruption, restore the random state of that time."""
         self._follow_schedule()
         rank = self.trainer.global_rank
         if self.random_states:
@@ -164,7 +164,11 @@ class TrainingModule(pl.LightningModule):
             logger.info(
                 "the checkpoint is of a run of %d steps, this run has %d: --lr_scheduler %s goes on with a learning "
                 "rate of %.4g, in place of %.4g",
-                *(self.saved_steps, self.total_steps, name, groups[0]["lr"], before),
+                self.saved_steps,
+                self.total_steps,
+                name,
+                groups[0]["lr"],
+                before,
             )
 
     # ---- Validation
@@ -188,7 +192,7 @@ class TrainingModule(pl.LightningModule):
         self.log_dict(values, logger=False)
 
     def keep_whole(self, whole: bool) -> None:
-        """Let every process of --strategy fsdp hold all weights, so that it need not wait for others, or its share."""
+        """Let every process of --strategy fsdp hold all weights, so that it waits for none, or only its share."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 # FSDP keeps the root's weights after the forward pass in any case, and has no public setting for it.
@@ -218,8 +222,14 @@ class TrainingModule(pl.LightningModule):
 
 
 def turn_dropout_off(model: nn.Module) -> None:
-    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4)."""
+    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4).
+
+    Attention, layers and stacks hold their rates as numbers; heads have modules of torch.
+    """
     for module in model.modules():
-        for name in ("dropout", "activation_dropout", "p"):  # the last is torch's own
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+        if isinstance(getattr(module, "activation_dropout", None), float):
+            module.activation_dropout = 0.0

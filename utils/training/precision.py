@@ -1,4 +1,4 @@
-"""Precisions: what `--fp16`, `--bf16`, `--tf32` and `--amp_level` mean to Lightning.
+"""Precisions: `--fp16`, `--bf16`, `--tf32` and `--amp_level` in terms of Lightning.
 
 The levels keep the names that NVIDIA's apex gave them. apex.amp itself is gone; torch's autocast took its place.
 """
@@ -33,12 +33,12 @@ def precision_name(hardware: HardwareOptions) -> str:
 
 
 def keeps_master_weights(hardware: HardwareOptions) -> bool:
-    """Whether weights are halves with fp32 master copies in the optimizer (O2)."""
+    """Return true if weights are halves with fp32 master copies in the optimizer (O2)."""
     return hardware.amp_level == "O2" and half_dtype(hardware) is not None
 
 
 def is_half_throughout(hardware: HardwareOptions) -> bool:
-    """Whether weights are halves without master copies (O3)."""
+    """Return true if weights are halves without master copies (O3)."""
     return hardware.amp_level == "O3" and half_dtype(hardware) is not None
 
 
@@ -54,7 +54,7 @@ def trainer_precision(hardware: HardwareOptions) -> dict[str, Any]:
 
 
 def fsdp_precision(hardware: HardwareOptions) -> MixedPrecisionPolicy:
-    """How FSDP exchanges weights and gradients: weights in half precision where it is used, gradients in fp32."""
+    """The precisions in which FSDP exchanges weights (half, where it is used) and gradients (fp32)."""
     dtype = half_dtype(hardware)
     return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
 

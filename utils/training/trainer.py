@@ -17,18 +17,18 @@ from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 from torch import nn
 
 from bart.errors import InputError
+from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.formatting import format_metric, metric_label
-from utils.app.progress import is_first
 from utils.app.signals import Interruption, started
+from utils.app.start import is_first
 from utils.app.tables import plain_table
 from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
 from utils.runs.distributed import lost_peers_named
-from utils.runs.files import write_json
 from utils.runs.machine import peak_rate
 from utils.runs.memory import keep_freed_memory
-from utils.runs.run_files import LAST, SPLITS, remove, scored
+from utils.runs.run_directory import LAST, REPORT_ORDER, remove, scored
 from utils.tasks.task import TrainedTask
 from utils.training import lightning_internals
 from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite
@@ -86,7 +86,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
                 score = checkpoints.kept[0]["score"] if checkpoints.kept else None
                 summary = run_summary(trainer, checkpoints.metric, score, best)
                 if summary["steps_since_start"]:  # otherwise the export stays as it was scored
-                    remove(output_dir, *scored(*SPLITS))
+                    remove(output_dir, *scored(*REPORT_ORDER))
                 export(loaded, model_class, best, output_dir / EXPORT)
                 write_json(output_dir / "train_summary.json", summary)
                 shown = [(metric_label(name), format_metric(name, value)) for name, value in summary.items()]
@@ -94,8 +94,8 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
                 logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
     except (Exception, Interruption):
-        for kill in started:
-            kill(signal.SIGKILL)
+        for send in started:
+            send(signal.SIGKILL)
         raise
 
 
@@ -147,7 +147,7 @@ def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
 
 
 def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: list[Callback]) -> pl.Trainer:
-    """Lightning's trainer. To it the run is one epoch, and each of its batches is an optimizer step."""
+    """Lightning's trainer. It takes the run for one epoch, and each optimizer step for a batch."""
     run, hardware = plan.run, plan.hardware
     strategy: str | Strategy = "auto"
     if hardware.processes > 1:

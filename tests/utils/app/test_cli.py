@@ -133,8 +133,8 @@ def test_options_and_positional_values_stand_in_any_order(words: str) -> None:
 
 
 def test_hyphens_stand_for_underscores_in_names_alone() -> None:
-    found = parse("a-b", "--name=c-d", "--no-keep-order", "--output", "e-f")
-    assert (found.source, found.name, found.keep_order, found.output) == (Path("a-b"), "c-d", False, Path("e-f"))
+    parsed = parse("a-b", "--name=c-d", "--no-keep-order", "--output", "e-f")
+    assert (parsed.source, parsed.name, parsed.keep_order, parsed.output) == (Path("a-b"), "c-d", False, Path("e-f"))
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 def test_a_yaml_file_gives_values_and_the_command_line_wins(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("seed: 5\nrate: 1\nshuffle: true\nkeep_order: null\nsizes: [7, 8]\nname: b\noutput: place\n")
-    found = parse("text", "--config", str(path), "--seed", "6", "--no-shuffle")
-    assert (found.part, found.shuffle, found.sizes) == (Part(seed=6, rate=1.0), False, (7, 8))
-    assert (found.name, found.output, found.keep_order) == ("b", Path("place"), None)
+    parsed = parse("text", "--config", str(path), "--seed", "6", "--no-shuffle")
+    assert (parsed.part, parsed.shuffle, parsed.sizes) == (Part(seed=6, rate=1.0), False, (7, 8))
+    assert (parsed.name, parsed.output, parsed.keep_order) == ("b", Path("place"), None)
     assert early_option(["--config", str(path)], "name") == "b"
     assert early_option(["--config", str(path), "--name", "c", "--other", "d"], "name") == "c"
     assert early_option([], "name", "default") == "default"

@@ -45,19 +45,19 @@ def test_without_a_terminal_the_first_process_logs_how_far_it_is(
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    def said() -> list[str]:
+    def messages() -> list[str]:
         caplog.clear()
         for _ in progress("decoding", 40, "articles", range(40)):
             now[0] += 10
         return caplog.messages
 
-    assert said()[:2] == [
+    assert messages()[:2] == [
         "decoding 6/40 articles  5:40 left  0.1 articles/s",
         "decoding 12/40 articles  4:40 left  0.1 articles/s",
     ]
-    assert len(said()) == 400 // 60
+    assert len(messages()) == 400 // 60
     monkeypatch.setenv("RANK", "1")
-    assert said() == []
+    assert messages() == []
 
 
 @pytest.mark.parametrize("width", range(20, 100))

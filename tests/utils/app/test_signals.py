@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import Mock
@@ -27,13 +29,14 @@ def sleep() -> None:
 
 
 def sleep_with_a_loader() -> None:
-    """A process forked from the program gets the signal, and is none of its business."""
+    """A process forked from the program gets signals: SIGINT is none of its business, SIGTERM ends it alone."""
     child = os.fork()
     time.sleep(0.1 if child == 0 else 0)
     if child == 0:
         os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
         os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
     time.sleep(2 * signals_module.STUCK_SECONDS)
     sleep()
 
@@ -48,6 +51,13 @@ def clean_up_in_vain() -> None:
 def wait_in_a_library() -> None:
     """In native code that goes on when a signal comes."""
     TCPStore("127.0.0.1", free_port(), world_size=2, is_master=True)
+
+
+def wait_in_a_library_for_a_process(place: Path) -> None:
+    child = subprocess.Popen(["sleep", str(SECONDS)])
+    signals_module.started.append(child.send_signal)
+    place.write_text(str(child.pid))
+    wait_in_a_library()
 
 
 class SlowToGo:
@@ -97,11 +107,23 @@ def test_one_line_and_the_status_of_the_signal(
     work: Callable[[], None], number: int, name: str, tmp_path: Path
 ) -> None:
     process = start(work, tmp_path / "output")
-    time.sleep(0.3)  # so that it is at work, or would have ended
+    time.sleep(2.0 if work is sleep_with_a_loader else 0.3)  # so that it is at work, or would have ended
     os.kill(process.pid, number)
     process.join(SECONDS)
     assert (tmp_path / "output").read_text() == f"begun\ncommand.py: ended by {name}\n"
     assert process.exitcode == 128 + number
+
+
+def test_a_program_that_is_stuck_ends_with_the_processes_that_it_started(tmp_path: Path) -> None:
+    process = start(partial(wait_in_a_library_for_a_process, tmp_path / "pid"), tmp_path / "output")
+    time.sleep(0.3)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(SECONDS)
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
+    deadline = time.monotonic() + SECONDS
+    while status.exists() and "State:\tZ" not in status.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,15 +152,15 @@ def test_a_gradient_that_is_not_finite_ends_the_run(
 
 def overflow_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> list[Tensor]:
     """Gradients that overflow at some steps, from 0; gives a list that will hold a weight before every step."""
-    found: list[Tensor] = []
+    tables: list[Tensor] = []
 
     def overflowing(self: TrainingModule) -> None:
-        found.append(self.model.model.shared.weight.detach().clone())
+        tables.append(self.model.model.shared.weight.detach().clone())
         if self.trainer.global_step in steps:
             self.model.model.shared.weight.grad[5, 3] = math.inf
 
     monkeypatch.setattr(TrainingModule, "on_after_backward", overflowing)
-    return found
+    return tables
 
 
 def test_all_processes_stop_and_name_the_examples_of_the_one_that_failed(options: list[str], tmp_path: Path) -> None:
@@ -193,11 +193,11 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_skipped_steps_are_counted_and_the_scaler_is_resumed(
     options: list[str], train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = overflow_at(monkeypatch, {2, 3, 5, 7})
+    tables = overflow_at(monkeypatch, {2, 3, 5, 7})
     output = train("run", "--max_steps", 6)
     assert [row["skipped_steps"] for row in rows(output)] == [0, 0, 1, 2, 2, 3]
     assert [row["loss_scale"] for row in rows(output)] == [1024, 1024, 512, 256, 256, 128]
-    assert [not torch.equal(before, after) for before, after in pairwise(found)] == [True, True, False, False, True]
+    assert [not torch.equal(before, after) for before, after in pairwise(tables)] == [True, True, False, False, True]
     assert checkpoint_of(output)["MixedPrecision"]["scale"] == 128
     train("run", "--max_steps", 9, "--resume_from_checkpoint", "last")
     assert [row["skipped_steps"] for row in rows(output)[6:]] == [3, 4, 4]

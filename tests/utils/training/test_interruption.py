@@ -52,10 +52,10 @@ def whole(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def losses(output: Path) -> dict[float, set[float]]:
     """The training losses that a run and its resumptions logged, by step; a step may be taken several times."""
-    found: dict[float, set[float]] = {}
+    losses_at: dict[float, set[float]] = {}
     for row in rows(output):
-        found.setdefault(row["step"], set()).add(row["train_loss"])
-    return found
+        losses_at.setdefault(row["step"], set()).add(row["train_loss"])
+    return losses_at
 
 
 @linux
@@ -175,12 +175,12 @@ def validations(output: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if k == "step" or k.startswith("val_")} for row in rows(output, "val_loss")]
 
 
-def ctrl_c_in_a_step() -> None:
+def ctrl_c_in_a_step(number: int = signal.SIGINT) -> None:
     train = TrainingModule.training_step
 
     def interrupted(self: TrainingModule, *arguments: Any) -> Any:
         if self.trainer.global_step == 3:
-            os.killpg(0, signal.SIGINT)
+            os.killpg(0, number)
         return train(self, *arguments)
 
     os.setsid()  # as a terminal has it
@@ -202,19 +202,30 @@ def ctrl_c_as_loaders_start() -> None:
     BaseProcess.start = interrupted
 
 
+def sigterm_in_a_step() -> None:
+    """As a scheduler sends it."""
+    ctrl_c_in_a_step(signal.SIGTERM)
+
+
 @linux
-@pytest.mark.parametrize("before", [ctrl_c_in_a_step, ctrl_c_as_loaders_start])
-def test_ctrl_c_leaves_a_checkpoint_and_one_line(
-    before: Callable[[], None], options: list[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("before", "status", "name", "step"),
+    [
+        (ctrl_c_in_a_step, 130, "Ctrl-C", 4),
+        (sigterm_in_a_step, 143, "SIGTERM", 4),
+        (ctrl_c_as_loaders_start, 130, "Ctrl-C", 5),
+    ],
+)
+def test_a_signal_to_all_processes_leaves_a_checkpoint_and_one_line(
+    before: Callable[[], None], status: int, name: str, step: int, options: list[str], tmp_path: Path
 ) -> None:
     options = [*options, "--num_workers", "2"]
     output = tmp_path / "run"
-    assert forked.finish(forked.start(options, output, before=before)) == [130]
-    step = checkpoint_of(output)["global_step"]
-    assert step == (4 if before is ctrl_c_in_a_step else 5)
+    assert forked.finish(forked.start(options, output, before=before)) == [status]
+    assert checkpoint_of(output)["global_step"] == step
     log = forked.log_of(output).read_text()
     command = f"--resume_from_checkpoint last --output_dir {output}"
-    assert log.endswith(f"  ended by Ctrl-C after step {step}; {command} goes on\n")
+    assert log.endswith(f"  ended by {name} after step {step}; {command} goes on\n")
     assert "Traceback" not in log and "KeyboardInterrupt" not in log
 
 

@@ -270,8 +270,8 @@ def test_lamb_is_that_of_nvidias_pretraining(nvlamb: bool, clip: float, model: B
                 ratios.append(ratio)
             weights[name] = weights[name] - 1e-2 * (ratio if decay or nvlamb else 1.0) * update
         torch.testing.assert_close(state_of(model), weights, rtol=1e-9, atol=1e-12)
-        found = torch.cat(optimizer.trust_ratios)
-        assert sorted(found.tolist()) == pytest.approx(sorted(ratios), rel=1e-9)
+        stored = torch.cat(optimizer.trust_ratios)
+        assert sorted(stored.tolist()) == pytest.approx(sorted(ratios), rel=1e-9)
 
 
 def test_apexs_lamb_gets_nvlamb_and_epsilon(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

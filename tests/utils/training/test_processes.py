@@ -131,7 +131,7 @@ def end_in_validation(rank: int, step: int, batch: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "step", "batch", "others"),
+    ("rank", "step", "batch", "more_options"),
     [
         (1, 4, 0, ["--n_val", "4", "--strategy", "fsdp", "--max_steps", "6"]),
         pytest.param(1, STEPS, 0, ["--n_val", "4"], marks=pytest.mark.slow),  # the run's last validation
@@ -139,9 +139,9 @@ def end_in_validation(rank: int, step: int, batch: int) -> None:
     ],
 )
 def test_sigterm_to_one_process_in_a_validation_ends_all(
-    rank: int, step: int, batch: int, others: list[str], options: list[str], tmp_path: Path
+    rank: int, step: int, batch: int, more_options: list[str], options: list[str], tmp_path: Path
 ) -> None:
-    options += others
+    options += more_options
     ending = partial(end_in_validation, rank, step, batch)
     statuses = forked.finish(forked.start(options, tmp_path / "run", ranks=2, before=ending))
     assert statuses == [143, 143], forked.log_of(tmp_path / "run").read_text()

@@ -6,6 +6,8 @@ import json
 import logging
 import math
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from utils.training import lightning_internals
 from utils.training.checkpoints import BestCheckpoints
 from utils.training.options import RunOptions
 from utils.training.trainer import steps_between_validations
+
+ROOT = Path(__file__).parents[3]
 
 
 class Data:
@@ -165,14 +169,14 @@ def test_early_stopping(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     options = ("--max_epochs", 30, "--learning_rate", 1e-9, "--early_stopping_patience", 1, "--val_metric", "rouge2")
     for beams, min_epochs, expected in ((0, 1, 12), (2, 1, 12), (0, 4, 24)):
-        others = ("--eval_beams", beams, "--eval_max_gen_length", 5, "--min_epochs", min_epochs)
-        output = train(f"run{beams}{min_epochs}", *options, *others)
+        more = ("--eval_beams", beams, "--eval_max_gen_length", 5, "--min_epochs", min_epochs)
+        output = train(f"run{beams}{min_epochs}", *options, *more)
         summary = json.loads((output / "train_summary.json").read_text())
-        metric = "val_rouge2" + "_forced" * (beams == 0)
+        metric = "val_rouge2" if beams else "val_rouge2_forced"
         assert (summary["steps"], metric in summary) == (expected, True)
         assert f"early stopping: {metric} did not get better in 1 validations" in caplog.text
     # A run that lost patience does not go on when it is resumed.
-    train(output.name, *options, *others, "--resume_from_checkpoint", "last")
+    train(output.name, *options, *more, "--resume_from_checkpoint", "last")
     assert json.loads((output / "train_summary.json").read_text())["steps"] == 24
 
 
@@ -187,6 +191,18 @@ def test_another_version_of_lightning_is_one_line(missing: str, monkeypatch: pyt
         monkeypatch.delattr(_TrainingEpochLoop, missing)
     with pytest.raises(RunError, match=f"^pytorch-lightning {pl.__version__} differs inside .* requirements.txt$"):
         lightning_internals.prepare(trainer)
+
+
+def test_another_version_of_lightning_is_refused_without_asserts_too() -> None:
+    code = """
+import pytorch_lightning as pl
+from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
+from utils.training import lightning_internals
+del _TrainingEpochLoop._broadcast_sigterm_tensor
+lightning_internals.prepare(pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False))
+"""
+    done = subprocess.run([sys.executable, "-O", "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "RunError: pytorch-lightning" in done.stderr
 
 
 def test_a_longer_run_follows_its_own_schedule_at_once(train: Train, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from utils.app.start import start_program
+
+if __name__ == "__main__":
+    start_program()
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, run_main
-from utils.evaluation.report import COMPARISON, REPORT, build_report
-from utils.runs.run_files import SPLITS
+from utils.evaluation.report.building import COMPARISON, REPORT, build_report
+from utils.runs.run_directory import REPORT_ORDER
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class ReportArguments:
         help=f"the page; by default RUN_DIR/{REPORT}, or of several runs {COMPARISON} beside the first run's directory",
     )
     split: str | None = option(
-        None, choices=SPLITS, help="whose articles are shown; by default the first scored of test, val, train"
+        None, choices=REPORT_ORDER, help="whose articles are shown; by default the first scored of test, val, train"
     )
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from bart.errors import InputError
 from utils.app.errors import brief
-from utils.runs.run_files import SPLITS
+from utils.runs.run_directory import REPORT_ORDER
 
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "Loss"}
 NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  # which the report formats as such
@@ -111,7 +111,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         raise InputError(f"run directory {folder}: no such directory")
 
     def of_splits(name: str) -> dict[str, dict[str, Any]]:
-        records = {split: _read(folder / f"{split}_{name}.json", json.loads) for split in SPLITS}
+        records = {split: _read(folder / f"{split}_{name}.json", json.loads) for split in REPORT_ORDER}
         return {split: record for split, record in records.items() if record}
 
     run = Run(
@@ -138,4 +138,4 @@ def scored_splits(runs: Sequence[Run]) -> list[str]:
     def holds(run: Run, split: str) -> bool:
         return split in run.scores or split in run.speeds or run.articles_path(split).exists()
 
-    return [split for split in SPLITS if any(holds(run, split) for run in runs)]
+    return [split for split in REPORT_ORDER if any(holds(run, split) for run in runs)]

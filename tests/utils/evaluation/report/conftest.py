@@ -6,7 +6,7 @@ import pytest
 
 from tests.scored_run import write_run
 from utils.app.charts import Chart
-from utils.evaluation import report
+from utils.evaluation.report import building
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_bytes(b"picture")
         return "<svg></svg>"
 
-    monkeypatch.setattr(report, "draw", draw)
+    monkeypatch.setattr(building, "draw", draw)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.scored_run import HOSTILE, write_articles, write_run
-from utils.evaluation.report import build_report
+from utils.evaluation.report.building import build_report
 from utils.metrics.text_statistics import fragment_lengths, words
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

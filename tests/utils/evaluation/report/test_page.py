@@ -12,8 +12,8 @@ import pytest
 
 from bart.errors import InputError
 from tests.scored_run import HOSTILE, write_articles, write_run
-from utils.evaluation.report import build_report, write_report
 from utils.evaluation.report.__main__ import main
+from utils.evaluation.report.building import build_report, write_report
 from utils.evaluation.report.tables import MINUS, NOTHING
 from utils.metrics.rouge import ROUGE_TYPES
 from utils.metrics.significance import compare

@@ -1,9 +1,8 @@
-"""Files and folders that a command writes: refused before the work starts, written whole or not at all, told apart."""
+"""Files and folders that a command writes: refused before the work starts, written whole or not at all, compared."""
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -42,7 +41,7 @@ def writable_folder(name: str, path: str | os.PathLike[str], log: str = "") -> P
     """The folder, made if need be, and removed at the end of the program if nothing was written to it.
 
     Args:
-        name: what the error calls it, such as "--output_dir".
+        name: its name in the error, such as "--output_dir".
         log: a file in it that does not count.
 
     Raises:
@@ -75,11 +74,6 @@ def write_whole(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object as indented JSON, whole or not at all."""
-    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
 def file_digest(path: Path) -> str:
     """A digest that is made as fast as memory is read. It need not be cryptographic: nobody gains by a collision."""
     digest = xxhash.xxh3_128()
@@ -90,14 +84,14 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def difference(stored: Mapping[str, Any], own: Mapping[str, Any], within: str = "") -> str | None:
-    """The first value in which a run that left a record of itself differs from this run; None where none does.
+def difference(stored: Mapping[str, Any], current: Mapping[str, Any], within: str = "") -> str | None:
+    """The first difference between the stored record of a run and this run's; None where there is none.
 
     Args:
         within: names of the objects that hold these.
     """
-    for name in (*own, *stored):
-        theirs, ours = stored.get(name), own.get(name)
+    for name in (*current, *stored):
+        theirs, ours = stored.get(name), current.get(name)
         if theirs != ours:
             if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
                 return difference(theirs, ours, f"{within}{name} ")

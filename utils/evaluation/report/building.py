@@ -1,0 +1,117 @@
+"""A run as one page to open in a browser: `python -m utils.evaluation.report RUN_DIR [RUN_DIR ...]`.
+
+The template, the style and the script beside this file become, with the facts of the run, one file that needs no
+network. Several runs are compared with the first of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from bart.errors import InputError
+from bart.files import replacing
+from utils.app.charts import COLOURS, GRID, INK, Chart, draw
+from utils.app.errors import unwritable
+from utils.evaluation.report import articles, charts, tables
+from utils.evaluation.report.runs import Run, read_run, scored_splits
+
+logger = logging.getLogger(__name__)
+
+REPORT, COMPARISON = "report.html", "comparison.html"
+# The page's style says what these colours are on light and on dark paper.
+VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
+
+
+def build_report(
+    folders: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None, split: str | None = None
+) -> Path:
+    """Write the page of a run, or one that compares several, and its charts as PNGs into a folder beside it.
+
+    Args:
+        output: the page's file; by default `report.html` in the run's directory, or `comparison.html` beside the first
+            run's directory. The charts go to a folder of the same name with `_figures` at the end.
+        split: the split whose articles are shown; by default the first of test, val and train that was scored.
+
+    Raises:
+        InputError: a directory is not a run's or given twice, a file of it is damaged, or the output cannot be written.
+    """
+    runs = [read_run(folder) for folder in folders]
+    if len({run.folder.resolve() for run in runs}) < len(runs):
+        raise InputError(f"run directories {', '.join(map(str, folders))}: one is given twice")
+    if len({run.name for run in runs}) < len(runs):
+        for run in runs:
+            run.name = str(run.folder)
+    splits = scored_splits(runs)
+    if split is not None and split not in splits:
+        raise InputError(f"--split is {split}; scored in {', '.join(map(str, folders))}: {', '.join(splits) or 'none'}")
+    split = split or (splits[0] if splits else "test")
+    for run in runs:
+        articles.add_articles(run, split)
+    if output is None:
+        output = runs[0].folder / REPORT if len(runs) == 1 else runs[0].folder.resolve().parent / COMPARISON
+    output = Path(output)
+    pictures = output.with_name(f"{output.stem}_figures")
+
+    def picture(chart: Chart) -> str:
+        """Draw a chart as PNG; returns it as SVG whose colours follow the page's."""
+        svg = draw(pictures / f"{chart.name}.png", chart)
+        for colour, variable in VARIABLES.items():
+            svg = svg.replace(colour, variable)
+        return svg
+
+    content = content_of(runs, split)
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    try:
+        pictures.mkdir(parents=True, exist_ok=True)
+        page = templates.get_template("page.html").render(**content, picture=picture)
+        with replacing(output) as temporary:
+            temporary.write_text(page, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise unwritable(f"{output}", error) from None
+    return output
+
+
+def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
+    """The variables of the page's template."""
+    several, compared = len(runs) > 1, articles.same_articles(runs)
+    score_tables = [tables.score_table(runs, name, compared) for name in ([split] if several else scored_splits(runs))]
+    texts, columns = articles.shown_texts(compared), articles.columns_of(compared)
+    sources = [articles.text_of(article, "source") for run in compared[:1] for article in run.articles]
+    return {
+        "title": " · ".join(run.name for run in runs),
+        "runs": runs,
+        "several": several,
+        "split": split,
+        "facts": tables.facts_of(runs[0], split),
+        "overview": tables.runs_table(runs, split),
+        "scores": [table for table in score_tables if table.rows],
+        "curves": charts.training_charts(runs),
+        "latency": charts.latency_charts(runs, split),
+        "speed": tables.speed_table(runs, split),
+        "lengths": charts.length_charts(compared),
+        "statistics": tables.statistics_table(compared) if articles.have_statistics(compared) else None,
+        "compared": compared,
+        "texts": texts,
+        "columns": columns,
+        "data": {"sources": sources, "texts": texts, "columns": columns},
+        "settings": tables.settings_of(runs, split),
+    }
+
+
+def write_report(folder: str | os.PathLike[str], split: str | None = None) -> None:
+    """Write the report of a run that has just ended; since the run is done, whatever goes wrong here is a warning."""
+    try:
+        path = build_report([folder], split=split)
+    except Exception as error:
+        logger.warning("%s was not written: %s: %s", Path(folder) / REPORT, type(error).__name__, error)
+    else:
+        logger.info("report: %s", path)

@@ -1,0 +1,61 @@
+"""The files that a run leaves in its directory, so that those of two runs are not mixed up."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from bart.errors import InputError
+
+LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
+REPORT_ORDER = ("test", "val", "train")  # a report shows the first split of these that was scored
+# Patterns of names; {} is a split.
+TRAINED = "_epoch*_step*.ckpt last.ckpt previous.ckpt metrics.csv metrics.[0-9]*.csv train_summary.json export".split()
+SCORED = "{}_scores.json {}_speed.json {}_articles.jsonl {}_generations.txt .{}_progress".split()
+# For SQuAD's official script, and for gluebenchmark.com.
+SCORED += "{}_predictions.json {}_nbest_predictions.json {}_null_odds.json".split()
+SCORED += "CoLA.tsv SST-2.tsv MRPC.tsv STS-B.tsv QQP.tsv MNLI-m.tsv MNLI-mm.tsv QNLI.tsv RTE.tsv WNLI.tsv".split()
+RECORDS = "arguments.yaml arguments.[0-9]*.yaml environment.json environment.[0-9]*.json eval_arguments.yaml".split()
+RECORDS += "events.out.tfevents.* report.html report_figures".split()
+
+
+def scored(*splits: str) -> list[str]:
+    """Names of the files with the scores of some splits."""
+    return [name.format(split) for split in splits for name in SCORED]
+
+
+def remove(folder: Path, *patterns: str) -> None:
+    """Remove files and folders of a directory."""
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def remove_run(folder: Path, log_from: int) -> None:
+    """Remove all files that a run leaves, and nothing else.
+
+    Args:
+        log_from: the byte of its log at which the log of the next run begins.
+    """
+    remove(folder, *TRAINED, *scored(*REPORT_ORDER), *RECORDS)
+    if (log := folder / LOG).exists():
+        log.write_bytes(log.read_bytes()[log_from:])
+
+
+def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:
+    """Raise InputError where a new run would mix with an old one, or remove the checkpoint that it is to resume."""
+    resumes = resume_from == LAST or (
+        resume_from is not None and Path(resume_from).resolve().parent == folder.resolve()
+    )
+    if resumes and overwrite:
+        raise InputError(
+            f"--overwrite_output_dir would remove the checkpoint of --resume_from_checkpoint {resume_from} in "
+            f"--output_dir {folder}: give one of them"
+        )
+    files = sorted(path.name for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for path in folder.glob(pattern))
+    if files and not (resumes or overwrite):
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        raise InputError(
+            f"--output_dir {folder} holds a run ({', '.join(files[:3])}{more}): --resume_from_checkpoint {LAST} goes "
+            "on with it, --overwrite_output_dir removes what it wrote"
+        )
