@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 import pytest
 import torch
 
+from bart.backend import TORCH
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 
@@ -24,6 +25,7 @@ def waits_for_nothing() -> Iterator[None]:
     def compute(module: TrainingModule, step: list[Batch], _: int) -> None:
         device = torch.device("meta")
         model = copy.deepcopy(module.model).to(device)
+        model.compute_with(TORCH)  # as on GPUs
         for batch in step:
             inputs = batch.to(device).inputs
             (module.task.loss(model, inputs) / module.task.count(inputs)).sum().backward()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bart.cpu.backend import CpuBackend
 from bart.modeling import layers
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -161,6 +162,7 @@ def test_half_precision_sums_losses_in_full(train: Train, tmp_path: Path) -> Non
     output = train("run", "--bf16", "--amp_level", "O3", "--max_steps", 1, "--eval_batch_size", 1)
     summary = json.loads((output / "train_summary.json").read_text())
     model = BartForConditionalGeneration.from_pretrained(output / "last.ckpt").to(torch.bfloat16)
+    model.compute_with(CpuBackend())  # as the recipe does
     tokenizer = BartTokenizer.from_pretrained(output / "last.ckpt")
     data = TokenPairs.from_texts(*read_pairs(tmp_path / "data", "val"), (tokenizer, tokenizer), 40, 40)
     with torch.no_grad():
