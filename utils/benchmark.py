@@ -54,7 +54,7 @@ LATENCIES = {"latency_mean": "mean ms", **{f"latency_p{point}": f"{point} %" for
 
 
 @dataclass
-class Row:
+class BenchmarkRow:
     """A configuration and, once it has been run, its metrics, or why there are none."""
 
     gpus: int  # 0 for the CPU
@@ -94,7 +94,7 @@ class Benchmark:
     )
     metrics_file: ClassVar[str] = "metrics.csv"
 
-    def command(self, row: Row) -> list[str]:
+    def command(self, row: BenchmarkRow) -> list[str]:
         """The recipe's command line for a row."""
         raise NotImplementedError
 
@@ -120,7 +120,7 @@ class TrainingBenchmark(Benchmark):
 
     kind: ClassVar[str] = "training"
 
-    def command(self, row: Row) -> list[str]:
+    def command(self, row: BenchmarkRow) -> list[str]:
         lengths = (self.max_source_length, self.max_target_length)
         steps = (with_warm_up(self.steps), 1)
         values = (self.data_dir, self.config_path, row.gpus, 1e-4, self.batch_size, 1, row.precision, *steps, *lengths)
@@ -146,7 +146,7 @@ class PretrainingBenchmark(Benchmark):
     kind: ClassVar[str] = "pretraining"
     metrics_file: ClassVar[str] = "phase_1/metrics.csv"
 
-    def command(self, row: Row) -> list[str]:
+    def command(self, row: BenchmarkRow) -> list[str]:
         steps = with_warm_up(self.steps)
         values = (self.batch_size, "", "", "", row.precision, "", row.gpus, 1, "", steps, "", steps, 1, "")
         return [
@@ -178,7 +178,7 @@ class InferenceBenchmark(Benchmark):
         "throughput: articles per second; tokens: generated ones; ms: what an article spends in the batch"
     )
 
-    def command(self, row: Row) -> list[str]:
+    def command(self, row: BenchmarkRow) -> list[str]:
         lengths = (self.max_source_length, self.max_target_length)
         values = (self.model, self.batch_size, row.gpus, row.precision, self.eval_beams, *lengths)
         articles = self.batch_size * max(row.gpus, 1) * (self.batches + 1)
@@ -259,7 +259,7 @@ def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
     return args, extras
 
 
-def configurations(args: Benchmark) -> list[Row]:
+def configurations(args: Benchmark) -> list[BenchmarkRow]:
     """The rows, in order.
 
     Raises:
@@ -275,7 +275,7 @@ def configurations(args: Benchmark) -> list[Row]:
     if available and torch.cuda.get_device_capability() >= AMPERE:
         on_gpus = ["fp32", "tf32", "bf16", "fp16"]
     rows = [
-        Row(count, precision)
+        BenchmarkRow(count, precision)
         for count in dict.fromkeys(counts)
         for precision in (on_gpus if count else args.cpu_precisions)
         if not args.precisions or precision in args.precisions
@@ -359,7 +359,7 @@ def measure(
     return metrics, failure
 
 
-def compare(rows: Sequence[Row]) -> None:
+def compare(rows: Sequence[BenchmarkRow]) -> None:
     """Add to each row its speed-up over fp32 on the same device, and its throughput over that of the fewest GPUs."""
     measured = [row for row in rows if row.metrics]
     rates = {(row.gpus, row.precision): row.metrics["throughput"] for row in measured}
@@ -373,7 +373,7 @@ def compare(rows: Sequence[Row]) -> None:
 
 
 def write_table(
-    args: Benchmark, extras: Sequence[str], rows: Sequence[Row], machine: dict[str, Any], folder: Path
+    args: Benchmark, extras: Sequence[str], rows: Sequence[BenchmarkRow], machine: dict[str, Any], folder: Path
 ) -> str:
     """Write the rows so far as Markdown, which reads well as it is, and as JSON; return the Markdown."""
     compare(rows)

@@ -40,7 +40,7 @@ COLUMNS = {"mode": "mode", "rate": "sequences/s", "speed_up": "speed-up", "megab
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadingArguments(measuring.Options):
+class LoadingArguments(measuring.BenchmarkOptions):
     """The options of the measure."""
 
     data_dir: str = option(positional=True, help="directory of shards, which utils.corpora.make_shards makes")

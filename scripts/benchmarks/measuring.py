@@ -35,7 +35,7 @@ Run = Mapping[str, Any]  # figures of one run, with `rate` and `peak_memory_gb`
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class BenchmarkOptions:
     """The options of all benchmarks."""
 
     rounds: int = option(3, least=1, help="timed runs of each mode, in turns; the table has their medians")
@@ -46,7 +46,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceOptions(Options):
+class DeviceOptions(BenchmarkOptions):
     """The options of the benchmarks that a GPU can run, too."""
 
     device: str = option("cpu", choices=("cpu", "cuda"), help="the device of all modes")
@@ -156,7 +156,7 @@ def compared(runs: Mapping[str, Sequence[Run]], peer: str) -> list[dict[str, Any
 
 
 def report(
-    args: Options,
+    args: BenchmarkOptions,
     columns: Mapping[str, str],
     results: Sequence[Mapping[str, Any]],
     machine: Mapping[str, Any],

@@ -23,7 +23,7 @@ from tests.scripts.recording import (
     settings_of,
     shell,
 )
-from utils.benchmark import PretrainingBenchmark, Row
+from utils.benchmark import BenchmarkRow, PretrainingBenchmark
 
 NVIDIAS = "200 32 5e-3 4e-3 bf16 true 8 2166 200 95040 7560 100 40 120 configs/config.json"
 
@@ -158,7 +158,7 @@ def test_where_pretraining_finds_its_data(pretrain: Any, tmp_path: Path) -> None
 def test_the_benchmark_of_pretraining_runs_the_recipe_at_one_length(recorded: Recorder, tmp_path: Path) -> None:
     made_shards(tmp_path / "more")
     args = PretrainingBenchmark(batch_size=32, length=512, data_dir=str(tmp_path / "more"), steps=7)
-    [call] = recorded.succeed(shlex.join(args.command(Row(2, "tf32"))), RESULTS_DIR="out")
+    [call] = recorded.succeed(shlex.join(args.command(BenchmarkRow(2, "tf32"))), RESULTS_DIR="out")
     asked = {"data_dir": f"{tmp_path}/more/pretrain_lddl_512", "output_dir": "out/phase_1", "gpus": "2", "tf32": None}
     asked |= {"max_source_length": "512", "train_batch_size": "32", "gradient_accumulation_steps": "1", "lamb": None}
     assert (asked | {"max_steps": "15", "log_freq": "5", "n_val": "64"}).items() <= settings_of(call).items()

@@ -26,9 +26,9 @@ from tests.tiny_shards import write_tiny_shards
 from utils import benchmark
 from utils.app.errors import RunError
 from utils.benchmark import (
+    BenchmarkRow,
     InferenceBenchmark,
     PretrainingBenchmark,
-    Row,
     TrainingBenchmark,
     compare,
     configurations,
@@ -151,7 +151,7 @@ def test_rows_that_the_machine_lacks_are_refused(
 
 def test_speed_up_is_over_fp32_of_the_same_device_and_scaling_over_the_fewest_gpus() -> None:
     rates = {(0, "fp32"): 1.0, (1, "fp32"): 10.0, (1, "fp16"): 40.0, (2, "fp16"): 72.0, (2, "fp32"): None}
-    rows = [Row(*of, {} if rate is None else {"throughput": rate}) for of, rate in rates.items()]
+    rows = [BenchmarkRow(*of, {} if rate is None else {"throughput": rate}) for of, rate in rates.items()]
     compare(rows)
     ratios = [(row.metrics.get("speed_up"), row.metrics.get("weak_scaling")) for row in rows]
     assert ratios == [(1.0, None), (1.0, 1.0), (4.0, 1.0), (None, 1.8), (None, None)]

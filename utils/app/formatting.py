@@ -11,7 +11,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(value: float, unit: str) -> str:
-    """How many a second, such as `27,570 tokens/s`."""
+    """A number of units a second, such as `27,570 tokens/s`."""
     return f"{value:,.0f} {unit}/s" if value >= 100 else f"{value:.3g} {unit}/s"
 
 

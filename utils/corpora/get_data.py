@@ -59,7 +59,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class Options:
+class GetDataOptions:
     """The command line."""
 
     folder_and_sets: tuple[str, ...] = option(
@@ -117,7 +117,7 @@ class Options:
         return list(dict.fromkeys(named)) or list(PUBLISHED_SIZES)
 
 
-def get_set(name: str, options: Options) -> None:
+def get_set(name: str, options: GetDataOptions) -> None:
     """Make a set, unless it is there as the options want it.
 
     Raises:
@@ -149,7 +149,7 @@ def get_set(name: str, options: Options) -> None:
                 _check_size(name, split, count, "stories with article and highlights", options)
 
 
-def _check_size(name: str, split: str, count: int, unit: str, options: Options) -> None:
+def _check_size(name: str, split: str, count: int, unit: str, options: GetDataOptions) -> None:
     expected = PUBLISHED_SIZES[name][SPLITS.index(split)]
     if count != expected and not options.allow_other_sizes:
         raise InputError(
@@ -169,7 +169,7 @@ def _load_from_hub(name: str) -> tuple[Mapping[str, Any], str]:
         return load_from_hub(place, streaming=False)
 
 
-def _rows_on_hub(name: str, splits: Mapping[str, Any], options: Options) -> Iterator[tuple[str, Row]]:
+def _rows_on_hub(name: str, splits: Mapping[str, Any], options: GetDataOptions) -> Iterator[tuple[str, Row]]:
     for split in SPLITS:
         if split not in splits:
             raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
@@ -180,7 +180,7 @@ def _rows_on_hub(name: str, splits: Mapping[str, Any], options: Options) -> Iter
             yield split, row
 
 
-def _published_file(name: str, option: str, place: str, options: Options) -> Path:
+def _published_file(name: str, option: str, place: str, options: GetDataOptions) -> Path:
     """A file here, or one that is downloaded unless it was before.
 
     Raises:
@@ -208,7 +208,7 @@ def _published_file(name: str, option: str, place: str, options: Options) -> Pat
     return path
 
 
-def _stories(options: Options, folder: Path) -> Iterator[tuple[str, Row]]:
+def _stories(options: GetDataOptions, folder: Path) -> Iterator[tuple[str, Row]]:
     """The stories of the archives, in the order of the URL lists.
 
     They go to a nameless file in the folder first. Memory holds only where in it each story lies.
@@ -247,7 +247,7 @@ def _story_row(url: str, content: bytes) -> Row:
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the sets that the command line names."""
     options = parse_dataclass(
-        Options,
+        GetDataOptions,
         argv,
         "Write CNN-DM, XSum and the sample corpus to FOLDER/SET/{train,val,test}.{source,target}.",
     )

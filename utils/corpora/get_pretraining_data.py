@@ -49,7 +49,7 @@ GROUP = 1 << 24  # characters of a row group
 
 
 @dataclass(frozen=True)
-class Options:
+class GetPretrainingDataOptions:
     """The command line."""
 
     folder: Path = option(positional=True, help="each set goes to a folder of its name in it")
@@ -69,7 +69,7 @@ class Options:
                 )
 
 
-def get_set(name: str, options: Options) -> None:
+def get_set(name: str, options: GetPretrainingDataOptions) -> None:
     """Fetch a set, or those of its files that are missing.
 
     Raises:
@@ -178,7 +178,9 @@ def _write(path: Path, texts: Iterator[str | None]) -> Iterator[int]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line of `get_pretraining_data`."""
-    options = parse_dataclass(Options, argv, "Fetch raw text for pretraining from the Hub, as Parquet files.")
+    options = parse_dataclass(
+        GetPretrainingDataOptions, argv, "Fetch raw text for pretraining from the Hub, as Parquet files."
+    )
     start_log()
     for name in dict.fromkeys(options.sets):
         get_set(name, options)

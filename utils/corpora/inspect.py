@@ -51,7 +51,7 @@ Lengths = dict[str, dict[str, np.ndarray]]  # split -> side -> (N,) tokens of ea
 
 
 @dataclass(frozen=True)
-class Options:
+class InspectOptions:
     """The command line."""
 
     data_dir: Path = option(
@@ -242,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         InputError: data or vocabulary are missing or malformed, or a file cannot be written.
     """
     options = parse_dataclass(
-        Options,
+        InspectOptions,
         argv,
         "Print what a data directory holds: lengths, repeats, overlap of splits, baselines, examples.",
     )
@@ -260,8 +260,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(describe(facts, options.tokenizer))
 
 
-def _show_shards(options: Options) -> None:
-    for field in dataclasses.fields(Options):
+def _show_shards(options: InspectOptions) -> None:
+    for field in dataclasses.fields(InspectOptions):
         if field.name not in ("data_dir", "json") and getattr(options, field.name) != field.default:
             raise InputError(f"--{field.name}: is of use with data directories, not with shards")
     shards = inspect_shards(options.data_dir)

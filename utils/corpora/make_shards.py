@@ -32,7 +32,7 @@ from utils.app.errors import unwritable
 from utils.app.progress import start_log
 from utils.corpora.documents import Piece, find_files, pieces_of
 from utils.corpora.shard_cluster import cluster_of, run_stage
-from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, Options, Work
+from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import (
     HASHES_AT_ONCE,
     SHARD_SPLITS,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 BEGUN = "options.json"  # in WORK: the record of a run that could go on
 
 
-def make_shards(options: Options) -> None:
+def make_shards(options: MakeShardsOptions) -> None:
     """Make a directory of shards, or go on with one.
 
     Raises:
@@ -203,7 +203,7 @@ def _make(
     }
 
 
-def _divide(counts: np.ndarray, options: Options) -> list[PlannedShard]:
+def _divide(counts: np.ndarray, options: MakeShardsOptions) -> list[PlannedShard]:
     """Divide the examples into shards, whose sizes differ by at most one within a split and bin.
 
     Args:
@@ -245,7 +245,7 @@ def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line of `make_shards`."""
-    options = parse_dataclass(Options, argv, "Make shards for pretraining from raw text.")
+    options = parse_dataclass(MakeShardsOptions, argv, "Make shards for pretraining from raw text.")
     start_log()
     make_shards(options)
 

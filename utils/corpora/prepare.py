@@ -36,7 +36,7 @@ logger = logging.getLogger("utils.corpora.prepare")
 
 
 @dataclass(frozen=True)
-class Options:
+class PrepareOptions:
     """The command line."""
 
     input: tuple[str, ...] = option(
@@ -56,7 +56,7 @@ class Options:
     seed: int = option(DEFAULT_SEED, help="seed of the split")
 
 
-def prepare(options: Options) -> None:
+def prepare(options: PrepareOptions) -> None:
     """Make a data directory.
 
     Raises:
@@ -99,7 +99,7 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
                 if not made.parent.name.startswith(content):
                     shutil.rmtree(made.parent)
             try:
-                prepare(Options((str(file),), folder, *fields))
+                prepare(PrepareOptions((str(file),), folder, *fields))
             except InputError as error:
                 raise InputError(str(error).replace(str(folder), f"--data_dir {file}")) from None
     return str(folder)
@@ -187,7 +187,7 @@ def _set_inputs(name: str, fields: Fields, keep_splits: bool) -> list[Input]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line of `prepare`."""
     options = parse_dataclass(
-        Options,
+        PrepareOptions,
         argv,
         "Make a data directory, {train,val,test}.{source,target}, of tables, text files or a Hub dataset.",
     )

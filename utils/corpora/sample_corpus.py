@@ -154,7 +154,7 @@ def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: in
 
 
 @dataclass(frozen=True)
-class Options:
+class SampleCorpusOptions:
     """The command line."""
 
     output_dir: Path = option(Path("data/sample"), help="folder of the corpus")
@@ -170,7 +170,7 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the sample corpus, unless it is there."""
-    options = parse_dataclass(Options, argv, "Write the sample corpus: synthetic newswire with summaries.")
+    options = parse_dataclass(SampleCorpusOptions, argv, "Write the sample corpus: synthetic newswire with summaries.")
     write_sample_corpus(options.output_dir, options.sizes, options.seed)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from utils.app.cli import parse_dataclass, run_main
-from utils.corpora.sample_corpus import Options, Story, sample_stories
+from utils.corpora.sample_corpus import SampleCorpusOptions, Story, sample_stories
 from utils.runs.outputs import writable_folder, write_whole
 
 NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
@@ -73,7 +73,7 @@ def write_sample_tasks(folder: Path, sizes: dict[str, int], seed: int = 42) -> N
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the files."""
-    options = parse_dataclass(Options, argv, "Write topics, names and questions of the sample corpus.")
+    options = parse_dataclass(SampleCorpusOptions, argv, "Write topics, names and questions of the sample corpus.")
     write_sample_tasks(options.output_dir, options.sizes, options.seed)
     counts = ", ".join(f"{count:,} {split}" for split, count in options.sizes.items())
     print(f"{options.output_dir}/{{topics,tags,questions}}: {counts} examples")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from utils.corpora.shard_options import Options
+from utils.corpora.shard_options import MakeShardsOptions
 
 
 class ShardExample(NamedTuple):
@@ -42,7 +42,7 @@ class SegmentPairs:
     A document that is the only one of its split in a piece gives none.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: MakeShardsOptions) -> None:
         self.options = options
         self.last: dict[int, TokenizedDocument] = {}  # of each split, in the documents before
 

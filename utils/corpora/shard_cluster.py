@@ -20,7 +20,7 @@ from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.errors import RunError, brief
 from utils.app.progress import progress
-from utils.corpora.shard_options import WORK, Options, Work
+from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import StageRecord
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
 
 
 @contextmanager
-def cluster_of(options: Options, folder: Path) -> Iterator[Client]:
+def cluster_of(options: MakeShardsOptions, folder: Path) -> Iterator[Client]:
     """Yield a client of the cluster that --scheduler names, or of one on this machine that ends with it.
 
     Raises:

@@ -18,7 +18,7 @@ MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --sh
 
 
 @dataclass(frozen=True)
-class Options:
+class MakeShardsOptions:
     """The command line."""
 
     input: tuple[str, ...] = option(metavar="PATH", help=f"files of text ({', '.join(KINDS)}), and folders of them")
@@ -103,7 +103,7 @@ class Work:
         vocabulary: SHA-256 of the tokenizer's JSON, which lies in the folder.
     """
 
-    options: Options
+    options: MakeShardsOptions
     folder: Path
     vocabulary: str
     vocab_size: int

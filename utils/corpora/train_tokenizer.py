@@ -26,7 +26,7 @@ from utils.runs.outputs import writable_folder
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainTokenizerOptions:
     """The command line."""
 
     output_dir: str = option(help="folder for the tokenizer's files, made if need be")
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             vocabulary already.
     """
     options = parse_dataclass(
-        Options,
+        TrainTokenizerOptions,
         argv,
         "Train a vocabulary on the training split of a data directory, or on raw text.",
     )

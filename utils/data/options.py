@@ -20,7 +20,7 @@ def check_limit(name: str, value: int) -> None:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """How many examples training takes, and how they are put together to batches."""
+    """The number of examples that training takes, and the batches that they are put together to."""
 
     n_train: int = option(ALL, section="data", least=-1, help="training examples to use; -1 for all")
     n_val: int = option(ALL, least=-1, help="validation examples to use; -1 for all", on_resume="validation")
@@ -41,7 +41,7 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class LengthBatchOptions:
-    """How the lengths of examples, where all of them are known, decide which ones share a batch."""
+    """The choice of the examples that share a batch by their lengths, which all must be known for that."""
 
     sortish_sampler: bool = option(False, section="data", help="group training examples of like length: less padding")
     max_tokens_per_batch: int | None = option(
@@ -87,5 +87,5 @@ class Place:
     limits: Mapping[str, int] = field(default_factory=dict)
 
     def limit(self, split: str) -> int:
-        """How many examples of a split are used; -1 for all."""
+        """The number of examples of a split that are used; -1 for all."""
         return self.limits.get(split, ALL)

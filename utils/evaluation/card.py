@@ -93,7 +93,10 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
 
 
 def _first_weights(folder: Path) -> str:
-    """What a pretraining run began with. One that went on keeps the arguments of its beginning under a number."""
+    """The weights that a pretraining run began with.
+
+    A run that went on keeps the arguments of its beginning under a number.
+    """
     for path in folder.glob("arguments*.yaml"):
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
         if stored.get("load_model_weights_only"):
@@ -102,7 +105,7 @@ def _first_weights(folder: Path) -> str:
 
 
 def _named(place: str, is_on_hub: bool) -> tuple[str, str | None]:
-    """What to call a model or a data set, and its name on the Hub where it has one."""
+    """The name of a model or a data set for readers, and its name on the Hub if it has one."""
     if is_on_hub and (found := HUB_NAME.fullmatch(place.removeprefix(HUB))):
         return found["name"], found["name"]
     path = Path(place).resolve()

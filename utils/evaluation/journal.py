@@ -1,4 +1,4 @@
-"""What a run has predicted so far, on disk, so that it can be broken off and go on.
+"""The predictions of a run so far, on disk, so that the run can be broken off and go on.
 
 `.<split>_progress/` in the run's directory holds `run.json`, which says what run it is, and `rank<N>.jsonl` with what
 each process has predicted. Each line is an example.
@@ -112,7 +112,7 @@ def _read(path: Path) -> dict[int, Prediction]:
 
 
 def model_identity(name: str | os.PathLike[str]) -> dict[str, Any]:
-    """What tells one model from another: its path and the content of its files; a Hub name is taken at its word."""
+    """The values that tell a model from others: its path and the digests of its files; a Hub name counts as it is."""
     path = Path(name)
     if path.is_dir():
         path = resolve(path, ["*.safetensors", "*.bin", "*.pt"])

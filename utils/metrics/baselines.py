@@ -51,7 +51,7 @@ def oracle_sentences(sentences: Sequence[str], reference: str) -> list[int]:
 
 
 def _ngrams(words: Sequence[str]) -> tuple[Counter[object], Counter[object]]:
-    """How often each word and each pair of neighbours stands in a text."""
+    """Count each word, and each pair of neighbours, of a text."""
     return Counter(words), Counter(pairwise(words))
 
 

@@ -1,4 +1,4 @@
-"""How certain the mean of a test set's scores is, and a difference between two systems."""
+"""Intervals of the mean of a test set's scores, and tests of the difference between two systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a summary copies from its source, how long it is and how much it repeats, by counting words.
+"""Statistics of a summary by counting words: what it copies from its source, its length, its repetitions.
 
 Words are lower-cased runs of letters and digits, so that punctuation, case and hyphens make no difference. The script
 of the report's page finds words and copied fragments by the same rules.

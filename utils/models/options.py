@@ -1,4 +1,4 @@
-"""The options of the model that a run trains: where it comes from, how it is computed, what fine-tuning does to it."""
+"""The options of the model that a run trains: its origin, its computation, its adaptation in fine-tuning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shipped_config(name: str) -> str:
 
 @dataclass(frozen=True)
 class WeightsOptions:
-    """Where the model that fine-tuning starts from comes from."""
+    """The origin of the model that fine-tuning starts from."""
 
     model_name_or_path: str = option(
         "facebook/bart-large",
@@ -71,7 +71,7 @@ class WeightsOptions:
 
 @dataclass(frozen=True)
 class ComputingOptions:
-    """How the model is computed in training."""
+    """The way in which the model is computed in training."""
 
     activation_checkpointing: bool = option(
         False,
@@ -129,7 +129,7 @@ class ComputingOptions:
 
 @dataclass(frozen=True)
 class AdaptationOptions:
-    """What fine-tuning does to the weights that it starts from: parts that are frozen, layers left out, adapters."""
+    """The changes that fine-tuning makes to the weights it starts from: frozen parts, layers left out, adapters."""
 
     freeze_embeds: bool = option(
         False, section="model", help="do not train token and position embeddings", in_card=True

@@ -87,7 +87,7 @@ class TrainingArguments(ABC):
 
     @property
     def length_options(self) -> LengthBatchOptions:
-        """How the lengths of examples decide which ones share a batch."""
+        """The choice of the examples that share a batch by their lengths."""
         return LengthBatchOptions()
 
     @property

@@ -1,4 +1,4 @@
-"""What the network is used for: one file a task. `task.py` says what a task is, and `find_task` finds one by name."""
+"""The uses of the network: one file a task. `task.py` says what a task is, and `find_task` finds one by name."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def find_task(name: str) -> type[Task]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # where dataclasses and pickle look up their own
         spec.loader.exec_module(module)
-    found = [
+    tasks = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Task) and value.__module__ == module.__name__
         and not isabstract(value)
     ]  # fmt: skip
-    if len(found) != 1:
-        raise InputError(f"--task is {name!r}, which defines {len(found)} tasks; allowed: a file that defines one")
-    return found[0]
+    if len(tasks) != 1:
+        raise InputError(f"--task is {name!r}, which defines {len(tasks)} tasks; allowed: a file that defines one")
+    return tasks[0]

@@ -193,6 +193,7 @@ def test_another_version_of_lightning_is_one_line(missing: str, monkeypatch: pyt
         lightning_internals.prepare(trainer)
 
 
+@pytest.mark.slow
 def test_another_version_of_lightning_is_refused_without_asserts_too() -> None:
     code = """
 import pytorch_lightning as pl

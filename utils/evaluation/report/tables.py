@@ -33,7 +33,7 @@ STATISTICS = {
 
 
 @dataclass
-class Table:
+class ScoreTable:
     """A table whose first `words` columns hold words and whose others hold numbers; `notes` are lines below it.
 
     Columns of numbers in which nothing stands are left out.
@@ -85,14 +85,14 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
     return {name: str(fact) for name, fact in facts.items() if fact not in (None, "")}
 
 
-def runs_table(runs: Sequence[Run], split: str) -> Table:
+def runs_table(runs: Sequence[Run], split: str) -> ScoreTable:
     """The directories of runs and the facts of each, side by side."""
     facts = [{"Directory": str(run.folder.resolve()), **facts_of(run, split)} for run in runs]
     rows = [[name, *(each.get(name, NOTHING) for each in facts)] for name in _keys(facts)]
-    return Table("", ["", *(run.name for run in runs)], rows, words=1 + len(runs))
+    return ScoreTable("", ["", *(run.name for run in runs)], rows, words=1 + len(runs))
 
 
-def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Table:
+def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> ScoreTable:
     """Scores of a split with their intervals, and for several runs their differences; without rows if there are none.
 
     Args:
@@ -137,11 +137,11 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Tab
         for run, setting in zip(runs, settings, strict=True)
         for name, value in setting.items()
     ]
-    return Table(caption, header + [lead.capitalize() for lead in leads], rows, 2 if several else 1, notes)
+    return ScoreTable(caption, header + [lead.capitalize() for lead in leads], rows, 2 if several else 1, notes)
 
 
 def difference(first: Run, second: Run, score: str, digits: int) -> list[str]:
-    """How much higher a score is in the second run, its interval and p value, over the same articles."""
+    """The difference of the second run from the first in a score of the same articles: its interval and p value."""
     values = [[article.get(score) for article in run.articles] for run in (second, first)]
     if None in values[0] + values[1]:
         return [""] * 3
@@ -150,7 +150,7 @@ def difference(first: Run, second: Run, score: str, digits: int) -> list[str]:
     return [shown(result["difference"], digits, "+"), interval, p_shown(result["p_value"])]
 
 
-def speed_table(runs: Sequence[Run], split: str) -> Table:
+def speed_table(runs: Sequence[Run], split: str) -> ScoreTable:
     """Throughput and the percentiles of latency; without rows where no run was timed."""
     speeds = [run.speeds.get(split, {}) for run in runs]
     latencies = [speed.get("latency_ms", {}) for speed in speeds]
@@ -159,10 +159,10 @@ def speed_table(runs: Sequence[Run], split: str) -> Table:
         rows.append([f"Latency, ms, {name}", *(shown(latency.get(name), 0) for latency in latencies)])
     rows = [row for row in rows if set(row[1:]) != {NOTHING}]
     caption = "Latency: from an article's entry into the batch to its end."
-    return Table(caption, ["Speed", *_headings(runs, "Value")], rows)
+    return ScoreTable(caption, ["Speed", *_headings(runs, "Value")], rows)
 
 
-def statistics_table(runs: Sequence[Run]) -> Table:
+def statistics_table(runs: Sequence[Run]) -> ScoreTable:
     """Copying, repetition and lengths of references and summaries, as means over the articles."""
     groups = [[article.get("reference_statistics", {}) for article in runs[0].articles]]
     groups += [[article["statistics"] for article in run.articles] for run in runs]
@@ -175,7 +175,7 @@ def statistics_table(runs: Sequence[Run]) -> Table:
         f"Means over {len(runs[0].articles):,} articles. Words are lower-cased runs of letters and digits; novel "
         "n-grams count once each. Coverage and density are those of Grusky et al. (2018)."
     )
-    return Table(caption, ["Statistic", "References", *_headings(runs, "Summaries")], rows)
+    return ScoreTable(caption, ["Statistic", "References", *_headings(runs, "Summaries")], rows)
 
 
 def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
