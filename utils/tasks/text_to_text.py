@@ -263,10 +263,13 @@ class TextToText(Task[BartForConditionalGeneration]):
         return loaded
 
     def _to_train(self, loaded: LoadedModel[BartForConditionalGeneration]) -> LoadedModel[BartForConditionalGeneration]:
-        """Give the model a length of generated texts where it has none."""
-        generation, positions = loaded.model.generation_config, loaded.model.config.max_position_embeddings
+        """Give the model a length of generated texts where it has none, and check what it will be asked to generate."""
+        config, generation = loaded.model.config, loaded.model.generation_config
+        positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
             generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)
+        for given in (self._generation(self.training.eval_beams), self.scoring_generation()):
+            check_generation(generation, given, config.vocab_size, positions)
         return loaded
 
     # ---- Training and validation

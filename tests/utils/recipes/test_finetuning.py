@@ -183,6 +183,18 @@ def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.M
         train("run", "--compile")
 
 
+def test_options_of_the_scoring_are_checked_before_training(train: Train, tmp_path: Path) -> None:
+    for options, message in (
+        (("--pred_beams", 4, "--num_beam_groups", 3), "num_beam_groups"),
+        (("--bad_words_ids", "[[5"), "^--bad_words_ids is '\\[\\[5'; allowed: ids such as"),
+        (("--eos_token_id", "[2, 9999]"), "^--eos_token_id"),
+        (("--pred_beams", 4, "--eval_max_gen_length", 99), "eval_max_gen_length is 99; the model has 64 positions"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train("run", "--do_predict", *options)
+        assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
 def test_options_become_on_resuming_what_the_docs_say(tiny: list[str]) -> None:
     rows_of_docs = re.findall(
         r"^\| (may change|may change, but scores[^|]*) \| (.*) \|$", DOCS.read_text(), re.MULTILINE
