@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import yaml
@@ -22,18 +22,18 @@ logger = logging.getLogger(__name__)
 OURS = "<!-- Training and scoring write this file anew until you delete this line. -->"
 
 
-def write_card(folder: Path, export: Path, options: Sequence[str]) -> None:
+def write_card(folder: Path, export: Path, options_of: Callable[[Path], Sequence[str]]) -> None:
     """Write the card of a run's export, unless a user has made it theirs by deleting the line OURS.
 
     Since the run is done, whatever goes wrong here is a warning.
 
     Args:
-        options: names of the options that the card shows.
+        options_of: gives the names of the options that the card of a run shows.
     """
     path = export / "README.md"
     try:
         if not path.exists() or OURS in path.read_text(encoding="utf-8"):
-            write_whole(path, str(card_of(folder, export, options)))
+            write_whole(path, str(card_of(folder, export, options_of(folder))))
     except Exception as error:
         logger.warning("%s was not written: %s: %s", path, type(error).__name__, error)
 

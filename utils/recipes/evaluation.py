@@ -104,7 +104,7 @@ def evaluate(
     write_report(run.save_dir, run.split)
     export = Path(run.model_name)
     if export.name == EXPORT and export.resolve().parent == run.save_dir.resolve():  # of the run scored here
-        write_card(run.save_dir, export, card_options(run.save_dir))
+        write_card(run.save_dir, export, card_options)
     if scoring.dump_args:
         print(arguments, end="")
 

@@ -154,7 +154,7 @@ def train_on(
         write_records(args, output_dir)
     train(plan, task, loaded, data)
     if is_first():
-        write_card(output_dir, output_dir / EXPORT, card_options(output_dir))
+        write_card(output_dir, output_dir / EXPORT, card_options)
 
 
 def load_to_train(

@@ -44,7 +44,9 @@ def test_a_scored_run_has_a_card_that_the_hub_can_read(
     assert type(used["model"]) is BartForConditionalGeneration
 
 
-def test_scoring_a_run_later_updates_its_card_until_someone_edits_it(train: Train, tmp_path: Path) -> None:
+def test_scoring_a_run_later_updates_its_card_until_someone_edits_it(
+    train: Train, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     output = train("run", "--max_steps", 1)
     path = output / "export" / "README.md"
     assert "Not scored yet" in path.read_text() and ModelCard.load(path).data.eval_results is None
@@ -60,3 +62,8 @@ def test_scoring_a_run_later_updates_its_card_until_someone_edits_it(train: Trai
     mine = re.sub(r"<!-- .*-->", "", path.read_text()).replace("license: unknown", "license: mit")
     path.write_text(mine)
     assert score() == mine
+    # A card that cannot be made is no reason to lose the scores.
+    (output / "arguments.yaml").unlink()
+    path.unlink()
+    run_eval.main([str(output / "export"), str(tmp_path / "config.json"), str(tmp_path / "data"), str(output)])
+    assert not path.exists() and "README.md was not written: FileNotFoundError" in caplog.text
