@@ -122,7 +122,7 @@ def score_split(
     record = run.record(settings, len(examples))
     replaced = check_other_runs(run, record)
     with closing(Journal(run.save_dir, run.split)) as journal:
-        predicted = predict_split(run, task, loaded, examples, journal)
+        predicted = predict_split(run, task, loaded, examples, settings, journal)
         if predicted is None:
             return None
         predictions, speed = predicted
@@ -174,15 +174,23 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
 
 
 def predict_split(
-    run: ScoringRun, task: Task, loaded: LoadedModel, examples: Examples, journal: Journal
+    run: ScoringRun,
+    task: Task,
+    loaded: LoadedModel,
+    examples: Examples,
+    settings: Mapping[str, Any],
+    journal: Journal,
 ) -> tuple[list[Prediction], dict[str, Any]] | None:
     """The predictions of all processes, and of an interrupted run, in the order of the examples; and the speed.
+
+    Args:
+        settings: what the task's `settings` gives.
 
     Returns:
         None on other ranks than 0.
     """
     rank, _ = rank_and_world()
-    settings, earlier = task.settings(loaded), {}
+    earlier: dict[int, Prediction] = {}
     if rank == 0:
         earlier = journal.resume(run.identity(settings, examples), run.overwrites)
         if earlier:

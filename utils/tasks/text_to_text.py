@@ -275,7 +275,8 @@ class TextToText(Task[BartForConditionalGeneration]):
     # ---- Training and validation
 
     def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
-        is_frozen = any(not weight.requires_grad for layer in model.layers for weight in layer.parameters())
+        # This runs for every micro-batch. --freeze_encoder and LoRA freeze all layers of a stack alike.
+        is_frozen = any(not next(stack.layers.parameters()).requires_grad for stack in model.stacks)
         if is_frozen or model.config.source_encoder_layers:
             return 0.0
         return operations_of(model, batch, not model.get_input_embeddings().weight.requires_grad)
