@@ -96,8 +96,8 @@ is_done() { # phase
 }
 
 has_checkpoints() { # run's directory
-    local found=("$1"/*.ckpt)
-    [[ -e ${found[0]} ]]
+    local checkpoints=("$1"/*.ckpt)
+    [[ -e ${checkpoints[0]} ]]
 }
 
 # Train a phase; this script ends with the last one.

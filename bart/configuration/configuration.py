@@ -44,7 +44,7 @@ class ModelConfig:
     Attributes:
         types: the type of each field, as it is written.
         model_types: the values that `model_type` of a config.json may have.
-        others: names that `extra` may hold, to which misspelt ones are compared as well.
+        decoding_fields: names of decoding options, which `extra` may hold, to which misspelt ones are compared as well.
         alike: names in published configs that are like known ones, but no misspellings of them.
         unsupported: values of other fields that mean a network that is not implemented.
         label_count: how many labels a head has if the config names none.
@@ -57,7 +57,7 @@ class ModelConfig:
 
     types: ClassVar[Mapping[str, str]]
     model_types: ClassVar[tuple[str, ...]]
-    others: ClassVar[Collection[str]] = ()
+    decoding_fields: ClassVar[Collection[str]] = ()
     alike: ClassVar[Collection[str]] = ()
     unsupported: ClassVar[Mapping[str, bool]]
     label_count: ClassVar[int]
@@ -78,8 +78,8 @@ class ModelConfig:
         if name in self.types or name == "labels":
             object.__setattr__(self, name, value)
             return
-        if name not in self.extra and name not in self.alike and name not in self.others:
-            near = get_close_matches(name, [*self.types, *self.others], n=1, cutoff=0.8)
+        if name not in self.extra and name not in self.alike and name not in self.decoding_fields:
+            near = get_close_matches(name, [*self.types, *self.decoding_fields], n=1, cutoff=0.8)
             if near:
                 raise InputError(f"config field {name!r} is unknown; did you mean {near[0]!r}?")
         self.extra[name] = value

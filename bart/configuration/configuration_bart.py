@@ -89,4 +89,4 @@ class BartConfig(ModelConfig):
 
 
 BartConfig.types = field_types(BartConfig)
-BartConfig.others = {field.name for field in fields(GenerationConfig)} - BartConfig.types.keys()
+BartConfig.decoding_fields = {field.name for field in fields(GenerationConfig)} - BartConfig.types.keys()

@@ -1187,8 +1187,8 @@ static void pack_head(struct packed *packed, struct head head, const float *mask
         const float *value = floats(head.values, head.kind, offsets[j], WIDTH, rows[0]);
         if (j + LANES < count) fetch_row(head.values, head.kind, offsets[j + LANES]);
         for (int d = 0; d < WIDTH; d++) {
-            float one = fabsf(value[d]);
-            size[d] = one > size[d] || one != one ? one : size[d];  // NaN stays
+            float magnitude = fabsf(value[d]);
+            size[d] = magnitude > size[d] || magnitude != magnitude ? magnitude : size[d];  // NaN stays
         }
     }
     for (int d = 0; d < WIDTH; d++) {

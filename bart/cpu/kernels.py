@@ -289,8 +289,8 @@ class Kernels:
         """
         articles, heads, length, width = query.shape
         _check(query, FLOATS, (articles, heads, length, WIDTH))
-        for other in (keys, values):
-            _check(other, (query.dtype,), query.shape, query.stride())
+        for tensor in (keys, values):
+            _check(tensor, (query.dtype,), query.shape, query.stride())
         _require(length <= MOST_KEYS)
         context = query.new_empty((articles, length, heads * width))
         self._library.attend_many(

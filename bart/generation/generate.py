@@ -299,9 +299,9 @@ def check_tensors(**inputs: object) -> None:
             )
 
 
-def check_forward(input_ids: object, **others: object) -> None:
+def check_forward(input_ids: object, **tensors: object) -> None:
     """Raise InputError like `check_tensors`, and where there are no input_ids."""
-    check_tensors(input_ids=input_ids, **others)
+    check_tensors(input_ids=input_ids, **tensors)
     if input_ids is None:
         raise InputError("forward() needs input_ids, and got none")
 

@@ -46,7 +46,7 @@ def canonical_names(state: dict[str, Tensor], path: Path, head: tuple[str, ...])
     heads = {match[0] for match in matches if match is not None}
     if len(heads) > 1:
         raise InputError(f"{path}: {len(heads)} heads in it: {shorten(sorted(heads))}; allowed: one")
-    others: list[str] = []
+    left_out: list[str] = []
     renamed: dict[str, Tensor] = {}
     for stored, tensor in state.items():
         if _COUNTERS.search(stored):
@@ -55,7 +55,7 @@ def canonical_names(state: dict[str, Tensor], path: Path, head: tuple[str, ...])
         owner = name.split(".")[0]
         if owner in (*_OF_GENERATION, *_CLASSIFIERS) and owner not in head and name not in _COPIES:
             if owner in _CLASSIFIERS:
-                others.append(stored)
+                left_out.append(stored)
             continue
         if name.startswith(("encoder.", "decoder.", "shared.")):
             name = f"model.{name}"
@@ -74,4 +74,4 @@ def canonical_names(state: dict[str, Tensor], path: Path, head: tuple[str, ...])
     if SHARED in renamed and "final_logits_bias" in head:
         # Files of a bare BartModel (facebook/bart-large) and of fairseq have none.
         renamed.setdefault("final_logits_bias", torch.zeros(1, renamed[SHARED].shape[0]))
-    return renamed, others
+    return renamed, left_out

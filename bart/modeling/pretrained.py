@@ -219,9 +219,9 @@ class PretrainedModel(BackendModule):
         """
         path = find_weights(path_or_name)
         checkpoint = read(path)
-        state, others = cls.read_names(state_dict(checkpoint, path), path)
+        state, left_out = cls.read_names(state_dict(checkpoint, path), path)
         if cls.lookalikes and "config" not in checkpoint and published_class(path) in cls.lookalikes:
-            others += [name for name in state if name.startswith(cls.head)]
+            left_out += [name for name in state if name.startswith(cls.head)]
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         generation: GenerationConfig | None = None
         given = config
@@ -233,15 +233,15 @@ class PretrainedModel(BackendModule):
         begins = output is not None and (new_head or output not in state)
         if begins:
             if new_head is False:
-                stored = f"its head is {shorten(others)}" if others else "it has no head"
+                stored = f"its head is {shorten(left_out)}" if left_out else "it has no head"
                 raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {stored}")
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         elif output is not None:
             fit_labels(config, len(state[output]), path, given is not None)
-        elif others and new_head is False:
-            raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(others)}")
-        if others:
-            logger.warning("%s: weights of another head left out: %s", path, shorten(others))
+        elif left_out and new_head is False:
+            raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(left_out)}")
+        if left_out:
+            logger.warning("%s: weights of another head left out: %s", path, shorten(left_out))
         with torch.device("meta"):
             model = cls(config)
         if begins:

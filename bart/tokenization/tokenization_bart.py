@@ -138,10 +138,10 @@ class BartTokenizer(PretrainedTokenizer):
                 out of range or without effect; tensors asked for texts of different lengths without padding.
         """
         truncation, limit = self._limit(max_length, truncation, padding, return_tensors)
-        is_one = isinstance(texts, str)
-        rows = self._encode([texts] if is_one else texts, add_prefix_space)
+        is_single = isinstance(texts, str)
+        rows = self._encode([texts] if is_single else texts, add_prefix_space)
         rows = [[self.bos_token_id, *(row[: limit - 2] if truncation else row), self.eos_token_id] for row in rows]
-        return self._batch(rows, is_one, limit, padding, return_tensors)
+        return self._batch(rows, is_single, limit, padding, return_tensors)
 
     def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """The `input_ids` that `tokenizer(texts, max_length=max_length, truncation=True)` gives, but faster.

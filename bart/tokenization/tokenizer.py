@@ -256,11 +256,11 @@ class PretrainedTokenizer:
     def _batch(
         self,
         rows: list[list[int]],
-        is_one: bool,
+        is_single: bool,
         limit: int,
         padding: bool | str,
         return_tensors: str | None,
-        **others: list[list[int]],
+        **numbers: list[list[int]],
     ) -> Encoded:
         """Rows of ids, padded, with their mask, and other numbers of each id, which are 0 for padding."""
         width = 0
@@ -268,8 +268,8 @@ class PretrainedTokenizer:
             width = limit if padding == "max_length" else max(map(len, rows))
         missing = [width - len(row) for row in rows]
         columns = {"input_ids": [row + [self.pad_token_id] * more for row, more in zip(rows, missing, strict=True)]}
-        others["attention_mask"] = [[1] * len(row) for row in rows]
-        for name, values in others.items():
+        numbers["attention_mask"] = [[1] * len(row) for row in rows]
+        for name, values in numbers.items():
             columns[name] = [row + [0] * more for row, more in zip(values, missing, strict=True)]
         if return_tensors == "pt":
             if len(set(map(len, columns["input_ids"]))) > 1:
@@ -278,7 +278,7 @@ class PretrainedTokenizer:
                     "(with truncation=True if one is longer than max_length)"
                 )
             return Encoded({name: torch.tensor(values) for name, values in columns.items()})
-        return Encoded({name: values[0] if is_one else values for name, values in columns.items()})
+        return Encoded({name: values[0] if is_single else values for name, values in columns.items()})
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._encodings(texts)]

@@ -188,7 +188,7 @@ class PretrainedBert(PretrainedModel):
     def read_names(cls, state: dict[str, Tensor], path: Path) -> tuple[dict[str, Tensor], list[str]]:
         prefix = prefix_of(state, _ANCHOR, "BERT", path).removesuffix("bert.")
         renamed: dict[str, Tensor] = {}
-        others: list[str] = []
+        left_out: list[str] = []
         for stored, tensor in state.items():
             name = stored.removeprefix(prefix)
             if name.startswith(("embeddings.", "encoder.", "pooler.")):  # of a bare BertModel
@@ -197,7 +197,7 @@ class PretrainedBert(PretrainedModel):
                 name = name.replace(theirs, ours)
             name = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # as TensorFlow calls them
             if name.startswith(_CLASSIFIERS) and not name.startswith(cls.head):
-                others.append(stored)
+                left_out.append(stored)
             elif not (
                 name == "bert.embeddings.position_ids"  # a buffer in old files
                 or (name.startswith("cls.") and "cls" not in cls.head)
@@ -208,7 +208,7 @@ class PretrainedBert(PretrainedModel):
             if again in renamed and not torch.equal(renamed[again], renamed.setdefault(original, renamed[again])):
                 raise InputError(f"{path}: {again} differs from {original}; BERT's are tied")
             renamed.pop(again, None)
-        return renamed, others
+        return renamed, left_out
 
 
 class _ForMaskedLM(PretrainedBert):

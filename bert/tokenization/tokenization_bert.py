@@ -145,13 +145,13 @@ class BertTokenizer(PretrainedTokenizer):
             InputError: as for `BartTokenizer`, or the second texts are not as many as the first ones.
         """
         truncation, limit = self._limit(max_length, truncation, padding, return_tensors)
-        is_one = isinstance(texts, str)
-        rows = self._encode([texts] if is_one else texts)
+        is_single = isinstance(texts, str)
+        rows = self._encode([texts] if is_single else texts)
         if text_pair is None:
             most = limit - 2 if truncation else None
             rows = [[self.cls_token_id, *row[:most], self.sep_token_id] for row in rows]
             types = [[0] * len(row) for row in rows]
-            return self._batch(rows, is_one, limit, padding, return_tensors, token_type_ids=types)
+            return self._batch(rows, is_single, limit, padding, return_tensors, token_type_ids=types)
         seconds = self._encode([text_pair] if isinstance(text_pair, str) else text_pair)
         if len(seconds) != len(rows):
             raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(rows)}, one for each of texts")
@@ -160,7 +160,7 @@ class BertTokenizer(PretrainedTokenizer):
             pairs = [self.cut(first, second, limit) for first, second in pairs]
         joined = [self.join(first, second) for first, second in pairs]
         types = [[0] * begin + [1] * (len(row) - begin) for row, begin in joined]
-        return self._batch([row for row, _ in joined], is_one, limit, padding, return_tensors, token_type_ids=types)
+        return self._batch([row for row, _ in joined], is_single, limit, padding, return_tensors, token_type_ids=types)
 
 
 def _pipeline(model: models.WordPiece, **normalization: Any) -> Tokenizer:

@@ -186,10 +186,10 @@ class _Option:
         if self.several and not isinstance(value, str):  # of a YAML file
             if not isinstance(value, list):
                 raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes a list")
-            return tuple(self._convert_one(part) for part in value)
-        return self._convert_one(value)
+            return tuple(self._convert_value(part) for part in value)
+        return self._convert_value(value)
 
-    def _convert_one(self, value: Any) -> Any:
+    def _convert_value(self, value: Any) -> Any:
         choices = self.limits["choices"]
         bounds = {key: self.limits[key] for key in _BOUNDS if self.limits[key] is not None}
         try:
@@ -311,14 +311,14 @@ def parse_dataclass(
 
 def _groups(cls: type, parts: Mapping[str, type]) -> Iterator[list[tuple[dataclasses.Field[Any], Any]]]:
     """The options of each part and, behind its parts, of a class: lists of fields with their annotations."""
-    hints, own = typing.get_type_hints(cls), []
+    hints, direct = typing.get_type_hints(cls), []
     for field in dataclasses.fields(cls):
         kind = parts.get(field.name, hints[field.name])
         if dataclasses.is_dataclass(kind):
             yield from _groups(kind, {})
         else:
-            own.append((field, kind))
-    yield own
+            direct.append((field, kind))
+    yield direct
 
 
 def _build(cls: type[Arguments], parts: Mapping[str, type], values: Mapping[str, Any]) -> Arguments:

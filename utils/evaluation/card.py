@@ -106,7 +106,7 @@ def _first_weights(folder: Path) -> str:
 
 def _named(place: str, is_on_hub: bool) -> tuple[str, str | None]:
     """The name of a model or a data set for readers, and its name on the Hub if it has one."""
-    if is_on_hub and (found := HUB_NAME.fullmatch(place.removeprefix(HUB))):
-        return found["name"], found["name"]
+    if is_on_hub and (match := HUB_NAME.fullmatch(place.removeprefix(HUB))):
+        return match["name"], match["name"]
     path = Path(place).resolve()
     return (path.parent if path.name == "export" or path.suffix == ".ckpt" else path).name, None

@@ -56,14 +56,14 @@ class Journal:
             stored: dict[str, Any] = {}
             with suppress(InputError):  # missing or damaged
                 stored = read_json(record)
-            other = difference(stored, json.loads(json.dumps(identity))) if stored else "its run.json cannot be read"
-            if self.folder.exists() and other:
-                found = f"{self.folder} holds the progress of another run ({other})"
+            mismatch = difference(stored, json.loads(json.dumps(identity))) if stored else "its run.json cannot be read"
+            if self.folder.exists() and mismatch:
+                problem = f"{self.folder} holds the progress of another run ({mismatch})"
                 if not replace:
                     raise InputError(
-                        f"{found}: go on with that one, name another directory, or give --overwrite_output_dir"
+                        f"{problem}: go on with that one, name another directory, or give --overwrite_output_dir"
                     )
-                logger.warning("%s: all examples are predicted anew", found)
+                logger.warning("%s: all examples are predicted anew", problem)
                 shutil.rmtree(self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(record, identity)

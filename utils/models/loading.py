@@ -103,7 +103,7 @@ def load_for_evaluation(
     Raises:
         InputError: there is no such model or vocabulary, or they do not fit together.
     """
-    kinds = [one.config_class for one in model_classes]
+    kinds = [candidate.config_class for candidate in model_classes]
     config = None if config_path is None else read_config(config_path, kinds)
     stored = stored_configs(model_name_or_path, kinds)[0]
     known = config if stored is None else stored
