@@ -7,10 +7,10 @@ run reports of itself. A row that fails says why.
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.benchmark")
 
 import csv
 import json
@@ -32,7 +32,7 @@ import torch
 
 from bart.errors import InputError
 from bart.files import write_json
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError
 from utils.app.tables import markdown_table
 from utils.runs.machine import PRECISIONS, ROOT, environment
@@ -418,7 +418,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{text}\nresults lie in {folder}")
     if not any(row.metrics for row in rows):
         raise RunError(f"no configuration could be measured; {folder} has their output")
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -11,10 +11,10 @@ Shapes: B batch, S source length, T target length, K beams, D model width, H hea
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.cost")
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.tables import markdown_table
 from utils.runs.machine import BANDWIDTHS, PEAKS, PRECISIONS, peak_rate
 
@@ -239,7 +239,3 @@ def describe(args: CostArguments) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     print(describe(parse_dataclass(CostArguments, argv, str(__doc__))))
-
-
-if __name__ == "__main__":
-    run_main(main)

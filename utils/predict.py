@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.predict")
 
 import json
 import sys
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bart.errors import InputError
-from utils.app.cli import early_option, option, parse_dataclass, run_main
+from utils.app.cli import early_option, option, parse_dataclass
 from utils.prediction.documents import read_documents, write_lines
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.predictor import Predictor
@@ -70,7 +70,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_lines((json.dumps(row, ensure_ascii=False) for row in rows), args.output)
     else:
         write_lines(map(predictor.line_of, rows), args.output)
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.summarize")
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
 from utils.prediction.documents import read_documents, write_lines
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
@@ -63,7 +63,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         **with_lengths(options),
     )
     write_lines(summaries, args.output)
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -24,15 +24,15 @@ from typing import Any
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds bert and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("scripts.benchmarks.bert_inference")
 
 import numpy as np
 
 from scripts.benchmarks import measuring
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.runs.machine import environment
 
 # torch, transformers and onnxruntime are imported where they are used, so that each process holds its own alone.
@@ -219,7 +219,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     _, runs = measuring.beside_peers(args, prepare, measure)
     machine = environment(int(args.device == "cuda"), *measuring.packages_of(args.modes))
     measuring.report(args, COLUMNS, summarise(runs), machine)
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -32,15 +32,15 @@ from typing import Any
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("scripts.benchmarks.decoding")
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from scripts.benchmarks import measuring
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.runs.machine import environment
 
 # torch, transformers and ctranslate2 are imported where they are used, so that each process holds its own alone.
@@ -301,7 +301,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     decoding, runs = measuring.beside_peers(args, prepare, measure)
     machine = environment(int(args.device == "cuda"), *measuring.packages_of(args.modes))
     measuring.report(args, COLUMNS, summarise(runs), machine, decoding=decoding)
-
-
-if __name__ == "__main__":
-    run_main(main)

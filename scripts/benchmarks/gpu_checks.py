@@ -17,10 +17,10 @@ from typing import Any
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("scripts.benchmarks.gpu_checks")
 
 import torch
 
@@ -28,7 +28,7 @@ from bart.errors import InputError, naming
 from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import MODES_ON_CUDA
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.tables import markdown_table
 from utils.benchmark import LOG_EVERY, measure, training_metrics
 from utils.runs.machine import ROOT, environment
@@ -273,7 +273,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UNFINISHED
     print(write_results(out, machine, [rows[check.name] for check in checks if check.name in rows]))
     return int(any(rows[check.name]["result"] == "failed" for check in chosen))
-
-
-if __name__ == "__main__":
-    run_main(main)

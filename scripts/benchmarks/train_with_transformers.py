@@ -29,12 +29,12 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("scripts.benchmarks.train_with_transformers")
 
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.data.parallel_text import read_pairs
 
 LOG_STEPS = 100
@@ -106,7 +106,3 @@ def main(argv: Sequence[str] | None = None) -> None:
             total = 0.0
     model.save_pretrained(args.output_dir)
     tokenizer.save_pretrained(args.output_dir)
-
-
-if __name__ == "__main__":
-    run_main(main)

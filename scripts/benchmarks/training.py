@@ -37,10 +37,10 @@ from typing import Any
 # Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("scripts.benchmarks.training")
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_toke
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks import loading, measuring
 from utils import cost
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
@@ -346,7 +346,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{args.shape} in {args.precision} on {machine['devices'][0]}, {sample['tokens']:.0f} tokens a sample")
     measuring.report(args, COLUMNS, results, machine, sample=sample, product_rate=peak)
     print(f"MFU is the share of {peak / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -1,27 +1,27 @@
-"""Commands whose modules take seconds to load: they start, and handle signals, before they load them."""
+"""The way into all programs, and the commands of pip."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import NoReturn
 
 from utils.app.start import start_program
 
 
-def run_program(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
-    """Start a program and run its entry point, which imports what it needs itself; see `run_main`."""
+def run_program(name: str) -> NoReturn:
+    """Run `main` of a module as a program; signals and errors end it as `utils.app.cli.run_main` describes.
+
+    The file of the module calls this before its imports, and is then imported by its name.
+    """
     start_program()
-    from utils.app.cli import run_main
+    from utils.app.cli import run_main  # which needs packages of others
 
-    run_main(main)
-
-
-def summarize() -> NoReturn:
-    """bart-summarize, a command of pip."""
-    run_program(lambda argv: import_module("utils.summarize").main(argv))
+    run_main(lambda argv: import_module(name).main(argv))
 
 
-def serve() -> NoReturn:
-    """bart-serve, a command of pip."""
-    run_program(lambda argv: import_module("utils.serving.__main__").main(argv))
+finetune = partial(run_program, "finetune")
+pretrain = partial(run_program, "run_pretraining")
+evaluate = partial(run_program, "run_eval")
+summarize = partial(run_program, "utils.summarize")
+serve = partial(run_program, "utils.serving.__main__")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.corpora.get_data")
 
 import hashlib
 import logging
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
 from utils.corpora.sample_corpus import write_sample_corpus
@@ -254,7 +254,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     start_log()
     for name in options.sets:
         get_set(name, options)
-
-
-if __name__ == "__main__":
-    run_main(main)

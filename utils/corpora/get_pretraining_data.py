@@ -6,10 +6,10 @@ that are whole stay when a run is killed, and the next one goes on with the same
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.corpora.get_pretraining_data")
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from pyarrow import parquet
 
 from bart.errors import InputError
 from bart.files import read_json, replacing, write_json
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError, brief, unwritable
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE
@@ -184,7 +184,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     start_log()
     for name in dict.fromkeys(options.sets):
         get_set(name, options)
-
-
-if __name__ == "__main__":
-    run_main(main)

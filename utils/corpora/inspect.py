@@ -6,10 +6,10 @@ several splits, ROUGE of baselines that need no training, and examples. For shar
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.corpora.inspect")
 
 import dataclasses
 import random
@@ -28,7 +28,7 @@ from bart.errors import InputError
 from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.charts import Chart, draw, histograms
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.inspect_shards import describe_shards, inspect_shards
 from utils.data.parallel_text import SIDES, iter_pairs
@@ -268,7 +268,3 @@ def _show_shards(options: InspectOptions) -> None:
     if options.json is not None:
         write_json(options.json, shards)
     print(describe_shards(shards))
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -8,10 +8,10 @@ folders.
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.corpora.make_shards")
 
 import hashlib
 import shutil
@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
-from utils.app.cli import parse_dataclass, run_main
+from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.progress import start_log
 from utils.corpora.documents import Piece, find_files, pieces_of
@@ -248,7 +248,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse_dataclass(MakeShardsOptions, argv, "Make shards for pretraining from raw text.")
     start_log()
     make_shards(options)
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -5,10 +5,10 @@ Examples that come without splits are split by `utils.data.splits`.
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.corpora.prepare")
 
 import hashlib
 import logging
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE, making
 from utils.data.parallel_text import SIDES, paired
@@ -193,7 +193,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     start_log()
     prepare(options)
-
-
-if __name__ == "__main__":
-    run_main(main)

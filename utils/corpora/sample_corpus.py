@@ -9,10 +9,10 @@ test set copies names that it has never seen. The same arguments give the same b
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.corpora.sample_corpus")
 
 import random
 import string
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.corpora.data_directory import is_made, making
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
@@ -172,7 +172,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the sample corpus, unless it is there."""
     options = parse_dataclass(SampleCorpusOptions, argv, "Write the sample corpus: synthetic newswire with summaries.")
     write_sample_corpus(options.output_dir, options.sizes, options.seed)
-
-
-if __name__ == "__main__":
-    run_main(main)

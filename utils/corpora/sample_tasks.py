@@ -7,10 +7,10 @@ arguments give the same bytes.
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.corpora.sample_tasks")
 
 import json
 import random
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from utils.app.cli import parse_dataclass, run_main
+from utils.app.cli import parse_dataclass
 from utils.corpora.sample_corpus import SampleCorpusOptions, Story, sample_stories
 from utils.runs.outputs import writable_folder, write_whole
 
@@ -77,7 +77,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_sample_tasks(options.output_dir, options.sizes, options.seed)
     counts = ", ".join(f"{count:,} {split}" for split, count in options.sizes.items())
     print(f"{options.output_dir}/{{topics,tags,questions}}: {counts} examples")
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.corpora.train_tokenizer")
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.tokenization.tokenizer import SETTINGS_FILE, TOKENIZER_FILE
 from bert.tokenization.tokenization_bert import BertTokenizer
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.parallel_text import read_pairs
@@ -100,7 +100,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
     tokenizer.save_pretrained(folder)
     print(f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {next(numbers)} {unit}")
-
-
-if __name__ == "__main__":
-    run_main(main)

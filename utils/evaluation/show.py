@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.evaluation.show")
 
 import json
 import textwrap
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import read_json
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.metrics.rouge import ROUGE_TYPES, rouge_table
 from utils.text.lines import read_lines
 
@@ -59,7 +59,3 @@ def describe(args: ShowArguments) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     description = "Print a run's ROUGE beside lead baselines, and its first summaries."
     print(describe(parse_dataclass(ShowArguments, argv, description)))
-
-
-if __name__ == "__main__":
-    run_main(main)

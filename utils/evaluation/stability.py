@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.evaluation.stability")
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.tables import markdown_table
 from utils.evaluation.report.runs import label_of, read_run, scores_of
 
@@ -58,7 +58,3 @@ def describe(args: StabilityArguments) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     description = "Print mean, sample standard deviation and range of the scores of runs that differ in their seed."
     print(describe(parse_dataclass(StabilityArguments, argv, description)))
-
-
-if __name__ == "__main__":
-    run_main(main)

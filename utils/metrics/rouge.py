@@ -5,10 +5,10 @@ The two modes are described in `utils.metrics.rouge_pairs`.
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.metrics.rouge")
 
 import json
 import logging
@@ -22,7 +22,7 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress
 from utils.app.tables import plain_table
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TYPES, score_pairs
@@ -219,7 +219,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         articles = [{"index": index, **dict(zip(predicted, row, strict=True))} for index, row in enumerate(rows)]
         write_whole(Path(args.per_article), "".join(json.dumps(article) + "\n" for article in articles))
     print(json.dumps(report, indent=2) if args.json else report_table(report, args))
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.serving.__main__")
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ import torch
 import uvicorn
 
 from bart.errors import InputError
-from utils.app.cli import parse_dataclass, run_main
+from utils.app.cli import parse_dataclass
 from utils.serving.app import create_app
 from utils.serving.arguments import SUMMARIZATION, ServeArguments
 from utils.serving.predictions import PredictionService
@@ -100,7 +100,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     host, port = bound.getsockname()[:2]
     logger.info("listening at http://%s:%d", f"[{host}]" if ":" in host else host, port)
     server.run(sockets=[bound])
-
-
-if __name__ == "__main__":
-    run_main(main)

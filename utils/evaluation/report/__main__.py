@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from utils.app.start import start_program
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    start_program()
+    run_program("utils.evaluation.report.__main__")
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, run_main
+from utils.app.cli import option, parse_dataclass
 from utils.evaluation.report.building import COMPARISON, REPORT, build_report
 from utils.runs.run_directory import REPORT_ORDER
 
@@ -39,7 +39,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     description = "Write a run's report as one HTML page, its charts as PNGs beside it; several runs are compared."
     args = parse_dataclass(ReportArguments, argv, description)
     print(build_report(args.run_dirs, args.output, args.split))
-
-
-if __name__ == "__main__":
-    run_main(main)
