@@ -4,11 +4,9 @@
 #
 #   bash scripts/run_gpu_checks.sh <OUT> [CHECK ...]
 #
-# OUT gets checks.md, with a row for each check, and for each check a folder with its output. CHECK names a check, or the first
-# words of several, such as "fine-tuning"; by default all are run. After the first check, none is started that might take the
-# call beyond MINUTES (default 8). The call then ends with status 3, and the same command goes on until no check is left. Checks
-# that failed are run again only if they are named. A CPU does what it can, on tiny models.
-# The environment may set MINUTES, and TOKENIZER (default facebook/bart-large), a Hub name or directory with BART's vocabulary.
+# OUT, a new folder, gets checks.md, with a row for each check, and for each check a folder with its output. CHECK names a check, or
+# the first words of several, such as "fine-tuning"; by default all are run. A CPU does what it can, on tiny models.
+# The environment may set TOKENIZER (default facebook/bart-large), a Hub name or directory with BART's vocabulary.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 

@@ -359,6 +359,17 @@ def measure(
     return metrics, failure
 
 
+def new_folder(name: str, folder: Path) -> None:
+    """Make a folder for results, which an argument of this name has given.
+
+    Raises:
+        InputError: it is there already, or cannot be made.
+    """
+    if folder.exists():
+        raise InputError(f"{name} is {folder}, which is there already; allowed: a directory that is not")
+    writable_folder(name, folder)
+
+
 def compare(rows: Sequence[BenchmarkRow]) -> None:
     """Add to each row its speed-up over fp32 on the same device, and its throughput over that of the fewest GPUs."""
     measured = [row for row in rows if row.metrics]
@@ -407,9 +418,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = configurations(args)
     machine = environment(torch.cuda.device_count())
     folder = Path(args.results_dir or f"results/bart_pyt_{args.kind}_benchmark_{time.strftime('%y%m%d_%H%M%S')}")
-    if folder.exists():
-        raise InputError(f"RESULTS_DIR is {folder}, which is there already; allowed: a directory that is not")
-    writable_folder("RESULTS_DIR", folder)
+    new_folder("RESULTS_DIR", folder)
     for number, row in enumerate(rows, 1):
         output = folder / row.name
         print(f"[{number}/{len(rows)}] {output}/output.txt", file=sys.stderr, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -30,10 +29,9 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import MODES_ON_CUDA
 from utils.app.cli import option, parse_dataclass
 from utils.app.tables import markdown_table
-from utils.benchmark import LOG_EVERY, measure, training_metrics
+from utils.benchmark import LOG_EVERY, measure, new_folder, training_metrics
 from utils.runs.machine import ROOT, environment
 
-UNFINISHED = 3  # exit status
 COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",
     "ratio": "ratio", "peak_memory_gb": "peak GB", "mfu": "MFU", "seconds": "seconds", "why": "why",
@@ -82,7 +80,7 @@ class Check:
 class CheckArguments:
     """The command line."""
 
-    out: str = option(positional=True, help="folder for the results; one that is there is gone on with")
+    out: str = option(positional=True, help="folder for the results, which is not there yet")
     checks: tuple[str, ...] = option((), positional=True, help="names, or first words of names; by default all")
 
 
@@ -203,7 +201,6 @@ def run_check(check: Check, folder: Path, gpus: int) -> Result:
     """Run a check if there are so many GPUs; return its row."""
     if check.gpus > gpus:
         return {"name": check.name, "result": "skipped", "why": f"it needs {check.gpus} CUDA devices, and has {gpus}"}
-    shutil.rmtree(folder, ignore_errors=True)
     os.environ |= {"ROOT": str(ROOT), "OUT": str(folder.resolve())}
     started = time.monotonic()
     metrics, why = measure(["bash", "-c", check.command], check.metrics, folder, 60 * check.minutes)
@@ -215,24 +212,9 @@ def run_check(check: Check, folder: Path, gpus: int) -> Result:
     return row | metrics
 
 
-def read_rows(path: Path, machine: dict[str, Any]) -> dict[str, Result]:
-    """The rows of earlier calls by the names of their checks.
-
-    Raises:
-        InputError: they are of another machine.
-    """
-    if not path.exists():
-        return {}
-    stored = json.loads(path.read_bytes())
-    if stored["machine"]["devices"] != machine["devices"]:
-        before, now = (", ".join(each["devices"]) for each in (stored["machine"], machine))
-        raise InputError(f"{path.parent} has results of {before}, and this machine has {now}; name another folder")
-    return stored["rows"]
-
-
 def write_results(out: Path, machine: dict[str, Any], rows: Sequence[Result]) -> str:
     """Write checks.json and checks.md; return the latter."""
-    write_json(out / "checks.json", {"machine": machine, "rows": {row["name"]: row for row in rows}})
+    write_json(out / "checks.json", {"machine": machine, "rows": rows})
     text = ", ".join([*machine["devices"], f"torch {machine['versions']['torch']}", machine["date"]])
     text += f"\n\n{markdown_table(rows, COLUMNS)}\n"
     (out / "checks.md").write_text(text, encoding="utf-8")
@@ -241,10 +223,7 @@ def write_results(out: Path, machine: dict[str, Any], rows: Sequence[Result]) ->
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_dataclass(CheckArguments, argv, str(__doc__))
-    minutes = os.environ.get("MINUTES", "8")
-    if not re.fullmatch(r"\d{1,4}(\.\d+)?", minutes):
-        raise InputError(f"MINUTES is {minutes!r}; allowed: a number of minutes")
-    started, out, gpus = time.monotonic(), Path(args.out), torch.cuda.device_count()
+    out, gpus = Path(args.out), torch.cuda.device_count()
     checks = all_checks(gpus > 0)
     for name in args.checks:
         if not any(check.name.startswith(name) for check in checks):
@@ -253,23 +232,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         tokenizer = os.environ.setdefault("TOKENIZER", "facebook/bart-large")
         with naming(f"TOKENIZER is {tokenizer!r}"):
             BartTokenizer.from_pretrained(tokenizer)
-    machine = environment(gpus)
-    rows = read_rows(out / "checks.json", machine)
+    new_folder("OUT", out)
+    machine, rows = environment(gpus), []
     chosen = [check for check in checks if not args.checks or check.name.startswith(args.checks)]
-    done = ("passed", "skipped") if args.checks else ("passed", "skipped", "failed")
-    left = [check for check in chosen if check.name not in rows or rows[check.name]["result"] not in done]
-    left.sort(key=lambda check: check.name in rows)  # so that those that fail again do not keep off others
-    out.mkdir(parents=True, exist_ok=True)
-    postponed = 0
-    for number, check in enumerate(left):
-        if number and time.monotonic() - started + 60 * check.minutes > 60 * float(minutes):
-            postponed += 1
-            continue
-        print(f"[{number + 1}/{len(left)}] {check.name}", file=sys.stderr, flush=True)
-        rows[check.name] = run_check(check, out / check.name.replace(" ", "_"), gpus)
-        write_results(out, machine, [rows[check.name] for check in checks if check.name in rows])
-    if postponed:
-        print(f"{postponed} checks are left: the same command goes on", file=sys.stderr)
-        return UNFINISHED
-    print(write_results(out, machine, [rows[check.name] for check in checks if check.name in rows]))
-    return int(any(rows[check.name]["result"] == "failed" for check in chosen))
+    for number, check in enumerate(chosen, 1):
+        print(f"[{number}/{len(chosen)}] {check.name}", file=sys.stderr, flush=True)
+        rows.append(run_check(check, out / check.name.replace(" ", "_"), gpus))
+        text = write_results(out, machine, rows)
+    print(text)
+    return int(any(row["result"] == "failed" for row in rows))
