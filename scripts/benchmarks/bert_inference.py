@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,9 @@ import numpy as np
 
 from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass
-from utils.runs.machine import environment
 
 # torch, transformers and onnxruntime are imported where they are used, so that each process holds its own alone.
 
-MODES = "transformers_fp32 transformers_bf16 onnxruntime_fp32 onnxruntime_int8 ours_fp32 ours_bf16 ours_int8".split()
 COLUMNS = {
     "mode": "mode",
     "rate": "sequences/s",
@@ -46,7 +43,6 @@ COLUMNS = {
     "peak_memory_gb": "peak GB",
     "error": "error",
 }
-LEAST_PASSES, LEAST_SECONDS = 3, 1  # passes over all sequences are timed together
 OPSET = 17  # of the exported graph
 Read = Callable[[np.ndarray], np.ndarray]  # ids (B, S) -> logits (2, B, S)
 
@@ -72,7 +68,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertArguments(measuring.DeviceOptions):
+class BertArguments(measuring.InferenceOptions):
     """The options of the command."""
 
     shape: str = option(
@@ -81,17 +77,10 @@ class BertArguments(measuring.DeviceOptions):
         help="base is bert-base, 8 sequences of 384 tokens; base_batch1 is the same with 1 sequence; large is "
         "bert-large, 8 of 384; tiny is for trying this out",
     )
-    modes: tuple[str, ...] = option(
-        tuple(MODES), choices=MODES, help="what is run, in this order; on cuda transformers and ours, but int8"
-    )
-    threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        measuring.check_modes(self.modes, self.device)
+    modes: tuple[str, ...] = measuring.modes_option("onnxruntime")
 
 
-def prepare(args: BertArguments, folder: Path) -> None:
+def prepare(args: BertArguments, folder: Path) -> dict[str, Any]:
     """Write `folder/model` and `folder/onnxruntime_*.onnx`."""
     import torch
 
@@ -110,6 +99,7 @@ def prepare(args: BertArguments, folder: Path) -> None:
     BertForQuestionAnswering(config).save_pretrained(folder / "model")
     if any(mode.startswith("onnxruntime") for mode in args.modes):
         export(folder, shape)
+    return {}
 
 
 def export(folder: Path, shape: BertShape) -> None:
@@ -188,34 +178,18 @@ def load_onnxruntime(folder: Path, precision: str, device: str) -> Read:
 PEERS = {"ours": load_ours, "transformers": load_transformers, "onnxruntime": load_onnxruntime}
 
 
-def measure(mode: str, args: BertArguments, folder: Path) -> dict[str, Any]:
-    """Sequences per second after a warm-up, their logits, and this process's peak memory."""
+def measure(mode: str, args: BertArguments, folder: Path) -> measuring.Run:
+    """Read the sequences, after a warm-up."""
     peer, precision = mode.split("_")
     read, ids = PEERS[peer](folder, precision, args.device), inputs(SHAPES[args.shape])
-    measuring.reset_peak_memory(args.device)
-    read(ids)
-    start, passes = time.perf_counter(), 0
-    while passes < LEAST_PASSES or time.perf_counter() - start < LEAST_SECONDS:
-        logits = read(ids)
-        passes += 1
-    rate = passes * len(ids) / (time.perf_counter() - start)
-    return {"rate": rate, "logits": logits, "peak_memory_gb": measuring.device_memory_gb(args.device)}
+    return measuring.timed(lambda: read(ids), lambda: read(ids), len(ids), args.device)
 
 
-def summarise(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One row of figures per mode."""
-    first = next(iter(runs))
-    expected, rows = runs[first][0]["logits"], measuring.compared(runs, first)
-    for row in rows:
-        error = runs[row["mode"]][0]["logits"] - expected
-        row["seconds"] = expected.shape[1] / row["rate"]
-        row["error"] = float((error**2).mean() ** 0.5 / expected.std())
-    return rows
+def error(logits: np.ndarray, expected: np.ndarray) -> float:
+    """The root of the mean squared difference, as a share of the deviation."""
+    return float(((logits - expected) ** 2).mean() ** 0.5 / expected.std())
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(BertArguments, argv, str(__doc__))
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
-    _, runs = measuring.beside_peers(args, prepare, measure)
-    machine = environment(int(args.device == "cuda"), *measuring.packages_of(args.modes))
-    measuring.report(args, COLUMNS, summarise(runs), machine)
+    measuring.compare_inference(args, COLUMNS, prepare, measure, error)

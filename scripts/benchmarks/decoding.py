@@ -21,9 +21,9 @@ CTranslate2 chooses its library of matrix products by the processor's vendor. It
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +41,9 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass
-from utils.runs.machine import environment
 
 # torch, transformers and ctranslate2 are imported where they are used, so that each process holds its own alone.
 
-MODES = "transformers_fp32 transformers_bf16 ctranslate2_fp32 ctranslate2_int8 ours_fp32 ours_bf16 ours_int8".split()
 CTRANSLATE2_PRECISIONS = {"fp32": "float32", "int8": "int8"}
 TEXT = "text"
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -85,7 +83,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingArguments(measuring.DeviceOptions):
+class DecodingArguments(measuring.InferenceOptions):
     """The options of the command."""
 
     shape: str = option(
@@ -95,10 +93,7 @@ class DecodingArguments(measuring.DeviceOptions):
         "articles of 1024 ids, 142 steps, 4 beams; large_batch1 is the same with 1 article; tiny is for trying this "
         "out; text is the test split of line files, with the decoding options of --model that all three have",
     )
-    modes: tuple[str, ...] = option(
-        tuple(MODES), choices=MODES, help="what is run, in this order; on cuda transformers and ours, but int8"
-    )
-    threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
+    modes: tuple[str, ...] = measuring.modes_option("ctranslate2")
     model: str | None = option(None, help="Hub-format directory, checkpoint or Hub name; for --shape text")
     data_dir: str | None = option(None, help="directory with test.{source,target}; for --shape text")
     limit: int = option(500, least=1, help="articles to decode at most; for --shape text")
@@ -106,14 +101,13 @@ class DecodingArguments(measuring.DeviceOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        measuring.check_modes(self.modes, self.device)
         needed = self.shape == TEXT
         if (self.model is not None, self.data_dir is not None) != (needed, needed):
             raise InputError("--shape text needs --model and --data_dir, which no other shape takes")
 
 
 def prepare(args: DecodingArguments, folder: Path) -> dict[str, Any]:
-    """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`; return the decoding options."""
+    """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`; return the decoding options for --output."""
     import torch
 
     torch.manual_seed(0)
@@ -136,7 +130,7 @@ def prepare(args: DecodingArguments, folder: Path) -> dict[str, Any]:
             from ctranslate2.converters import TransformersConverter
 
             TransformersConverter(str(folder / "model")).convert(str(folder / mode), quantization=quantization)
-    return inputs["decoding"]
+    return {"decoding": inputs["decoding"]}
 
 
 def random_inputs(shape: DecodingShape) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
@@ -267,37 +261,23 @@ def load_ctranslate2(folder: Path, precision: str, device: str, inputs: Inputs) 
 PEERS = {"ours": load_ours, "transformers": load_transformers, "ctranslate2": load_ctranslate2}
 
 
-def measure(mode: str, args: DecodingArguments, folder: Path) -> dict[str, Any]:
-    """Articles per second of a run over all articles after a warm-up, their ids, and this process's peak memory."""
+def measure(mode: str, args: DecodingArguments, folder: Path) -> measuring.Run:
+    """Decode all articles after a warm-up."""
     inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
     peer, precision = mode.split("_")
-    decode = PEERS[peer](folder, precision, args.device, inputs)
-    articles = inputs["articles"]
-    measuring.reset_peak_memory(args.device)
+    decode, articles = PEERS[peer](folder, precision, args.device, inputs), inputs["articles"]
     # Texts make batches of many shapes, for each of which libraries make kernels on first use; on GPUs later steps are
     # of other shapes too.
     is_short = args.shape != TEXT and args.device == "cpu"
-    decode(articles, **({"max_length": 4, "min_length": 0} if is_short else {}))
-    start = time.perf_counter()
-    ids = decode(articles)
-    rate = len(articles) / (time.perf_counter() - start)
-    return {"rate": rate, "ids": ids, "peak_memory_gb": measuring.device_memory_gb(args.device)}
+    lengths = {"max_length": 4, "min_length": 0} if is_short else {}
+    return measuring.timed(lambda: decode(articles), lambda: decode(articles, **lengths), len(articles), args.device)
 
 
-def summarise(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One row of figures per mode."""
-    first = next(iter(runs))
-    expected, rows = runs[first][0]["ids"], measuring.compared(runs, first)
-    for row in rows:
-        pairs = zip(runs[row["mode"]][0]["ids"], expected, strict=True)
-        identical = sum(ids == expected_ids for ids, expected_ids in pairs)
-        row |= {"seconds": len(expected) / row["rate"], "identical_share": identical / len(expected)}
-    return rows
+def identical_share(ids: Sequence[list[int]], expected: Sequence[list[int]]) -> float:
+    """The share of articles that get the ids of the first mode."""
+    return sum(map(operator.eq, ids, expected)) / len(expected)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(DecodingArguments, argv, str(__doc__))
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
-    decoding, runs = measuring.beside_peers(args, prepare, measure)
-    machine = environment(int(args.device == "cuda"), *measuring.packages_of(args.modes))
-    measuring.report(args, COLUMNS, summarise(runs), machine, decoding=decoding)
+    measuring.compare_inference(args, COLUMNS, prepare, measure, identical_share)

@@ -6,6 +6,7 @@ import os
 import statistics
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -19,7 +20,7 @@ from bart.errors import InputError
 from bart.files import write_json
 from utils.app.cli import option
 from utils.app.tables import markdown_table
-from utils.runs.machine import process_memory_gb
+from utils.runs.machine import environment, process_memory_gb
 from utils.runs.outputs import check_output
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
 # Packages that a peer needs and a machine may lack.
 PACKAGES = {"ctranslate2": ("ctranslate2",), "onnxruntime": ("onnx", "onnxruntime")}
 MODES_ON_CUDA = ("transformers_fp32", "transformers_bf16", "ours_fp32", "ours_bf16")
+LEAST_SECONDS = 2  # of inference that is timed
 
 Run = Mapping[str, Any]  # figures of one run, with `rate` and `peak_memory_gb`
 
@@ -60,13 +62,29 @@ class DeviceOptions(BenchmarkOptions):
                 raise InputError("--device is cuda; this machine has no CUDA device")
 
 
-def check_modes(modes: Sequence[str], device: str) -> None:
-    """Raise InputError if a mode of inference, such as "ours_fp32", cannot be measured on this machine or device."""
-    for package in packages_of(modes):
-        if find_spec(package) is None:
-            raise InputError(f"--modes holds {package}, which needs `pip install -r requirements-dev.txt`")
-    if device == "cuda" and not set(modes) <= set(MODES_ON_CUDA):
-        raise InputError(f"--modes is {' '.join(modes)}; allowed with --device cuda: {', '.join(MODES_ON_CUDA)}")
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions(DeviceOptions):
+    """The options of the benchmarks of inference. A mode is a peer and a precision, such as "ours_fp32"."""
+
+    modes: tuple[str, ...]
+    threads: int = option(os.cpu_count() or 1, least=1, help="threads of each mode")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for package in packages_of(self.modes):
+            if find_spec(package) is None:
+                raise InputError(f"--modes holds {package}, which needs `pip install -r requirements-dev.txt`")
+        if self.device == "cuda" and not set(self.modes) <= set(MODES_ON_CUDA):
+            raise InputError(
+                f"--modes is {' '.join(self.modes)}; allowed with --device cuda: {', '.join(MODES_ON_CUDA)}"
+            )
+
+
+def modes_option(peer: str) -> Any:
+    """The option `modes` of a benchmark of transformers, another peer in fp32 and int8, and ours."""
+    modes = f"transformers_fp32 transformers_bf16 {peer}_fp32 {peer}_int8 ours_fp32 ours_bf16 ours_int8".split()
+    text = "what is run, in this order; on cuda transformers and ours, but int8"
+    return option(tuple(modes), choices=modes, help=text)
 
 
 def packages_of(modes: Sequence[str]) -> list[str]:
@@ -75,17 +93,22 @@ def packages_of(modes: Sequence[str]) -> list[str]:
     return [package for peer in peers for package in PACKAGES.get(peer, ())]
 
 
-def reset_peak_memory(device: str) -> None:
-    """Let `device_memory_gb` of a GPU count from now on: a copy for inference is made there from fp32 weights."""
+def timed(work: Callable[[], Any], warm_up: Callable[[], Any], count: int, device: str) -> Run:
+    """Do work on `count` inputs again and again for LEAST_SECONDS; also return the outputs and the seconds of a pass.
+
+    The process of a peer holds no torch, unless the peer needs it. On GPUs memory counts from the warm-up on, because a
+    copy for inference is made there from fp32 weights.
+    """
     if device == "cuda":
         sys.modules["torch"].cuda.reset_peak_memory_stats()
-
-
-def device_memory_gb(device: str) -> float:
-    """The same as `utils.runs.memory.peak_memory_gb`, in a process that may hold no torch."""
-    if device == "cuda":
-        return sys.modules["torch"].cuda.max_memory_allocated() / 1e9
-    return process_memory_gb()
+    warm_up()
+    start, seconds, passes = time.perf_counter(), 0.0, 0
+    while seconds < LEAST_SECONDS:
+        outputs = work()
+        seconds, passes = time.perf_counter() - start, passes + 1
+    memory = sys.modules["torch"].cuda.max_memory_allocated() / 1e9 if device == "cuda" else process_memory_gb()
+    seconds /= passes
+    return {"rate": count / seconds, "seconds": seconds, "outputs": outputs, "peak_memory_gb": memory}
 
 
 def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
@@ -166,6 +189,30 @@ def report(
     print(markdown_table(results, columns))
     if args.output is not None:
         write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), **facts, "results": results})
+
+
+def compare_inference(
+    args: InferenceOptions,
+    columns: Mapping[str, str],
+    prepare: Callable[[Any, Path], Mapping[str, Any]],
+    work: Callable[[str, Any, Path], Run],
+    difference: Callable[[Any, Any], float],
+) -> None:
+    """Run all modes in turns, and report.
+
+    Args:
+        columns: the last one is called as its key: the difference between a mode's outputs and those of the first mode.
+        prepare, work: see `beside_peers`; the former gives facts for the report, the latter calls `timed`.
+    """
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
+    facts, runs = beside_peers(args, prepare, work)
+    firsts = {mode: done[0] for mode, done in runs.items()}
+    rows = compared(runs, args.modes[0])
+    for row in rows:
+        run = firsts[row["mode"]]
+        row["seconds"] = run["rate"] * run["seconds"] / row["rate"]
+        row[[*columns][-1]] = difference(run["outputs"], firsts[args.modes[0]]["outputs"])
+    report(args, columns, rows, environment(int(args.device == "cuda"), *packages_of(args.modes)), **facts)
 
 
 def made_up_config(width: int, layers: int, heads: int, **fields: Any) -> BartConfig:

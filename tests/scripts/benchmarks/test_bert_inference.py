@@ -22,10 +22,10 @@ def test_peers_agree_on_random_weights(
     bert_inference.main(["--shape", "tiny", "--threads", "1", "--rounds", "2", "--output", str(output)])
     head, _, *rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines()]
     assert head == ["mode", "sequences/s", "seconds", "speed-up", "peak GB", "error"]
-    assert [row[0] for row in rows] == bert_inference.MODES
     report = json.loads(output.read_text())
     assert {"torch", "transformers", "onnxruntime"} < report["machine"]["versions"].keys()
     results = {result["mode"]: result for result in report["results"]}
+    assert [row[0] for row in rows] == [*results] and len(results) == 7
     for mode, result in results.items():
         assert len(result["rates"]) == 2
         assert result["rate"] * result["seconds"] == pytest.approx(3)
