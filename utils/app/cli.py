@@ -74,7 +74,7 @@ def option(
     section: str | None = None,
     positional: bool = False,
     alias: str | None = None,
-    flags: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] = types.MappingProxyType({}),
     choices: Sequence[str] | None = None,
     least: float | None = None,
     most: float | None = None,
@@ -100,20 +100,7 @@ def option(
         on_resume: what becomes of it when a training run goes on from a checkpoint.
         in_card: true if the model card names it, because the trained model depends on it.
     """
-    metadata = {
-        "help": help,
-        "section": section,
-        "positional": positional,
-        "alias": alias,
-        "flags": flags or {},
-        "choices": choices,
-        "least": least,
-        "most": most,
-        "above": above,
-        "metavar": metavar,
-        "on_resume": on_resume,
-        "in_card": in_card,
-    }
+    metadata = {name: value for name, value in locals().items() if name != "default"}  # the arguments
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -196,15 +183,12 @@ class _Option:
             if isinstance(value, bool) != (self.kind is bool) or not isinstance(value, (bool, str, int, float)):
                 raise ValueError
             converted = self.kind(value)
-            if self.kind is int and isinstance(value, float) and value != converted:
+            is_rounded = self.kind is int and isinstance(value, float) and value != converted
+            is_finite = self.kind is not float or isfinite(converted)
+            in_range = all(_BOUNDS[key][1](converted, bound) for key, bound in bounds.items())
+            if is_rounded or not is_finite or not in_range or (choices and converted not in choices):
                 raise ValueError
-            if self.kind is float and not isfinite(converted):
-                raise ValueError
-            if choices and converted not in choices:
-                raise ValueError
-            if not all(_BOUNDS[key][1](converted, bound) for key, bound in bounds.items()):
-                raise ValueError
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             limits = ", ".join(f"{_BOUNDS[key][0]} {bound:g}" for key, bound in bounds.items())
             allowed = "one of " + ", ".join(choices) if choices else f"{_KINDS[self.kind]} {limits}".strip()
             raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes {allowed}") from None

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from tabulate import tabulate
 
 from bart.errors import InputError
 from bart.files import write_json
@@ -30,6 +29,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.charts import Chart, draw, histograms
 from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
+from utils.app.tables import plain_table
 from utils.corpora.inspect_shards import describe_shards, inspect_shards
 from utils.data.parallel_text import SIDES, iter_pairs
 from utils.data.shard_format import MANIFEST
@@ -164,11 +164,6 @@ def inspect(
     return facts, lengths
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    align = ("left", *["right"] * (len(head) - 1))
-    return tabulate([head, *rows], tablefmt="plain", colalign=align, disable_numparse=True)
-
-
 def _share(count: int, total: int) -> str:
     return f"{count:,} ({100 * count / total:.1f} %)" if count else "0"
 
@@ -209,10 +204,10 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
     between = [f"in {earlier}" if later == earlier else f"{later} in {earlier}" for later, earlier in pairs]
     parts = [
         f"{facts['data_dir']}: {', '.join(f'{size:,} {name}' for name, size in sizes.items())} examples",
-        _table(["length in tokens", "mean", "min", *(f"{p} %" for p in PERCENTILES), "max"], lengths)
+        plain_table([["length in tokens", "mean", "min", *(f"{p} %" for p in PERCENTILES), "max"], *lengths], words=1)
         + f"\nTokens of {vocabulary}, <s> and </s> included.",
-        _table(["texts that a maximum length cuts", *splits], cuts),
-        _table(["repeats", *between], repeated),
+        plain_table([["texts that a maximum length cuts", *splits], *cuts], words=1),
+        plain_table([["repeats", *between], *repeated], words=1),
         f"ROUGE F in percent ({sample['rouge_mode']}) without training, on {sample['examples']:,} of "
         f"{sizes[sample['split']]:,} {sample['split']} examples\n"
         + rouge_table(facts["rouge"], ROUGE_TYPES[sample["rouge_mode"]]),

@@ -209,6 +209,7 @@ def test_a_yaml_file_gives_values_and_the_command_line_wins(tmp_path: Path) -> N
         ("config: other.yaml", "unknown option 'config'"),
         ("seed: true", "seed: True is not allowed: it takes an integer at least 0"),
         ("seed: 2.5", "seed: 2.5 is not allowed"),
+        ("seed: .inf", "seed: inf is not allowed"),
         ("seed: null", "seed: None is not allowed: it takes an integer"),
         ("rate: true", "rate: True is not allowed: it takes a number"),
         ("rate: fast", "rate: 'fast' is not allowed"),
