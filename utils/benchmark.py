@@ -413,8 +413,6 @@ def write_table(
 
 def main(argv: Sequence[str] | None = None) -> None:
     args, extras = parse(sys.argv[1:] if argv is None else argv)
-    # As an exception, so that the row that runs is ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows = configurations(args)
     machine = environment(torch.cuda.device_count())
     folder = Path(args.results_dir or f"results/bart_pyt_{args.kind}_benchmark_{time.strftime('%y%m%d_%H%M%S')}")

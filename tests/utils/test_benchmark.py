@@ -251,8 +251,9 @@ def test_a_process_that_outlives_a_row_does_not_hold_it_up(witness: Witness, tmp
 def test_sigterm_ends_the_row_that_runs(witness: Witness, tmp_path: Path) -> None:
     program = f"""
 from utils import benchmark
+from utils.app.cli import run_main
 benchmark.TrainingBenchmark.command = lambda *_: {witness.starter(LIKE_TORCHRUN)!r}
-benchmark.main(["training"])
+run_main(lambda _: benchmark.main(["training"]))
 """
     environment = {**os.environ, "RESULTS_DIR": str(tmp_path / "out")}
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
@@ -286,7 +287,6 @@ def rows_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
     """Runs the benchmark of training on the CPU, with a shell script in the place of each row."""
     monkeypatch.setenv("RESULTS_DIR", str(tmp_path / "out"))
     monkeypatch.setenv("GPU_COUNTS", "0")
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process goes on
 
     def run(script: str) -> None:
         monkeypatch.setattr(TrainingBenchmark, "command", lambda *_: ["bash", "-c", script])
