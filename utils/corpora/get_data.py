@@ -7,7 +7,6 @@ from utils.app.start import start_program
 if __name__ == "__main__":
     start_program()
 
-import hashlib
 import logging
 import os
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
+from bart.files import sha256_of
 from utils.app.cli import option, parse_dataclass, run_main
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
@@ -195,14 +195,11 @@ def _published_file(name: str, option: str, place: str, options: GetDataOptions)
             raise InputError(f"--{option}: {place} cannot be found or reached") from None
     if options.allow_other_sizes:
         return path
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    if digest.hexdigest() != PUBLISHED[name]:
+    digest = sha256_of(path)
+    if digest != PUBLISHED[name]:
         hint = ", and a download is made anew once this file is deleted" if "://" in place else ""
         raise InputError(
-            f"--{option}: {path} has SHA-256 {digest.hexdigest()}, the published {name} has {PUBLISHED[name]}; "
+            f"--{option}: {path} has SHA-256 {digest}, the published {name} has {PUBLISHED[name]}; "
             f"--allow_other_sizes takes it as it is{hint}"
         )
     return path
