@@ -18,6 +18,7 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import torch
 import uvicorn
@@ -26,6 +27,7 @@ from bart.errors import InputError
 from utils.app.cli import parse_dataclass, run_main
 from utils.serving.app import create_app
 from utils.serving.arguments import SUMMARIZATION, ServeArguments
+from utils.serving.connections import ACCEPTED_AT_ONCE, Connection, most_connections
 from utils.serving.predictions import PredictionService
 from utils.serving.service import Service
 from utils.serving.summaries import SummaryService
@@ -76,7 +78,17 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service) -> None:
         self.service = service
         quiet = {"log_config": None, "access_log": False, "server_header": False}
-        super().__init__(uvicorn.Config(create_app(service), http="h11", ws="none", lifespan="on", **quiet))
+        connection = partial(Connection, free={}, most=most_connections(), header_seconds=service.args.read_timeout)
+        config = uvicorn.Config(
+            create_app(service), http=connection, ws="none", lifespan="on", backlog=ACCEPTED_AT_ONCE, **quiet
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. Only the system's queue is long: uvicorn's `backlog` also says how many are accepted at once."""
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(socket.SOMAXCONN)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End once all that is in work is answered; until then new requests are refused."""
