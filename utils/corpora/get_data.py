@@ -220,10 +220,9 @@ def _stories(options: GetDataOptions, folder: Path) -> Iterator[tuple[str, Row]]
         for option in ("cnn_stories", "dailymail_stories"):
             path = _published_file(f"{option}.tgz", option, getattr(options, option), options)
             logger.info("reading %s", path)
-            for name, content in progress(f"reading {path.name}", None, "files", read_archive(path)):
-                if name in wanted:
-                    places[name] = spool.tell(), len(content)
-                    spool.write(content)
+            for name, content in progress(f"reading {path.name}", None, "stories", read_archive(path, wanted)):
+                places[name] = spool.tell(), len(content)
+                spool.write(content)
         for split in SPLITS:
             for url in progress(f"cnn_dm {split}", len(urls[split]), "stories", urls[split]):
                 row = Row(url, fault="no story in the archives")

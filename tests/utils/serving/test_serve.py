@@ -267,7 +267,7 @@ def test_no_connection_is_reset_at_the_end(export: Path) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_idle_connections_for_a_minute(export: Path, texts: list[str], tmp_path: Path) -> None:
-    """Forty clients get the right answers meanwhile, and /healthz its own; it took ten seconds and more, or for ever."""
+    """Forty clients get the right answers meanwhile, and /healthz its own, which took ten seconds and more."""
     loaded = load_for_evaluation(export, None)
     expected = [summarize(text, *loaded) for text in texts]
     slowest, wrong, answers, end = 0.0, 0, 0, time.monotonic() + 60
