@@ -1,7 +1,8 @@
-"""JSON read with errors that name the file, and files that are there whole or not at all."""
+"""JSON read with errors that name the file, files that are there whole or not at all, and digests of them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -44,6 +45,15 @@ def replacing(target: Path) -> Iterator[Path]:
     finally:
         if temporary != target:
             temporary.unlink(missing_ok=True)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's bytes, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

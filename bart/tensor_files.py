@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 import warnings
+import zipfile
+import zlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +46,28 @@ def read_file(path: Path) -> dict[str, Any]:
     raise InputError(f"{path}: neither a safetensors file nor a torch checkpoint{hint}")
 
 
+def is_whole(path: Path) -> bool:
+    """Return true if a file is a zip file, as torch writes it, with all its parts and their checksums."""
+    try:
+        status = path.stat()
+        return _has_checksums(path, status.st_ino, status.st_size, status.st_mtime_ns)
+    except (zipfile.BadZipFile, OSError, EOFError, zlib.error, NotImplementedError, RuntimeError):
+        return False
+
+
+@lru_cache(maxsize=16)
+def _has_checksums(path: Path, *status: int) -> bool:
+    """Compare the checksums of a file that has not changed since its `status` was asked: many parts of it are read."""
+    with zipfile.ZipFile(path) as file:
+        return file.testzip() is None
+
+
 def _read_torch(path: Path, zipped: bool) -> dict[str, Any]:
     """Load a torch file. Files from before torch 1.6 are bare pickles, not zipped."""
     # torch takes any file named .safetensors for safetensors; an open file has no name.
     mapped = zipped and path.suffix != ".safetensors"
+    if zipped and not is_whole(path):
+        raise InputError(f"{path}: a damaged, truncated or foreign torch file (its checksums do not fit)")
     try:
         with (
             path.open("rb") as file,
@@ -56,12 +77,13 @@ def _read_torch(path: Path, zipped: bool) -> dict[str, Any]:
             warnings.filterwarnings("ignore", "Detected pickle protocol")  # the error below says more
             content = torch.load(path if mapped else file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch's restricted unpickler raises nearly anything on damaged bytes
-        foreign = re.search(r"Unsupported (?:global: GLOBAL|class) ([\w.]+)", str(error))
+        foreign = re.search(r"(?:Unsupported global: GLOBAL|Unsupported class|unsupported GLOBAL) ([\w.]+)", str(error))
         if foreign is None:
-            raise InputError(f"{path}: a damaged, truncated or foreign torch file") from error
+            pickled = "" if zipped else "; a pickle that torch did not write is refused, since it could run any code"
+            raise InputError(f"{path}: a damaged, truncated or foreign torch file{pickled}") from error
         raise InputError(
-            f"{path}: it holds a pickled {foreign[1]}; only tensors, plain containers and argparse.Namespace are "
-            "loaded, so save its state dict alone"
+            f"{path}: it holds a pickled {foreign[1]}, which is refused, since it could run any code; only tensors, "
+            "plain containers and argparse.Namespace are loaded, so save its state dict alone"
         ) from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: it holds a {type(content).__name__}, not a checkpoint")

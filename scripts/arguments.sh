@@ -29,10 +29,10 @@ done
 set -- ${words[@]+"${words[@]}"}
 
 # Put the environment that setup_env.sh made first on PATH, unless another is active. conda's base does not count, because
-# it is active in every shell of conda's users.
+# it is active in every shell of conda's users. In an image the folder is mounted, and its environment is the host's.
 find_python() {
     local python=${VENV:-$root/.venv}/bin/python
-    if [[ ! ${VIRTUAL_ENV:-} && ${CONDA_DEFAULT_ENV:-base} == base && -x $python ]]; then
+    if [[ ! ${BART_IMAGE:-} && ! ${VIRTUAL_ENV:-} && ${CONDA_DEFAULT_ENV:-base} == base && -x $python ]]; then
         PATH=$(cd "${python%/*}" && pwd):$PATH
     fi
     type -P python >/dev/null || fail "no python is on PATH; $install"

@@ -33,6 +33,10 @@ _setup_env() { # requirements file
         echo "error: no file '$1'; from the root of the repository: source scripts/setup_env.sh requirements.txt" >&2
         return 2
     fi
+    if [[ ${BART_IMAGE:-} ]]; then # it has the packages of requirements.txt, with its own torch
+        [[ ${1##*/} == requirements.txt ]] || python -m pip install --quiet -r <(grep -v '^-r' "$1")
+        return
+    fi
     if ! _works "$venv/bin/python"; then
         if [[ -e $venv/pyvenv.cfg ]]; then
             clear=(--clear) # an environment whose Python is gone, or too old

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +41,7 @@ def run_steps(dockerfile: str, folder: Path, **variables: str) -> list[str]:
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "RECORD": str(record), **variables}
     assert ("SHELL", '["/bin/bash", "-o", "pipefail", "-c"]') in instructions(dockerfile)
     for name, command in instructions(dockerfile):
-        if name == "RUN" and "pip" in command:
+        if name == "RUN" and "pip install" in command:
             subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=work, env=environment, check=True)
     assert [path.name for path in work.iterdir()] == ["requirements.txt"]  # nothing else gets into the image
     return record.read_text().splitlines()
@@ -64,30 +68,40 @@ def test_the_cpu_image_takes_torch_from_its_own_index(tmp_path: Path) -> None:
     assert lines == pins()
 
 
-def docker(tmp_path: Path, command: str) -> list[str]:
-    """The arguments of the `docker` that a command line starts."""
+def docker(tmp_path: Path, command: str, security: str = "[]") -> list[str]:
+    """The arguments of the `docker` that a command line starts, on an engine with some security options."""
     program = tmp_path / "docker"
-    program.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+    program.write_text(f'#!/usr/bin/env bash\n[[ $1 != info ]] || set -- "{security}"\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HF_HOME": str(tmp_path / "hub")}
     done = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
     )
     return done.stdout.splitlines()
 
 
+def values(arguments: list[str], option: str) -> list[str]:
+    return [value for name, value in pairwise(arguments) if name == option]
+
+
 def test_launching_a_container(tmp_path: Path) -> None:
     default = docker(tmp_path, "bash scripts/docker/launch.sh")
     assert default[:2] == ["run", "--rm"]
     assert default[-4:] == ["bart_pyt", "bash", "-c", "bash"]
-    assert default[default.index("--gpus") + 1] == "all"
-    assert default[default.index("--volume") + 1] == f"{ROOT}:/workspace/bart"
+    assert values(default, "--gpus") == ["all"] and "memlock=-1" in values(default, "--ulimit")
+    assert values(default, "--volume") == [f"{tmp_path}/hub:/huggingface", f"{ROOT}:/workspace/bart"]
+    assert values(default, "--user") == [f"{os.getuid()}:{os.getgid()}"]
+    assert {"HOME=/tmp", "HF_HOME=/huggingface"} <= {*values(default, "--env")} and (tmp_path / "hub").is_dir()
+    assert {"--network=host", "--ipc=host"} <= {*default} and values(default, "--stop-timeout") == ["120"]
+    assert "--user" not in docker(tmp_path, "bash scripts/docker/launch.sh", "[name=rootless]")
     given = docker(tmp_path, "bash scripts/docker/launch.sh 'nvidia-smi -L && ls' 0,3")
     assert given[-4:] == ["bart_pyt", "bash", "-c", "nvidia-smi -L && ls"]
-    assert given[given.index("--gpus") + 1] == '"device=0,3"'
+    assert values(given, "--gpus") == ['"device=0,3"']
     without = docker(tmp_path, "bash scripts/docker/launch.sh bash none")
     assert without[-4:] == ["bart_pyt:cpu", "bash", "-c", "bash"]
-    assert "--gpus" not in without
+    assert "--gpus" not in without and "--ulimit" not in without
+    script = docker(tmp_path, "cd / && bash $OLDPWD/scripts/docker/launch.sh scripts/quickstart.sh none")
+    assert script[-1] == "bash scripts/quickstart.sh"  # a path in the container
 
 
 def test_building_the_images(tmp_path: Path) -> None:
@@ -95,3 +109,37 @@ def test_building_the_images(tmp_path: Path) -> None:
     assert built == "build --pull --tag bart_pyt --file Dockerfile --build-arg A=b .".split()
     built = docker(tmp_path, "cd / && bash $OLDPWD/scripts/docker/build.sh --cpu --no-cache")
     assert built == "build --pull --tag bart_pyt:cpu --file Dockerfile.cpu --no-cache .".split()
+
+
+@pytest.mark.parametrize("script", ["launch.sh bash none", "build.sh --cpu"])
+def test_a_missing_docker_is_one_line(script: str, tmp_path: Path) -> None:
+    for name in ("bash", "dirname", "sed"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = subprocess.run(
+        ["bash", *f"scripts/docker/{script}".split()], cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True
+    )
+    message = f"{script.split()[0]}: error: docker is not on PATH; https://docs.docker.com/engine/install tells how"
+    assert done.returncode == 2 and done.stderr.decode() == f"{message} to install it\n"
+
+
+def test_an_image_makes_no_environment_and_looks_at_none(tmp_path: Path) -> None:
+    """The folder is mounted: its environment is the host's, and is not to be changed."""
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").write_text("#!/bin/sh\necho of the host\n")
+    (tmp_path / ".venv/bin/python").chmod(0o755)
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    (tmp_path / "requirements.txt").touch()
+    (tmp_path / "python").write_text("#!/bin/sh\necho of the image\n")
+    (tmp_path / "python").chmod(0o755)
+    command = "source scripts/setup_env.sh requirements.txt; source scripts/arguments.sh; find_python; python"
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for image, printed in (("1", "of the image\n"), ("", "of the host\n")):
+        done = subprocess.run(
+            ["bash", "-c", command if image else command.partition("; ")[2]],
+            cwd=tmp_path,
+            env={**environment, "BART_IMAGE": image},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.stdout, done.stderr) == (printed, "")
+    assert [path.name for path in (tmp_path / ".venv").iterdir()] == ["bin"]

@@ -8,10 +8,13 @@ import hashlib
 import os
 import re
 import shlex
+import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from bart.files import sha256_of
 
 SOURCE = Path(__file__).with_name("kernels.c")
 # Sums may only be reordered where the source says so, and masks need infinity: no -ffast-math.
@@ -37,6 +40,19 @@ def _is_private(path: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
+def _check_folder(cache: Path) -> None:
+    """Raise OSError if others may change a folder, or put another one in its place."""
+    if not _is_private(cache):
+        raise OSError(f"{cache} is not owned by this user, or others may write to it")
+    for folder in cache.resolve().parents:
+        status = folder.stat()
+        others_write = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if others_write or status.st_uid not in (0, os.geteuid()):
+            raise OSError(f"{cache} lies in {folder}, to which others may write")
+        if not status.st_mode & 0o011:  # they cannot enter it
+            break
+
+
 def compile_library(*options: str) -> Path:
     """Compile kernels.c, with further options of the compiler, unless that has been done before.
 
@@ -57,17 +73,23 @@ def compile_library(*options: str) -> Path:
     macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
     origin = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"
-    library = cache / f"{hashlib.sha256(b''.join(origin)).hexdigest()[:32]}.so"
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(cache):
-        raise OSError(f"{cache} is not owned by this user, or others may write to it")
-    if not library.exists() or not _is_private(library):
-        # Renamed once it is whole, because other processes may compile it at the same time.
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
-            run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
-            # Without -fopenmp, which would link the compiler's own library.
-            run([*compiler, "-shared", unlinked, "-lm", "-o", linked])
-            linked.chmod(0o700)
-            linked.replace(library)
-    return library
+    name = hashlib.sha256(b"".join(origin)).hexdigest()[:32]
+    for folder in (cache.parent, cache):
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)  # whatever the umask
+    _check_folder(cache)
+    for library in cache.glob(f"{name}-*.so"):  # of the digest in its name, unless it is damaged
+        if _is_private(library) and library.stem == f"{name}-{sha256_of(library)[:32]}":
+            return library
+        library.unlink(missing_ok=True)
+    # Renamed once it is whole, because other processes may compile it at the same time.
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+        run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
+        # Without -fopenmp, which would link the compiler's own library.
+        run([*compiler, "-shared", unlinked, "-lm", "-o", linked])
+        linked.chmod(0o700)
+        with linked.open("rb") as file:
+            os.fsync(file.fileno())
+        return linked.replace(cache / f"{name}-{sha256_of(linked)[:32]}.so")

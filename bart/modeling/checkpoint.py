@@ -132,6 +132,13 @@ def _with_adapters(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
     return merged
 
 
+def check_depth(config: ModelConfig, state: Mapping[str, Tensor], path: Path) -> None:
+    """Raise InputError, before a model is built, if a config has more layers than the weights could be of."""
+    for name in config.depths.values():
+        if getattr(config, name) > len(state):
+            raise InputError(f"{path}: its config has {name} {getattr(config, name)}, for {len(state)} weights")
+
+
 def fill(model: Any, state: dict[str, Tensor], path: Path) -> None:
     """Move `state` into a model on the meta device, keeping ties; the tensors are copied out of the mapped file."""
     copies = tied_copies(model)
@@ -156,6 +163,8 @@ def fill(model: Any, state: dict[str, Tensor], path: Path) -> None:
     for name, slot in slots.items():
         # A copy: if the mapped file is overwritten, a running model must neither change nor be killed.
         filled[name] = torch.empty(slot.shape, dtype=slot.dtype, device="cpu").copy_(state.pop(name))
+    if damaged := [name for name, tensor in filled.items() if not torch.stack(tensor.aminmax()).isfinite().all()]:
+        raise InputError(f"{path}: {len(damaged)} of its weights hold NaN or infinite numbers: {shorten(damaged)}")
     embeddings = nn.Parameter(filled[model.shared])
     model.load_state_dict(filled | dict.fromkeys([model.shared, *copies], embeddings), assign=True)
 

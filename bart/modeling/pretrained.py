@@ -25,6 +25,7 @@ from bart.modeling.checkpoint import (
     CONFIG_FILE,
     GENERATION_FILE,
     WEIGHT_FILES,
+    check_depth,
     fill,
     find_weights,
     fit_labels,
@@ -240,6 +241,7 @@ class PretrainedModel(BackendModule):
             fit_labels(config, len(state[output]), path, given is not None)
         elif left_out and new_head is False:
             raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(left_out)}")
+        check_depth(config, state, path)
         if left_out:
             logger.warning("%s: weights of another head left out: %s", path, shorten(left_out))
         with torch.device("meta"):

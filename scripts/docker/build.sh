@@ -3,7 +3,8 @@
 #
 #   bash scripts/docker/build.sh [--cpu] [OPTION of docker build ...]
 #
-# For example --build-arg FROM_IMAGE_NAME=nvcr.io/nvidia/pytorch:<tag>.
+# For example --build-arg FROM_IMAGE_NAME=nvcr.io/nvidia/pytorch:<tag>, or --pull=false for a base that is only on this
+# machine.
 set -euo pipefail
 source "$(dirname "$0")/../arguments.sh"
 cd "$root"
@@ -14,4 +15,5 @@ if [[ ${1:-} == --cpu ]]; then
     shift
 fi
 
+type -P docker >/dev/null || fail "docker is not on PATH; https://docs.docker.com/engine/install tells how to install it"
 exec docker build --pull "${image[@]}" "$@" .

@@ -7,7 +7,6 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.corpora.get_data")
 
-import hashlib
 import logging
 import os
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
+from bart.files import sha256_of
 from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
@@ -195,14 +195,11 @@ def _published_file(name: str, option: str, place: str, options: GetDataOptions)
             raise InputError(f"--{option}: {place} cannot be found or reached") from None
     if options.allow_other_sizes:
         return path
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    if digest.hexdigest() != PUBLISHED[name]:
+    digest = sha256_of(path)
+    if digest != PUBLISHED[name]:
         hint = ", and a download is made anew once this file is deleted" if "://" in place else ""
         raise InputError(
-            f"--{option}: {path} has SHA-256 {digest.hexdigest()}, the published {name} has {PUBLISHED[name]}; "
+            f"--{option}: {path} has SHA-256 {digest}, the published {name} has {PUBLISHED[name]}; "
             f"--allow_other_sizes takes it as it is{hint}"
         )
     return path
@@ -223,10 +220,9 @@ def _stories(options: GetDataOptions, folder: Path) -> Iterator[tuple[str, Row]]
         for option in ("cnn_stories", "dailymail_stories"):
             path = _published_file(f"{option}.tgz", option, getattr(options, option), options)
             logger.info("reading %s", path)
-            for name, content in progress(f"reading {path.name}", None, "files", read_archive(path)):
-                if name in wanted:
-                    places[name] = spool.tell(), len(content)
-                    spool.write(content)
+            for name, content in progress(f"reading {path.name}", None, "stories", read_archive(path, wanted)):
+                places[name] = spool.tell(), len(content)
+                spool.write(content)
         for split in SPLITS:
             for url in progress(f"cnn_dm {split}", len(urls[split]), "stories", urls[split]):
                 row = Row(url, fault="no story in the archives")

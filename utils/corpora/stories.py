@@ -10,12 +10,13 @@ import hashlib
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path, PurePosixPath
 
 from bart.errors import InputError
 from utils.text.lines import read_lines
 
+LARGEST_STORY = 1 << 24  # bytes; published ones have less than a hundredth of it
 _MARKER = "@highlight"
 # A line that ends in one of these gets no full stop.
 _SENTENCE_ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
@@ -72,17 +73,23 @@ def read_url_list(path: Path) -> list[str]:
     return [line.strip() for line in read_lines(path, blank=True) if line.strip()]
 
 
-def read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Read the files of a `.tgz` one at a time, each as its name without folders and its bytes. None is unpacked.
+def read_archive(path: Path, wanted: Container[str]) -> Iterator[tuple[str, bytes]]:
+    """Read files of a `.tgz` one at a time, each as its name without folders and its bytes. None is unpacked.
+
+    Args:
+        wanted: the names of the files to read.
 
     Raises:
-        InputError: the file is no such archive, or a damaged one.
+        InputError: the file is no such archive, or a damaged one, or holds a file too large for a story.
     """
     try:
         with tarfile.open(path, "r:gz") as archive:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # the list of a large archive takes gigabytes
-                if member.isfile():
-                    yield PurePosixPath(member.name).name, archive.extractfile(member).read()
+                name = PurePosixPath(member.name).name
+                if member.isfile() and name in wanted:
+                    if member.size > LARGEST_STORY:
+                        raise InputError(f"{path}: {name} has {member.size} bytes; allowed: at most {LARGEST_STORY}")
+                    yield name, archive.extractfile(member).read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise InputError(f"{path}: not a whole .tgz archive ({error})") from None

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bart.errors import InputError
+from bart.files import sha256_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.errors import RunError, brief
 from utils.data.noise import Noise
@@ -213,6 +215,8 @@ class ShardReader:
         """Read the ids, sentences and labels of a shard's rows, from the next on."""
         path = self.directory / shard.file
         try:
+            if _sha256_of(path) != shard.sha256:
+                raise RunError(f"{path}: the shard is damaged: its SHA-256 is not the one in {MANIFEST}")
             with pq.ParquetFile(path, pre_buffer=False) as file:  # which would start threads
                 skipped = self._row
                 for group in range(file.num_row_groups):
@@ -230,6 +234,9 @@ class ShardReader:
                     skipped = max(0, skipped - rows)
         except (OSError, pa.ArrowException) as error:
             raise RunError(f"{path}: the shard cannot be read ({brief(error)})") from error
+
+
+_sha256_of = lru_cache(maxsize=None)(sha256_of)  # a process reads every shard once an epoch, and compares it once
 
 
 def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:

@@ -17,7 +17,7 @@ import xxhash
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from bart.errors import InputError
-from bart.files import replacing
+from bart.files import temporary_beside
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.progress import progress
@@ -27,7 +27,7 @@ from utils.runs.outputs import writable_folder
 from utils.text.lines import decoded_lines, iter_lines
 
 logger = logging.getLogger(__name__)
-_FORMAT = "2"  # of the files of the cache and of their content; a new number makes them anew
+_FORMAT = "3"  # of the files of the cache and of their content; a new number makes them anew
 KEPT = 4  # caches of one text file: those of the settings that were used last
 
 
@@ -65,8 +65,9 @@ class TextFile:
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
         """Tokenise the lines; the ids are mapped from an Arrow file, which is made if it is missing or too short.
 
-        The name of the Arrow file holds digests of the bytes of the text file, and of the vocabulary and the length.
-        If several processes need it, one makes it and the others wait. It is in place only when all of it is written.
+        The name of the Arrow file holds digests of the bytes of the text file, of the vocabulary and the length, and of
+        its own bytes. If several processes need it, one makes it and the others wait. It is in place only when all of
+        it is written.
 
         Raises:
             InputError: the cache cannot be written.
@@ -74,47 +75,63 @@ class TextFile:
         """
         made_with = (_FORMAT, max_length, tokenizer.add_prefix_space, tokenizer.to_json())
         settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
-        path = self.cache / f"{self.path.name}-{self.digest[:16]}-{settings[:16]}.arrow"
-        ids = self._mapped(path)  # without the lock, which may be another user's, or held for other texts
+        name = f"{self.path.name}-{self.digest[:16]}-{settings[:16]}"
+        ids = self._mapped(name)  # without the lock, which may be another user's, or held for other texts
         if ids is None:
             with alone(self.cache):
-                ids = self._mapped(path)
+                ids = self._mapped(name)
                 if ids is None:
-                    self._write(path, tokenizer, max_length)
-                    ids = self._mapped(path)
+                    self._write(name, tokenizer, max_length)
+                    ids = self._mapped(name)
         if ids is None:
-            raise RunError(f"{path}: it disappeared or was damaged right after it was written")
+            raise RunError(f"{self.cache / name}: it disappeared or was damaged right after it was written")
         return ids
 
-    def _write(self, path: Path, tokenizer: BartTokenizer, max_length: int) -> None:
+    def _write(self, name: str, tokenizer: BartTokenizer, max_length: int) -> None:
         for leftover in self.cache.glob(".*.arrow.*.tmp"):  # of a process that was killed
             leftover.unlink()
         schema = pa.schema([("ids", pa.list_(type_of_ids(tokenizer)))])
+        path = self.cache / f"{name}.arrow"
+        temporary = temporary_beside(path)
         try:
-            with replacing(path) as temporary:
-                with pa.ipc.new_file(str(temporary), schema) as file:
-                    for ids in tokenise(self._texts(), len(self), tokenizer, max_length):
-                        file.write(pa.record_batch([ids], schema=schema))
-                if _checked(self.path) != (self.digest, self.lines):
-                    raise RunError(f"{self.path}: it changed while it was read; start again")
+            with pa.ipc.new_file(str(temporary), schema) as file:
+                for ids in tokenise(self._texts(), len(self), tokenizer, max_length):
+                    file.write(pa.record_batch([ids], schema=schema))
+            if _checked(self.path) != (self.digest, self.lines):
+                raise RunError(f"{self.path}: it changed while it was read; start again")
+            with pa.memory_map(str(temporary)) as file:
+                path = self.cache / f"{name}-{xxhash.xxh3_64_hexdigest(file.read_buffer())}.arrow"
+            shorter = set(self._caches(name)) - {path}
+            temporary.replace(path)
+            for cache in shorter:
+                cache.unlink(missing_ok=True)
         except OSError as error:
             raise unwritable(str(path), error) from None
+        finally:
+            temporary.unlink(missing_ok=True)
         self._remove_stale()
 
-    def _mapped(self, path: Path) -> TokenizedTexts | None:
-        """Map a cache, of which only the lines that are used are read; None if it is missing or has too few lines."""
-        try:
-            ids = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["ids"]
-        except FileNotFoundError:
-            return None
-        except (pa.ArrowInvalid, OSError) as error:
-            logger.warning("%s is damaged (%s): it is made anew", path, str(error).splitlines()[0])
-            return None
-        if len(ids) < len(self):
-            return None
-        with suppress(OSError):  # it may be another user's
-            os.utime(path)  # tells _remove_stale that it was used
-        return TokenizedTexts(ids.chunks, self.limit)
+    def _caches(self, name: str) -> list[Path]:
+        return list(self.cache.glob(f"{escape(name)}-*.arrow"))
+
+    def _mapped(self, name: str) -> TokenizedTexts | None:
+        """Map a cache with the digest that its name holds; None if there is none, or too few lines are in it."""
+        for path in self._caches(name):
+            try:
+                content = pa.memory_map(str(path)).read_buffer()
+                if xxhash.xxh3_64_hexdigest(content) != path.stem.rpartition("-")[2]:
+                    raise pa.ArrowInvalid("its bytes have changed")
+                ids = pa.ipc.open_file(content).read_all()["ids"]
+            except FileNotFoundError:  # another process has made it anew
+                continue
+            except (pa.ArrowInvalid, OSError) as error:
+                logger.warning("%s is damaged (%s): it is made anew", path, str(error).splitlines()[0])
+                continue
+            if len(ids) >= len(self):
+                with suppress(OSError):  # it may be another user's
+                    os.utime(path)  # tells _remove_stale that it was used
+                return TokenizedTexts(ids.chunks, self.limit)
+        return None
 
     def _remove_stale(self) -> None:
         """Remove the caches of other bytes of this text file, and all but the KEPT ones that were used last.
@@ -122,7 +139,7 @@ class TextFile:
         A process that has mapped one of them goes on with it: on Linux and macOS the bytes of a file that was removed
         stay until the last mapping is gone.
         """
-        caches = list(self.cache.glob(f"{escape(self.path.name)}-*.arrow"))
+        caches = self._caches(self.path.name)
         caches.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
         of_these_bytes = [path for path in caches if path.name.startswith(f"{self.path.name}-{self.digest[:16]}-")]
         for path in {*caches} - {*of_these_bytes[:KEPT]}:

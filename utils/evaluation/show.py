@@ -16,6 +16,7 @@ from pathlib import Path
 from bart.errors import InputError
 from bart.files import read_json
 from utils.app.cli import option, parse_dataclass
+from utils.app.formatting import printable
 from utils.metrics.rouge import ROUGE_TYPES, rouge_table
 from utils.text.lines import read_lines
 
@@ -51,7 +52,10 @@ def describe(args: ShowArguments) -> str:
     blocks = [f"ROUGE F in percent ({mode}) on {len(articles)} test articles", table]
     for number, example in enumerate(examples, 1):
         named = zip(TEXTS.values(), example.values(), strict=True)
-        parts = [textwrap.fill(f"{name:<11}{text}", WIDTH, subsequent_indent=" " * 11) for name, text in named]
+        parts = [
+            textwrap.fill(f"{name:<11}{printable(' '.join(text.split()))}", WIDTH, subsequent_indent=" " * 11)
+            for name, text in named
+        ]
         blocks.append("\n".join([f"Example {number}", *parts]))
     return "\n\n".join([*blocks, f"Results lie in {folder}"])
 

@@ -8,13 +8,17 @@ if __name__ == "__main__":
     run_program("utils.serving.__main__")
 
 import asyncio
+import ctypes
 import logging
 import math
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 import torch
 import uvicorn
@@ -23,6 +27,7 @@ from bart.errors import InputError
 from utils.app.cli import parse_dataclass
 from utils.serving.app import create_app
 from utils.serving.arguments import SUMMARIZATION, ServeArguments
+from utils.serving.connections import ACCEPTED_AT_ONCE, Connection, most_connections
 from utils.serving.predictions import PredictionService
 from utils.serving.service import Service
 from utils.serving.summaries import SummaryService
@@ -32,6 +37,7 @@ logger = logging.getLogger("utils.serving")
 # kernels they take 200 MB.
 KERNELS_KEPT = "128"
 TICK = 0.05  # seconds
+SO_ATTACH_FILTER = 26  # of Linux; see socket(7)
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -52,13 +58,37 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
+def refuse_new(listening: socket.socket) -> None:
+    """Let a socket ignore attempts to connect from now on; those that are under way come to their end.
+
+    A connection that is made while its listening socket closes would be reset. Elsewhere than on Linux nothing changes.
+    """
+    # A socket filter: a TCP segment whose flags, in byte 13, have SYN is dropped, and all others pass.
+    program = [(0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
+    with suppress(OSError):
+        listening.setsockopt(
+            socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code))
+        )
+
+
 class Server(uvicorn.Server):
     """Answers until SIGTERM or SIGINT, and then finishes what is in work. No connection is reset."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
         quiet = {"log_config": None, "access_log": False, "server_header": False}
-        super().__init__(uvicorn.Config(create_app(service), http="h11", ws="none", lifespan="on", **quiet))
+        connection = partial(Connection, free={}, most=most_connections(), header_seconds=service.args.read_timeout)
+        config = uvicorn.Config(
+            create_app(service), http=connection, ws="none", lifespan="on", backlog=ACCEPTED_AT_ONCE, **quiet
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. Only the system's queue is long: uvicorn's `backlog` also says how many are accepted at once."""
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(socket.SOMAXCONN)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End once all that is in work is answered; until then new requests are refused."""
@@ -66,9 +96,14 @@ class Server(uvicorn.Server):
         end = time.monotonic() + self.service.args.drain_seconds
         while self.service.in_work and not self.force_exit and time.monotonic() < end:
             await asyncio.sleep(TICK)
-        # A connection that nobody has accepted would be reset when its socket closes.
+        for listening in sockets or []:
+            refuse_new(listening)
+        # A connection that nobody has accepted would be reset when its socket closes, and one that was accepted in the
+        # same turn of the event loop as well.
+        await asyncio.sleep(TICK)
         while select.select(sockets or [], [], [], 0)[0]:
-            await asyncio.sleep(0)
+            await asyncio.sleep(TICK)
+        await asyncio.sleep(TICK)
         for server in self.servers:
             server.close()
         # Connections just accepted, and those that are kept, may have a request on its way, from a busy machine too.

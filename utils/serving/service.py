@@ -13,11 +13,28 @@ import prometheus_client as prometheus
 from fastapi import HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
+from utils.app.errors import RunError
 from utils.serving.arguments import ServeArguments
 from utils.serving.requests import explanation
 
 CLIENT_LEFT = 499  # nginx's status for a request whose client did not wait for the answer
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
+
+
+def started_thread() -> ThreadPoolExecutor:
+    """Make an executor whose one thread runs already, so that a request cannot find that it cannot be started.
+
+    Raises:
+        RunError: it cannot be started.
+    """
+    executor = ThreadPoolExecutor(1)
+    try:
+        executor.submit(int)
+    except RuntimeError as error:
+        raise RunError(
+            f"the service cannot start: {error}; it needs more memory, or more threads (ulimit -u)"
+        ) from None
+    return executor
 
 
 class Service(ABC):
@@ -45,7 +62,7 @@ class Service(ABC):
 
     def __init__(self, args: ServeArguments, request_model: type[BaseModel], limit: int, vocabulary_size: int) -> None:
         self.args, self.request_model = args, request_model
-        self.executor = ThreadPoolExecutor(1)
+        self.executor = started_thread()
         path = Path(args.inference.model)
         # Clients see no more of a path than identifies the model.
         name = "/".join((path.resolve() if path.exists() else path).parts[-2:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from utils.prediction.summarizing import Rounds, load_summarizer
 from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Engine
 from utils.serving.requests import Summaries, summary_request
-from utils.serving.service import Service
+from utils.serving.service import Service, started_thread
 
 LONG_TEXT = 1 << 16  # characters, of all texts of a request; a megabyte takes seconds to split
 CLOSING_SECONDS = 3  # for the decoding thread to end its step
@@ -46,7 +45,7 @@ class SummaryService(Service):
         request_model = summary_request(self.defaults, args, args.max_summary_length or self.positions)
         super().__init__(args, request_model, self.limit, model.config.vocab_size)
         # Only one thread runs Python at a time; a thread of their own lets short texts pass long ones.
-        self.executor_of_long_texts = ThreadPoolExecutor(1)
+        self.executor_of_long_texts = started_thread()
         tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
         self.engine = Engine(
             model, args.batch_size, args.max_queue, args.max_option_sets, args.threads, on_generated=tokens.inc

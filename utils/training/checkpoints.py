@@ -21,7 +21,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from bart.errors import InputError
 from bart.files import replacing
-from bart.tensor_files import read_file
+from bart.tensor_files import is_whole, read_file
 from utils.app.errors import RunError
 from utils.app.signals import NAMES, Signals, status
 from utils.runs.distributed import from_first
@@ -53,8 +53,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                     os.fsync(file.fileno())
                 if path.name == LAST_FILE and path.exists():
                     path.replace(path.with_name(PREVIOUS_FILE))
-        except (OSError, RuntimeError) as error:  # torch's writer turns some of the system's errors into its own
-            reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        except (OSError, RuntimeError) as error:
+            # torch's writer raises its own error while it handles the system's, which says more.
+            cause = error if isinstance(error, OSError) else error.__context__
+            reason = cause.strerror if isinstance(cause, OSError) else str(error).splitlines()[0]
             raise RunError(
                 f"{path}: cannot be written ({reason}); the checkpoints before it are whole, and "
                 f"--resume_from_checkpoint {LAST} goes on from the newest"
@@ -289,15 +291,6 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
         raise InputError(f"--resume_from_checkpoint {LAST}: none of the checkpoints in {output_dir} is whole")
     logger.info("no checkpoint in %s: the run starts from its beginning", output_dir)
     return None
-
-
-def is_whole(path: Path) -> bool:
-    """Return true if a checkpoint is a zip file, as torch writes it, with all its parts and their checksums."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            return file.testzip() is None
-    except (zipfile.BadZipFile, OSError, EOFError):
-        return False
 
 
 def keep_as_last(checkpoint: Path, output_dir: Path) -> None:

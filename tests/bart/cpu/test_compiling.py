@@ -95,6 +95,48 @@ def test_a_folder_that_others_may_change_is_not_used(cache: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("compiler")
+def test_a_folder_in_one_that_others_may_change_is_not_used(cache: Path) -> None:
+    """They could put another folder in its place."""
+    cache.mkdir(parents=True)
+    cache.chmod(0o700)
+    for mode, refused in ((0o777, True), (0o770, True), (0o1777, False), (0o755, False)):
+        cache.parent.chmod(mode)
+        if refused:
+            with pytest.raises(OSError, match=f"lies in {cache.parent}, to which others may write"):
+                kernels.compile_kernels("-O0")
+        else:
+            kernels.compile_kernels("-O0")
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_its_folder_is_the_users_whatever_the_umask(umask: int, cache: Path) -> None:
+    before = os.umask(umask)
+    try:
+        kernels.compile_kernels("-O0")
+    finally:
+        os.umask(before)
+    assert cache.stat().st_mode & 0o777 == cache.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_damaged_library_is_compiled_anew(cache: Path) -> None:
+    """To load it may end the process with SIGBUS, or change results."""
+    states = torch.ones(1, 1, 1, 64)
+    kernels.compile_kernels("-O0")
+    (library,) = cache.iterdir()
+    whole = library.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 1
+    for damage in (whole[: len(whole) // 2], b"", bytes(flipped)):
+        library.unlink()  # a mapped file must not change
+        library.write_bytes(damage)
+        library.chmod(0o700)
+        assert torch.equal(kernels.compile_kernels("-O0").attend(states, states, states), states[0])
+        assert [file.read_bytes() for file in cache.iterdir()] == [whole]
+
+
+@pytest.mark.usefixtures("compiler")
 def test_copies_and_pickles_are_those_of_the_machine() -> None:
     loaded = kernels.load()
     assert loaded is not None

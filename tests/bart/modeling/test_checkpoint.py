@@ -6,6 +6,7 @@ import argparse
 import collections
 import functools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -357,6 +358,26 @@ def test_truncated_files(tmp_path: Path, model: BartForConditionalGeneration, fo
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content))])
     fails(path, "truncated", config=model.config)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["model.decoder.layers.0.fc1.weight", "final_logits_bias"])
+def test_weights_that_are_no_numbers(
+    name: str, value: float, tmp_path: Path, model: BartForConditionalGeneration
+) -> None:
+    state = weights(model)
+    state[name] = state[name].clone().half()
+    state[name].view(-1)[3] = value
+    torch.save(state, tmp_path / "a.bin")
+    fails(tmp_path / "a.bin", f"1 of its weights hold NaN or infinite numbers: {name}", config=model.config)
+
+
+def test_more_layers_than_weights_are_refused_before_a_model_is_built(
+    tmp_path: Path, model: BartForConditionalGeneration
+) -> None:
+    torch.save(weights(model), tmp_path / "a.bin")
+    config = BartConfig(**TINY | {"decoder_layers": 10_000_000})
+    fails(tmp_path / "a.bin", "its config has decoder_layers 10000000, for 66 weights", config=config)
 
 
 class Foreign:

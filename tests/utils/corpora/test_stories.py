@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bart.errors import InputError
-from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
+from utils.corpora.stories import LARGEST_STORY, parse_story, read_archive, read_url_list, story_name, strip_dateline
 from utils.data.parallel_text import one_line
 
 STORY = """\
@@ -191,7 +191,8 @@ def write_archive(path: Path, files: Sequence[tuple[str, bytes]]) -> Path:
 def test_files_of_an_archive_are_read_in_its_order_and_none_is_unpacked(tmp_path: Path) -> None:
     files = [("./cnn/stories/b", b"b"), (f"cnn/{NAME}", b"a"), (f"{'deep/' * 60}{NAME}", b"c"), ("../../evil", b"d")]
     path = write_archive(tmp_path / "x.tgz", files)
-    assert list(read_archive(path)) == [("b", b"b"), (NAME, b"a"), (NAME, b"c"), ("evil", b"d")]
+    assert list(read_archive(path, {"b", NAME, "evil"})) == [("b", b"b"), (NAME, b"a"), (NAME, b"c"), ("evil", b"d")]
+    assert list(read_archive(path, {"b"})) == [("b", b"b")]
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -208,7 +209,24 @@ def test_damaged_archives_are_errors(tmp_path: Path, damage: Callable[[bytes], b
     path = write_archive(tmp_path / "x.tgz", [(NAME, random.Random(0).randbytes(100_000))])
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match="x.tgz: not a whole .tgz archive"):
-        list(read_archive(path))
+        list(read_archive(path, {NAME}))
+
+
+def test_files_that_are_no_stories_take_no_memory(tmp_path: Path) -> None:
+    """A few bytes of an archive may stand for gigabytes, and a header may claim any size."""
+    large = (NAME, bytes(LARGEST_STORY + 1))
+    path = write_archive(tmp_path / "x.tgz", [large, ("b", b"b")])
+    assert list(read_archive(path, {"b"})) == [("b", b"b")]
+    with pytest.raises(InputError) as error:
+        list(read_archive(path, {"b", NAME}))
+    assert str(error.value) == f"{path}: {NAME} has {LARGEST_STORY + 1} bytes; allowed: at most {LARGEST_STORY}"
+    claim = tarfile.TarInfo(NAME)
+    claim.size = 1 << 40
+    path.write_bytes(gzip.compress(claim.tobuf() + bytes(1024)))
+    with pytest.raises(InputError, match=f"{NAME} has {1 << 40} bytes"):
+        list(read_archive(path, {NAME}))
+    with pytest.raises(InputError, match="not a whole .tgz archive"):
+        list(read_archive(path, {"b"}))
 
 
 def test_url_lists(tmp_path: Path) -> None:

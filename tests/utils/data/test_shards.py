@@ -21,6 +21,7 @@ from bart.modeling.modeling_bart import IGNORE_INDEX
 from tests.streamed_steps import CUTS, WINDOW, Steps, same, short_windows, steps_of  # noqa: F401
 from tests.tiny_shards import tiny_tokenizer, write_tiny_shards
 from utils.app.errors import RunError
+from utils.data import shards as shards_module
 from utils.data import streaming
 from utils.data.batches import Batch
 from utils.data.corruption import Corruption, CorruptionOptions
@@ -355,15 +356,28 @@ def test_shards_of_another_length_or_vocabulary(made: Path) -> None:
     Manifest.read(made).check(tiny_tokenizer(), 16)
 
 
-def test_a_shard_that_breaks_off_while_it_is_read_ends_a_run_in_one_line(made: Path) -> None:
+def test_a_shard_that_disappears_while_it_is_read_ends_a_run_in_one_line(made: Path) -> None:
     stream = TrainStream(StreamedShards(Manifest.read(made), corruption()), collate, BatchOptions(), 7)
     for shard in (made / "train").iterdir():
-        data = bytearray(shard.read_bytes())
-        data[4:-400] = bytes(len(data) - 404)
-        shard.write_bytes(data)
+        shard.unlink()
     (error,) = DataLoader(stream, batch_size=None)
     assert isinstance(error, RunError)
     assert str(made / "train") in str(error) and "the shard cannot be read (" in str(error) and "\n" not in str(error)
+
+
+def test_no_flipped_bit_of_a_shard_is_read_as_other_data(made: Path) -> None:
+    manifest = Manifest.read(made)
+    shard = manifest.shards("train")[0]
+    path = made / shard.file
+    whole = path.read_bytes()
+    for place in np.random.default_rng(0).integers(8 * len(whole), size=200):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        shards_module._sha256_of.cache_clear()  # as a new process has it
+        with pytest.raises(RunError) as error:
+            list(ShardReader(made, [shard]))
+        assert str(error.value) == f"{path}: the shard is damaged: its SHA-256 is not the one in manifest.json"
 
 
 def test_a_split_without_held_out_examples(made: Path) -> None:

@@ -179,6 +179,24 @@ def test_a_damaged_cache_is_made_anew(
     assert [name in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True] * 2
 
 
+def test_no_flipped_bit_of_a_cache_is_used(
+    data: Path, tokenizer: BartTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bit of an id would be trained on, one of an offset would end the process."""
+    first = rows(sources(data, 600).tokenized(tokenizer, 24))
+    (name,) = caches(data / ".cache")
+    path = data / ".cache" / name
+    whole = path.read_bytes()
+    for place in np.random.default_rng(0).integers(8 * len(whole), size=40):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        caplog.clear()
+        assert rows(sources(data, 600).tokenized(tokenizer, 24)) == first
+        assert f"{name} is damaged (its bytes have changed): it is made anew" in caplog.text
+        assert path.read_bytes() == whole
+
+
 def test_where_the_cache_lies(
     data: Path, tokenizer: BartTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

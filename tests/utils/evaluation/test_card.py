@@ -67,3 +67,8 @@ def test_scoring_a_run_later_updates_its_card_until_someone_edits_it(
     path.unlink()
     run_eval.main([str(output / "export"), str(tmp_path / "config.json"), str(tmp_path / "data"), str(output)])
     assert not path.exists() and "README.md was not written: FileNotFoundError" in caplog.text
+
+
+def test_names_are_no_html(train: Train) -> None:
+    card = (train("<img src=x>", "--max_steps", 1) / "export" / "README.md").read_text()
+    assert "# &lt;img src=x&gt;\n" in card and "<img" not in ModelCard(card).text

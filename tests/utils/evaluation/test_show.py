@@ -90,3 +90,11 @@ def test_missing_or_damaged_results_are_one_line(run: Path, name: str, content: 
     with pytest.raises(InputError, match=message) as error:
         describe(ShowArguments(str(run)))
     assert "\n" not in str(error.value)
+
+
+def test_data_cannot_send_commands_to_the_terminal(tmp_path: Path) -> None:
+    articles = ["\x1b[2J\x1b]0;title\x07 Rain\tfell.\x9b31m", *ARTICLES[1:]]
+    run = write_run(tmp_path / "results", articles, rouge_mode="rouge-score", **rouge(SUMMARIES, REFERENCES))
+    text = describe(ShowArguments(str(run)))
+    assert "article    \ufffd[2J\ufffd]0;title\ufffd Rain fell.\ufffd31m" in text
+    assert all(line.isprintable() for line in text.split("\n"))

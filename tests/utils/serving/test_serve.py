@@ -6,14 +6,17 @@ import asyncio
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -185,6 +188,135 @@ def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, mo
         server.should_exit = True
         assert [answer(connection) for connection in [half, *work]] == [ENDING] * 4
     decoder.run()
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that the service sends before it closes a connection."""
+    return b"".join(iter(lambda: connection.recv(10_000), b""))
+
+
+def test_a_header_must_arrive_in_time(export: Path) -> None:
+    with server_thread(export, read_timeout=0.5) as (_, address):
+        port = httpx2.URL(address).port
+        silent, half, second, trickle = (socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(4))
+        half.sendall(b"POST /summarize HTT")
+        second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        trickle.sendall(b"POST /no HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+        for connection, status in ((second, b"200"), (trickle, b"404")):
+            assert connection.recv(10_000).split()[1] == status
+        second.sendall(b"GET /healthz HT")
+        with suppress(OSError):  # it is closed
+            for _ in range(100):
+                trickle.sendall(b"x")
+                time.sleep(0.05)
+            raise AssertionError("a body is read for ever")
+        assert received(silent) == b""
+        for connection in (half, second):
+            head, body = received(connection).split(b"\r\n\r\n")
+            assert head.split()[1] == b"408"
+            assert json.loads(body) == {"error": "the header did not arrive within 0.5 seconds"}
+        assert httpx2.get(f"{address}/healthz").status_code == 200
+
+
+def test_the_oldest_idle_connection_makes_room(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("utils.serving.__main__.most_connections", lambda: 4)
+    with server_thread(export) as (_, address):
+        port = httpx2.URL(address).port
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(4)]
+        assert httpx2.get(f"{address}/healthz").status_code == 200
+        assert idle[0].recv(10) == b""
+        work = [sent(address, {"text": "A dog ran."}) for _ in range(4)]
+        assert [connection.recv(10) for connection in idle[1:]] == [b""] * 3
+        until(lambda: httpx2.get(f"{address}/healthz").status_code == 503)
+        answered = httpx2.get(f"{address}/healthz")
+        assert answered.json() == {"error": "4 connections have a request; allowed: 4; try again"}
+        assert answered.headers["retry-after"] == "1"
+        decoder.run()
+        assert [answer(connection)[0] for connection in work] == [200] * 4
+
+
+def test_no_connection_is_reset_at_the_end(export: Path) -> None:
+    """Clients that open a connection for each request, until they are refused."""
+    outcomes: Counter[str] = Counter()
+
+    def ask(port: int) -> None:
+        while True:
+            try:
+                connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+            except ConnectionRefusedError:
+                outcomes["refused"] += 1
+                return
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            try:
+                outcomes[received(connection).split()[1].decode()] += 1
+            except (ConnectionResetError, IndexError):
+                outcomes["reset"] += 1
+                return
+
+    for _ in range(3):
+        with server_thread(export) as (server, address):
+            clients = [threading.Thread(target=ask, args=[httpx2.URL(address).port]) for _ in range(20)]
+            for client in clients:
+                client.start()
+            time.sleep(0.2)
+            server.should_exit = True
+            for client in clients:
+                client.join()
+    assert outcomes["refused"] == 60 and outcomes["200"] and outcomes["503"] and not outcomes["reset"]
+
+
+@pytest.mark.slow
+def test_a_thousand_idle_connections_for_a_minute(export: Path, texts: list[str], tmp_path: Path) -> None:
+    """Forty clients get the right answers meanwhile, and /healthz its own, which took ten seconds and more."""
+    loaded = load_for_evaluation(export, None)
+    expected = [summarize(text, *loaded) for text in texts]
+    slowest, wrong, answers, end = 0.0, 0, 0, time.monotonic() + 60
+    idle: list[socket.socket] = []
+
+    def flood(port: int) -> None:
+        while time.monotonic() < end:
+            while len(idle) < 1000:
+                idle.append(socket.create_connection(("127.0.0.1", port), timeout=30))
+                if len(idle) % 2:
+                    idle[-1].sendall(b"POST /summ")
+                idle[-1].setblocking(False)
+            for connection in [*idle]:
+                with suppress(BlockingIOError, ConnectionResetError):
+                    connection.recv(1000)
+                    idle.remove(connection)
+            time.sleep(0.1)
+
+    async def ask(number: int, address: str) -> None:
+        nonlocal wrong, answers
+        async with httpx2.AsyncClient(base_url=address, timeout=120) as client:
+            while time.monotonic() < end:
+                for text, right in [*zip(texts, expected, strict=True)][number % 5 :: 5]:
+                    answer = await client.post("/summarize", json={"text": text}, headers={"Connection": "close"})
+                    wrong += answer.json().get("summary") != right
+                    answers += 1
+
+    async def ask_all_clients(address: str) -> None:
+        await asyncio.gather(*(ask(number, address) for number in range(40)))
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, limits[1]), limits[1]))  # which the service inherits
+    try:
+        with service_process(export, tmp_path / "log", "--threads", 1, "--read_timeout", 5) as (_, address):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+            flooding = threading.Thread(target=flood, args=[httpx2.URL(address).port])
+            asking = threading.Thread(target=lambda: asyncio.run(ask_all_clients(address)))
+            flooding.start()
+            asking.start()
+            while time.monotonic() < end:
+                began = time.monotonic()
+                assert httpx2.get(f"{address}/healthz", timeout=60).status_code == 200
+                slowest = max(slowest, time.monotonic() - began)
+            flooding.join()
+            asking.join()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (wrong, slowest < 10, answers > 100) == (0, True, True), (wrong, slowest, answers)
+    assert len((tmp_path / "log").read_text().splitlines()) < 10
 
 
 def test_requests_in_work_have_a_limit(export: Path) -> None:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tensor_files import is_whole, read_file
 from tests.tiny_run import Train, checkpoint_of, weights
 from utils.app.errors import RunError
 from utils.data import order
 from utils.recipes import training
 from utils.training import checkpoints
-from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_checkpoint, is_whole
+from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_checkpoint
 
 
 def write(folder: Path, number: int) -> Path:
@@ -30,10 +33,21 @@ def write(folder: Path, number: int) -> Path:
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     last = write(tmp_path, 0)
     (tmp_path / f".last.ckpt.{socket.gethostname()}.{os.getpid()}.tmp").symlink_to("/dev/full")
-    with pytest.raises(RunError, match=r"last.ckpt: cannot be written \(.*No space left"):
+    with pytest.raises(RunError, match=r"last.ckpt: cannot be written \(No space left on device\)"):
         write(tmp_path, 1)
     assert not torch.load(last, weights_only=True)["number"].any()
     assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("room", [5_000, 400_100])
+def test_an_error_of_the_system_is_named_and_not_what_torch_makes_of_it(room: int, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(RunError, match=r"last.ckpt: cannot be written \(File too large\)"):
+            write(tmp_path, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten", "empty"])
@@ -54,6 +68,25 @@ def test_torn_checkpoints_are_passed_over(damage: str, tmp_path: Path, caplog: p
     for path in tmp_path.iterdir():
         path.unlink()
     assert find_checkpoint("last", tmp_path) is None
+
+
+def test_no_flipped_bit_of_a_checkpoint_is_used(tmp_path: Path) -> None:
+    """Not of one that is named either: `last` alone used to be checked."""
+    whole = write(tmp_path, 7).read_bytes()
+    refused = 0
+    for place in np.random.default_rng(0).integers(8 * len(whole), size=200):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        path = tmp_path / f"{place}.ckpt"
+        path.write_bytes(changed)
+        try:
+            content = read_file(path)
+        except InputError as error:
+            assert str(error).startswith(f"{path}: a damaged, truncated or foreign torch file")
+            refused += 1
+        else:  # the bit says nothing of the content, such as one of the space between parts
+            assert torch.equal(content["number"], torch.full((100_000,), 7))
+    assert refused > 190
 
 
 def test_only_a_run_that_shares_data_and_optimizer_goes_on(
