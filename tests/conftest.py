@@ -20,7 +20,7 @@ os.environ.setdefault("PET_LOG_DIR", os.devnull)
 # A shell lets what it starts in the background ignore Ctrl-C, and all that those start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-OPTIONAL = {"slow": "long or many gigabytes", "network": "needs the Hub"}
+OPTIONAL = {"slow": "long or many gigabytes", "network": "needs the Hub or package registries"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -143,3 +143,21 @@ def test_an_image_makes_no_environment_and_looks_at_none(tmp_path: Path) -> None
         )
         assert (done.stdout, done.stderr) == (printed, "")
     assert [path.name for path in (tmp_path / ".venv").iterdir()] == ["bin"]
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_the_cpu_image_is_built_and_its_files_are_the_callers(tmp_path: Path) -> None:
+    """DOCKER_BUILD_OPTIONS may name another base, such as `--pull=false --build-arg FROM_IMAGE_NAME=...`."""
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
+        pytest.skip("no docker daemon here")
+    build = f"bash scripts/docker/build.sh --cpu {os.environ.get('DOCKER_BUILD_OPTIONS', '')}"
+    subprocess.run(["bash", "-c", build], cwd=ROOT, check=True)
+    shutil.copytree(ROOT, tmp_path / "checkout", ignore=shutil.ignore_patterns(".git", ".venv*", "results", "data"))
+    command = "source scripts/setup_env.sh requirements.txt && python -m utils.corpora.sample_corpus --output_dir data/s"
+    launch = ["bash", "scripts/docker/launch.sh", command, "none"]
+    done = subprocess.run(launch, cwd=tmp_path / "checkout", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = [*(tmp_path / "checkout/data").rglob("*")]
+    assert made and {path.stat().st_uid for path in made} == {os.getuid()}
+    assert not (tmp_path / "checkout/.venv").exists()
