@@ -153,8 +153,10 @@ def test_the_cpu_image_is_built_and_its_files_are_the_callers(tmp_path: Path) ->
         pytest.skip("no docker daemon here")
     build = f"bash scripts/docker/build.sh --cpu {os.environ.get('DOCKER_BUILD_OPTIONS', '')}"
     subprocess.run(["bash", "-c", build], cwd=ROOT, check=True)
-    shutil.copytree(ROOT, tmp_path / "checkout", ignore=shutil.ignore_patterns(".git", ".venv*", "results", "data"))
-    command = "source scripts/setup_env.sh requirements.txt && python -m utils.corpora.sample_corpus --output_dir data/s"
+    own = {".git", ".venv", "results", "data"}  # of this checkout
+    ignore = lambda folder, names: own if folder == str(ROOT) else set()  # noqa: E731
+    shutil.copytree(ROOT, tmp_path / "checkout", ignore=ignore)
+    command = "source scripts/setup_env.sh requirements.txt && python -m utils.corpora.sample_corpus --output_dir data"
     launch = ["bash", "scripts/docker/launch.sh", command, "none"]
     done = subprocess.run(launch, cwd=tmp_path / "checkout", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
