@@ -153,9 +153,8 @@ def test_the_cpu_image_is_built_and_its_files_are_the_callers(tmp_path: Path) ->
         pytest.skip("no docker daemon here")
     build = f"bash scripts/docker/build.sh --cpu {os.environ.get('DOCKER_BUILD_OPTIONS', '')}"
     subprocess.run(["bash", "-c", build], cwd=ROOT, check=True)
-    own = {".git", ".venv", "results", "data"}  # of this checkout
-    ignore = lambda folder, names: own if folder == str(ROOT) else set()  # noqa: E731
-    shutil.copytree(ROOT, tmp_path / "checkout", ignore=ignore)
+    of_checkout = {".git", ".venv", "results", "data"}
+    shutil.copytree(ROOT, tmp_path / "checkout", ignore=lambda folder, _: of_checkout if folder == str(ROOT) else set())
     command = "source scripts/setup_env.sh requirements.txt && python -m utils.corpora.sample_corpus --output_dir data"
     launch = ["bash", "scripts/docker/launch.sh", command, "none"]
     done = subprocess.run(launch, cwd=tmp_path / "checkout", capture_output=True, text=True)
