@@ -12,7 +12,7 @@ from utils.data.parallel_text import one_line
 from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of
 from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
 from utils.data.rows import ABSENT, READERS
-from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLIT_NAMES, SPLITS, ratios_of, split_of
+from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLIT_NAMES, SPLITS, WHOLE, ratios_of, split_of
 
 if TYPE_CHECKING:
     import datasets
@@ -39,7 +39,7 @@ def read_records(
         data_dir: a directory with a table for each split, such as train.jsonl; one table, whose rows are split by
             their texts as `prepare` splits sources; or a set on the Hub, or Parquet files, where a split may have any
             name.
-        split: train, val or test, or a name of the set's own.
+        split: train, val or test, or a name of the set's own; or WHOLE, of one table.
         text_column: chooses the column of the texts from all columns.
 
     Raises:
@@ -53,7 +53,7 @@ def read_records(
     else:
         path = Path(data_dir).expanduser()
         of_table = _records_of(_table_of(path, split))
-        if path.is_file():
+        if path.is_file() and split != WHOLE:
             of_table = _of_split(split, of_table, text_column)
         records = list(islice(of_table, end))
     if not records:

@@ -111,7 +111,7 @@ def _labels_of_head(
     """
     of_head = OF_HEADS & stored.extra.keys() - config.extra.keys()
     config.extra.update({field: stored.extra[field] for field in of_head})
-    if labels is None or sorted(stored.labels) == sorted(labels):
+    if labels is None or sorted(map(str.casefold, stored.labels)) == sorted(map(str.casefold, labels)):
         return stored.labels
     if not stored.has_unnamed_labels and len(stored.labels) == len(labels):
         raise InputError(
@@ -148,6 +148,8 @@ def resumed_model(
         stored = kind_of(content["config"], [type(config)])(**content["config"])
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
     config.labels = stored.labels  # the data did
+    if "columns" in stored.extra:
+        config.columns = stored.columns
     check_same_config(stored, config, checkpoint)
     model_class = class_for(config, model_classes)
     tokenizer = model_class.tokenizer_class.from_pretrained(checkpoint)

@@ -8,6 +8,7 @@ from typing import Any
 
 from utils.app.progress import Clock
 from utils.data.options import Place
+from utils.data.splits import WHOLE
 from utils.prediction.options import InferenceOptions
 from utils.runs.memory import FittingSize
 from utils.tasks.task import Prediction, Task
@@ -20,6 +21,7 @@ class Predictor:
         task: the class of the task.
         options, evaluation: an `Options` and an `EvalOptions` of the task.
         batch_size: inputs that are predicted at once; halved for good where memory runs out.
+        table: the path of a table, which `predict_table` predicts.
 
     Attributes:
         loaded: the model, laid out for prediction.
@@ -29,10 +31,17 @@ class Predictor:
     """
 
     def __init__(
-        self, task: type[Task], options: Any, evaluation: Any, inference: InferenceOptions, batch_size: int
+        self,
+        task: type[Task],
+        options: Any,
+        evaluation: Any,
+        inference: InferenceOptions,
+        batch_size: int,
+        table: str = "",
     ) -> None:
-        self.task = task(Place(""), options, evaluation=replace(evaluation, **evaluation.only_predict))
+        self.task = task(Place(table), options, evaluation=replace(evaluation, **evaluation.only_predict))
         loaded = self.task.trained_model(inference.model, inference.config_path, inference.tokenizer)
+        self.task = self.task.as_trained(loaded.model.config)
         self.loaded = replace(loaded, model=inference.prepare(loaded.model))
         self.batches = FittingSize(batch_size, "--batch_size")
 
@@ -50,7 +59,18 @@ class Predictor:
         Raises:
             InputError: an input is nothing of that kind.
         """
-        task, raw = self.task, self.task.given(inputs)
+        return self._predict(self.task.given(inputs), check)
+
+    def predict_table(self) -> list[dict[str, Any]]:
+        """Predict all rows of the table.
+
+        Raises:
+            InputError: it is missing or malformed, or has no such columns.
+        """
+        return self._predict(self.task.read(WHOLE), lambda: None)
+
+    def _predict(self, raw: Any, check: Callable[[], None]) -> list[dict[str, Any]]:
+        task = self.task
         examples = task.encode(raw, "test", self.loaded)
         predictions: dict[int, Prediction] = {}
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import logging
 import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
+from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, ModelConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.pretrained import PretrainedModel
@@ -45,8 +46,12 @@ from utils.tasks.head import (
 )
 from utils.tasks.task import Prediction, Scores, text_of
 
+if TYPE_CHECKING:
+    from typing import Self
+
+logger = logging.getLogger(__name__)
 TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "question")
-PAIRS = ("sentence2", "hypothesis", "question2", "text2")
+PAIRS = ("sentence2", "hypothesis", "question2", "text2", "pair")
 LABELS = ("label", "labels", "class")
 # The metrics of validation.
 METRICS = {
@@ -86,12 +91,18 @@ class ClassificationTrainingOptions(HeadTrainingOptions):
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts as they were read; labels are None where they are only to be predicted."""
+    """Texts as they were read.
+
+    Attributes:
+        labels: None where they are only to be predicted.
+        columns: where the texts, and the second ones of pairs, stand in their table.
+    """
 
     names: list[str]
     texts: list[str]
     pairs: list[str] | None
-    labels: list[Any] | None
+    labels: list[Any] | None = None
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -115,6 +126,8 @@ class Classification(HeadTask):
         super().__init__(place, options, training, evaluation)
         task_name = self.options.task_name
         self.glue = GLUE.get(task_name)
+        # Where training has read texts and, of pairs, the second ones; not known before there is a model.
+        self.columns: Sequence[str] = () if self.glue is None else self.glue.columns
         if self.options.mismatched and task_name != "mnli":
             raise InputError(f"--mismatched is of --task_name mnli; --task_name is {task_name}")
         if self.glue is not None and place.data_dir == PlaceOptions.data_dir:
@@ -135,35 +148,57 @@ class Classification(HeadTask):
 
     # ---- Data
 
+    def as_trained(self, config: ModelConfig) -> Self:
+        trained = copy.copy(self)
+        trained.columns = config.extra.get("columns") or self.columns
+        return trained
+
+    def _columns_of(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Choose the columns of texts and, where they come in pairs, of the second ones."""
+        text, pair, where = self.options.text_field, self.options.pair_field, self.place.data_dir
+        texts_in, pairs_in = (self.columns[:1], self.columns[1:]) if self.columns else (TEXTS, PAIRS)
+        chosen = column_of("text_field", text, texts_in, columns, where)
+        more = [name for name in PAIRS if name in columns and name != chosen]
+        if pair is not None or (self.columns[1:] if self.columns else more and text is None):
+            pair = column_of("pair_field", pair, pairs_in, columns, where)
+            if pair == chosen:
+                raise InputError(f"{where}: --text_field and --pair_field are both {pair!r}; allowed: two columns")
+            return chosen, pair
+        if more:
+            logger.warning("%s: texts are %s alone; --pair_field %s makes pairs", where, chosen, more[0])
+        return (chosen,)
+
     def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
         options, data_dir, limit = self.options, self.place.data_dir, self.place.limit(split)
         place = split
         if options.task_name == "mnli" and split != "train" and is_streamed(data_dir):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
-        known = (TEXTS, PAIRS) if self.glue is None else ([name] for name in (*self.glue.columns, None)[:2])
-        texts_in, pairs_in = known
-        text_column = partial(column_of, "text_field", options.text_field, texts_in, where=data_dir)
-        records = read_records(data_dir, place, text_column, limit)
-        columns = list(records[0].values)
-        text = text_column(columns)
-        pair = options.pair_field
-        if pair is not None or (set(pairs_in) & set(columns) and options.text_field is None):
-            pair = column_of("pair_field", pair, pairs_in, columns, data_dir)
+        records = read_records(data_dir, place, lambda columns: self._columns_of(columns)[0], limit)
+        names = list(dict.fromkeys(name for record in records for name in record.values))
+        columns = self._columns_of(names)
+        may_be_blank = self.glue is not None
         texts = LabelledTexts(
             [record.name for record in records],
-            [_text(record, text) for record in records],
-            None if pair is None else [_text(record, pair, self.glue is not None) for record in records],
-            None,
+            [_text(record, columns[0]) for record in records],
+            [_text(record, columns[1], may_be_blank) for record in records] if columns[1:] else None,
+            columns=columns,
         )
         # Nobody but gluebenchmark.com knows the labels of its test sets.
-        if not self.is_labelled or (self.glue is not None and split == "test" and is_streamed(data_dir)):
+        is_secret = self.glue is not None and split == "test"
+        if not self.is_labelled or (is_secret and is_streamed(data_dir)):
             return texts
-        label = column_of("label_field", options.label_field, LABELS, columns, data_dir)
-        labels = [record.values.get(label) for record in records]
+        if is_secret and options.label_field is None and not set(LABELS) & set(names):
+            logger.info("%s: no column of labels; test examples are only predicted", data_dir)
+            return texts
+        label = column_of("label_field", options.label_field, LABELS, names, data_dir)
+        if is_secret and all(_plain(record.values.get(label)) in ("-1", "None", "") for record in records):
+            logger.info("%s: all test labels are -1, which is none; test examples are only predicted", data_dir)
+            return texts
+        labels = [_label(record, label) for record in records]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
-            names = dict(zip(map(str, count()), self.glue.labels, strict=False))
-            labels = [names.get(str(label), label) for label in labels]
+            numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
+            labels = [numbered.get(_plain(label), label) for label in labels]
         return dataclasses.replace(texts, labels=labels)
 
     def given(self, inputs: Sequence[Any]) -> LabelledTexts:
@@ -175,7 +210,7 @@ class Classification(HeadTask):
         ]
         if None in pairs and any(pairs):
             raise InputError(f"input {pairs.index(None)} has no pair, and others have; allowed: all or none")
-        return LabelledTexts(names, texts, None if None in pairs else pairs, None)
+        return LabelledTexts(names, texts, None if None in pairs else pairs)
 
     def learn(self, train: LabelledTexts) -> Labels:
         """Find out from the training labels which there are, and of what kind.
@@ -188,23 +223,24 @@ class Classification(HeadTask):
             kinds = {type(label) for label in train.labels}
             problem = MULTI_LABEL if list in kinds else REGRESSION if float in kinds else SINGLE_LABEL
         if problem == REGRESSION:
-            return Labels(["score"], problem)
+            return Labels(["score"], problem, train.columns)
         if self.glue is not None:
-            return Labels(list(self.glue.labels), problem)
-        lists = train.labels if problem == MULTI_LABEL else [[label] for label in train.labels]
-        names = {str(label) for labels in lists if isinstance(labels, list) for label in labels if label is not None}
-        numeric = all(re.fullmatch("-?[0-9]+", name) for name in names)
-        ordered = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
+            return Labels(list(self.glue.labels), problem, train.columns)
+        ordered = _names_of(train.labels, problem)
         if len(ordered) < 2:
             raise InputError(
                 f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
             )
-        return Labels(ordered, problem)
+        return Labels(ordered, problem, train.columns)
 
     # ---- Model
 
     def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
-        return self._with_problem(super().initial_model(model, learned), None if learned is None else learned.problem)
+        loaded = super().initial_model(model, learned)
+        if learned is None:
+            return self._with_problem(loaded)
+        loaded.model.config.columns = list(learned.columns)
+        return self._with_problem(loaded, learned.problem)
 
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[PretrainedModel]:
         return self._with_problem(super().resumed_model(model, checkpoint))
@@ -217,8 +253,16 @@ class Classification(HeadTask):
     def _with_problem(
         self, loaded: LoadedModel[PretrainedModel], problem: str | None = None
     ) -> LoadedModel[PretrainedModel]:
-        """Let the config name the kind of problem: of the data, the options, the weights or, at last, the labels."""
+        """Let the config name the kind of problem: of the data, the options, the weights or, at last, the labels.
+
+        The labels of a task of GLUE get its names.
+
+        Raises:
+            InputError: the model has others.
+        """
         config = loaded.model.config
+        if self.glue is not None and self.glue.labels:
+            config.labels = _in_order_of(config, self.glue.labels, f"--task_name {self.options.task_name}")
         stored = getattr(config, "problem_type", None)  # a field that configs may have
         of_labels = SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION
         config.problem_type = problem or self.chosen_problem or stored or of_labels
@@ -235,7 +279,10 @@ class Classification(HeadTask):
             cut = (tokenizer.cut(first[1:-1], second[1:-1], length) for first, second in pairs)
             rows = [tokenizer.join(*both) for both in cut]
         took = time.perf_counter() - began
-        targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
+        targets = [None] * len(raw)
+        if raw.labels is not None:
+            _name_labels(raw, loaded)
+            targets = _targets(raw, loaded)
         examples = [
             Example(np.asarray(row, np.int32), target, second)
             for (row, second), target in zip(rows, targets, strict=True)
@@ -334,10 +381,11 @@ class Classification(HeadTask):
         values = dict(prediction.values)
         chosen = values.pop("chosen")
         row = {"index": number, "source": raw.texts[number]}
+        target, names = examples[number].labels, list(values.get("scores", ()))
         if raw.pairs is not None:
             row["pair"] = raw.pairs[number]
         if raw.labels is not None:
-            row["reference"] = raw.labels[number]
+            row["reference"] = names[target] if isinstance(target, int) else raw.labels[number]
         row["prediction"] = ", ".join(chosen) if isinstance(chosen, list) else str(chosen)
         return {**row, **values, "source_tokens": int(examples.lengths[number, 0])}
 
@@ -359,10 +407,13 @@ def _targets(raw: LabelledTexts, loaded: LoadedModel[PretrainedModel]) -> list[i
         InputError: one is none that the model knows.
     """
     problem, names = loaded.model.config.problem_type, loaded.labels
-    return [_target(where, label, problem, names) for where, label in zip(raw.names, raw.labels, strict=True)]
+    numbers = _numbers_of(names)
+    return [_target(where, label, problem, names, numbers) for where, label in zip(raw.names, raw.labels, strict=True)]
 
 
-def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
+def _target(
+    where: str, label: Any, problem: str, names: list[str], numbers: Mapping[str, int]
+) -> int | float | list[float]:
     if problem == REGRESSION:
         try:
             number = float(label)
@@ -374,13 +425,91 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
     labels = label if problem == MULTI_LABEL else [label]
     if not isinstance(labels, list):
         raise InputError(f"{where}: the label is {label!r}; allowed: a list of labels")
+    chosen = []
     for name in labels:
-        if str(name) not in names:
+        spellings = [spelling(str(name)) for spelling in SPELLINGS if spelling(str(name)) in numbers]
+        if not spellings:
             named = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
             raise InputError(f"{where}: the label is {name!r}, which training has not seen; allowed: {named}")
+        chosen.append(numbers[spellings[0]])
     if problem == SINGLE_LABEL:
-        return names.index(str(label))
-    return [float(name in map(str, labels)) for name in names]
+        return chosen[0]
+    return [float(number in chosen) for number in range(len(names))]
+
+
+def _plain(label: Any) -> str:
+    """A label's name; a whole number has no fraction, which pandas writes where a column lacks values."""
+    return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label).strip())
+
+
+# A label is first looked up as it is written.
+SPELLINGS = (str, _plain, lambda label: _plain(label).casefold())
+
+
+def _numbers_of(names: Sequence[str]) -> dict[str, int]:
+    """The numbers of labels by their names, and by other spellings that mean one label alone."""
+    numbers: dict[str, int] = {}
+    for spelling in SPELLINGS:
+        spelled = [spelling(name) for name in names]
+        counts = Counter(spelled)
+        numbers = {name: number for number, name in enumerate(spelled) if counts[name] == 1} | numbers
+    return numbers
+
+
+def _names_of(labels: Iterable[Any], problem: str) -> list[str]:
+    """The names of all labels of a split in the order of a head: by number where all are whole numbers."""
+    lists = labels if problem == MULTI_LABEL else [[label] for label in labels]
+    names: dict[str, str] = {}
+    for name in sorted({str(label) for labels in lists if isinstance(labels, list) for label in labels}):
+        names.setdefault(_plain(name), name)
+    if all(re.fullmatch("-?[0-9]+", name) for name in names):
+        return [names[name] for name in sorted(names, key=int)]
+    return sorted(names.values())
+
+
+def _in_order_of(config: ModelConfig, names: Sequence[str], of: str) -> list[str]:
+    """Names for the labels of a model: in their order where it has numbers alone, else in that of its own names.
+
+    Args:
+        of: who gives the names, for the error.
+
+    Raises:
+        InputError: the model has other labels.
+    """
+    labels, numbers = config.labels, _numbers_of(names)
+    if len(labels) == len(names) and (config.has_unnamed_labels or labels == [str(n) for n in range(len(names))]):
+        return list(names)
+    folded = [label.casefold() for label in labels]
+    if sorted(folded) != sorted(name.casefold() for name in names):
+        raise InputError(f"the model's labels are {', '.join(labels)}; those of {of} are {', '.join(names)}")
+    return [names[numbers[name]] for name in folded]
+
+
+def _name_labels(raw: LabelledTexts, loaded: LoadedModel[PretrainedModel]) -> None:
+    """Give names to the labels of a published model that have none: numbers as they are, else the names in order."""
+    config = loaded.model.config
+    if not config.has_unnamed_labels or config.problem_type == REGRESSION:
+        return
+    names, numbers = _names_of(raw.labels, config.problem_type), [str(n) for n in range(len(config.labels))]
+    if {*map(_plain, names)} <= {*numbers}:
+        config.labels = numbers
+    elif len(names) == len(numbers) and not {*names} & {*config.labels}:
+        logger.warning("the model's labels have no names; they are taken in the order %s", ", ".join(names))
+        config.labels = names
+
+
+def _label(record: Record, column: str) -> Any:
+    """The label of a row, or its list of labels, without white space at the ends of names.
+
+    Raises:
+        InputError: it is missing or blank.
+    """
+    value = record.values.get(column)
+    labels = value if isinstance(value, list) else [value]
+    labels = [each.strip() if isinstance(each, str) else each for each in labels]
+    if None in labels or "" in labels:
+        raise InputError(f"{record.name}: {column} is {value!r}; allowed: a label that is not blank")
+    return labels if isinstance(value, list) else labels[0]
 
 
 def _text(record: Record, column: str, may_be_blank: bool = False) -> str:

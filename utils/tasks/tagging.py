@@ -129,6 +129,8 @@ class Tagging(HeadTask):
         words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where)
         records = read_records(where, split, words_column, limit)
         columns = list(records[0].values)
+        if not self.is_labelled and "text" in columns and not {*WORDS, options.words_field} & {*columns}:
+            return self.given([record.values for record in records])
         words_in = words_column(columns)
         if not self.is_labelled:
             return [Sentence(record.name, _strings(record, words_in), None) for record in records]

@@ -240,6 +240,10 @@ class Task(TrainedTask[Model]):
             tokenizer: a vocabulary in place of the one that lies with the weights.
         """
 
+    def as_trained(self, config: ModelConfig) -> Self:
+        """This task, reading the columns of tables that training read, as far as the model's config names them."""
+        return self
+
     def given(self, inputs: Sequence[Any]) -> Any:
         """Take examples that are only to be predicted, as users and clients type them, in place of what `read` gives.
 

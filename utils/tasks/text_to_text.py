@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.modeling_bart import (
@@ -185,6 +186,12 @@ class TextToText(Task[BartForConditionalGeneration]):
             return read_split(data_dir, split, limit, self.fields)
         return check_pairs(data_dir, split, limit, self.place.cache_dir)
 
+    def as_trained(self, config: ModelConfig) -> Self:
+        column = self.options.source_field or config.extra.get("columns", [None])[0]
+        trained = copy.copy(self)
+        trained.options = replace(self.options, source_field=column)
+        return trained
+
     def given(self, inputs: Sequence[Any]) -> Pairs:
         return [text_of(text, number, "text") for number, text in enumerate(inputs)], None
 
@@ -265,6 +272,9 @@ class TextToText(Task[BartForConditionalGeneration]):
     def _to_train(self, loaded: LoadedModel[BartForConditionalGeneration]) -> LoadedModel[BartForConditionalGeneration]:
         """Give the model a length of generated texts where it has none, and check what it will be asked to generate."""
         config, generation = loaded.model.config, loaded.model.generation_config
+        config.extra.pop("columns", None)  # of the run that the weights come from
+        if self.options.source_field is not None:
+            config.columns = [self.options.source_field]
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
             generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)
