@@ -16,7 +16,6 @@ from typing import Any
 from bart.errors import InputError
 from utils.app.cli import all_options, early_option, option, parse_dataclass, run_main, with_underscores
 from utils.data.places import TABLES, is_table
-from utils.data.rows import json_value
 from utils.prediction.documents import read_documents, write_lines
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.predictor import Predictor
@@ -55,9 +54,9 @@ def parse_line(number: int, line: str) -> Any:
         InputError: the line begins like an object and is none.
     """
     try:
-        return json_value(line, f"input {number}") if line.lstrip().startswith("{") else line
-    except InputError as error:
-        raise InputError(f"{error}; a text must not begin with {{") from None
+        return json.loads(line) if line.lstrip().startswith("{") else line
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"input {number}: not JSON ({error}); a text must not begin with {{") from None
 
 
 def model_in(argv: Sequence[str]) -> str:

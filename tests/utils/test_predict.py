@@ -74,7 +74,7 @@ def test_a_prediction_for_each_line(task: str, model: str, tmp_path: Path, capsy
     [
         ("question_answering", "Who?", "input 0 is 'Who\\?'; allowed: an object with question and context"),
         ("question_answering", '{"question": "Who?"}', "context of input 0 is 'None'; allowed: a text"),
-        ("classification", '{"text": ', "input 0, column 10: not JSON"),
+        ("classification", '{"text": ', "input 0: not JSON"),
         ("classification", '{"text": ' + "[" * 10**5, "input 0: not JSON"),
         ("tagging", '{"words": []}', r"input 0: words is \[\]; allowed: a list of texts"),
     ],

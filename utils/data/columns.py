@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from bart.errors import InputError
 from utils.data.parallel_text import one_line
 from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of
 from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
-from utils.data.rows import ABSENT, READERS
+from utils.data.rows import ABSENT, READERS, SURROGATE
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLIT_NAMES, SPLITS, WHOLE, ratios_of, split_of
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def _records_of(path: Path) -> Iterator[Record]:
             absent = [name for name, value in values.items() if value is ABSENT]
             if absent:
                 raise InputError(f"{path}:{number}: no value of {', '.join(absent)}")
+            if half := SURROGATE.search(json.dumps(values, ensure_ascii=False)):
+                raise InputError(f"{path}:{number}: unpaired surrogate {half[0]!r}; allowed: characters of Unicode")
             yield Record(f"{path}:{number}", values)
         return
     from pyarrow.parquet import read_metadata

@@ -25,33 +25,19 @@ ABSENT = object()
 NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]  # each row with the number of the line where it ends
 # Names of the list of rows in a JSON object that holds more, such as a version.
 LISTS = ("data", "rows", "examples", "records", "items", "instances")
-_HALF_OF_A_PAIR = re.compile(r"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..", re.IGNORECASE)
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, which is no character
 _QUOTE_BEGINS = re.compile(r'(?:^|\t)"')
 
 
-def json_value(text: str, where: str) -> Any:
-    """Parse JSON.
-
-    Args:
-        where: names the text in errors.
-
-    Raises:
-        InputError: it is none, or holds half of a surrogate pair, which is no character.
-    """
+def _parsed(text: str, path: Path, line: int) -> Any:
+    """The value of JSON that begins at a line of a file."""
     try:
-        value = json.loads(text)
-        if half := _HALF_OF_A_PAIR.search(text):
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        line = f", line {error.lineno}" if "\n" in text else ""
-        raise InputError(f"{where}{line}, column {error.colno}: not JSON ({error.msg})") from None
-    except UnicodeEncodeError:
-        number = text.count("\n", 0, half.start()) + 1
-        line = f", line {number}" if "\n" in text else ""
-        raise InputError(f"{where}{line}: {half[0]} is one half of a surrogate pair; allowed: both halves") from None
+        number = line + error.lineno - 1
+        raise InputError(f"{path}, line {number}, column {error.colno}: not JSON ({error.msg})") from None
     except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
-        raise InputError(f"{where}: not JSON ({error})") from None
+        raise InputError(f"{path}, line {line}: not JSON ({error})") from None
 
 
 def json_lines(path: Path) -> NumberedRows:
@@ -63,7 +49,7 @@ def json_lines(path: Path) -> NumberedRows:
     for number, line in enumerate(iter_lines(path, blank=True), 1):
         if not line.strip():
             continue
-        row = json_value(line, f"{path}, line {number}")
+        row = _parsed(line, path, number)
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {number}: JSON Lines, one object with the fields a line, is expected")
         yield number, row
@@ -82,7 +68,7 @@ def _json_rows(path: Path) -> NumberedRows:
     if second and first.lstrip().startswith("{") and first.rstrip().endswith("}"):
         yield from json_lines(path)
         return
-    value = json_value("\n".join(iter_lines(path, blank=True)), str(path))
+    value = _parsed("\n".join(iter_lines(path, blank=True)), path, 1)
     rows = [value] if isinstance(value, dict) else value
     if isinstance(value, dict):
         lists = [each for name, each in value.items() if len(value) == 1 or name in LISTS]
@@ -121,20 +107,21 @@ def _csv_rows(path: Path) -> NumberedRows:
 def _has_quoted_fields(path: Path) -> bool:
     """Return true if quotes around the fields of a TSV are those of CSV; elsewhere they are text, as GLUE has them.
 
-    They are CSV's where all names in the header have them; or where some lines have other numbers of fields than the
-    header, and every field in quotes is well-formed and needs them: it holds a tab, a line break or a quote.
+    They are CSV's where all names in the header have them. They also are where every field in quotes is well-formed and
+    needs them, as it holds a tab, a line break or a quote; unless each line is a row by itself: it has as many fields
+    as the header, and more than one.
     """
     lines = iter_lines(path, blank=True)
     names = next(lines).split("\t")
     in_header = all(len(name) > 1 and name[0] == name[-1] == '"' for name in names)
-    begun, is_ragged = 0, False
+    begun, is_ragged = 0, len(names) == 1
     for line in lines:
         begun += _QUOTE_BEGINS.search(line) is not None
         is_ragged |= bool(line) and line.count("\t") != len(names) - 1
     are_csv = in_header or (begun > 0 and is_ragged and _are_quotes_needed(path, len(names)))
     if begun:
         taken = "those of CSV" if are_csv else "part of the text"
-        logger.info("%s: %d lines have fields that begin with a quote; quotes are %s", path, begun, taken)
+        logger.warning("%s: %d lines have fields that begin with a quote; quotes are %s", path, begun, taken)
     return are_csv
 
 
