@@ -9,7 +9,6 @@ import math
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from utils.data.options import Place, PlaceOptions
 from utils.data.places import is_streamed
 from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
 from utils.models.loading import LoadedModel
+from utils.models.model_to_train import renamed
 from utils.models.options import ModelOptions
 from utils.tasks.glue import GLUE, HUB_SET, submission
 from utils.tasks.head import (
@@ -158,15 +158,13 @@ class Classification(HeadTask):
         text, pair, where = self.options.text_field, self.options.pair_field, self.place.data_dir
         texts_in, pairs_in = (self.columns[:1], self.columns[1:]) if self.columns else (TEXTS, PAIRS)
         chosen = column_of("text_field", text, texts_in, columns, where)
-        more = [name for name in PAIRS if name in columns and name != chosen]
-        if pair is not None or (self.columns[1:] if self.columns else more and text is None):
-            pair = column_of("pair_field", pair, pairs_in, columns, where)
-            if pair == chosen:
-                raise InputError(f"{where}: --text_field and --pair_field are both {pair!r}; allowed: two columns")
-            return chosen, pair
-        if more:
-            logger.warning("%s: texts are %s alone; --pair_field %s makes pairs", where, chosen, more[0])
-        return (chosen,)
+        is_pair = self.columns[1:] if self.columns else text is None and {*PAIRS} & {*columns}
+        if pair is None and not is_pair:
+            return (chosen,)
+        pair = column_of("pair_field", pair, pairs_in, columns, where)
+        if pair == chosen:
+            raise InputError(f"{where}: --text_field and --pair_field are both {pair!r}; allowed: two columns")
+        return chosen, pair
 
     def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
         options, data_dir, limit = self.options, self.place.data_dir, self.place.limit(split)
@@ -177,6 +175,8 @@ class Classification(HeadTask):
         records = read_records(data_dir, place, lambda columns: self._columns_of(columns)[0], limit)
         names = list(dict.fromkeys(name for record in records for name in record.values))
         columns = self._columns_of(names)
+        if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):
+            logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
         may_be_blank = self.glue is not None
         texts = LabelledTexts(
             [record.name for record in records],
@@ -192,13 +192,13 @@ class Classification(HeadTask):
             logger.info("%s: no column of labels; test examples are only predicted", data_dir)
             return texts
         label = column_of("label_field", options.label_field, LABELS, names, data_dir)
-        if is_secret and all(_plain(record.values.get(label)) in ("-1", "None", "") for record in records):
+        if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
             logger.info("%s: all test labels are -1, which is none; test examples are only predicted", data_dir)
             return texts
         labels = [_label(record, label) for record in records]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
-            labels = [numbered.get(_plain(label), label) for label in labels]
+            labels = [numbered.get(name_of(label), label) for label in labels]
         return dataclasses.replace(texts, labels=labels)
 
     def given(self, inputs: Sequence[Any]) -> LabelledTexts:
@@ -262,7 +262,16 @@ class Classification(HeadTask):
         """
         config = loaded.model.config
         if self.glue is not None and self.glue.labels:
-            config.labels = _in_order_of(config, self.glue.labels, f"--task_name {self.options.task_name}")
+            names = list(self.glue.labels)
+            numbers = [str(number) for number in range(len(names))]
+            if len(config.labels) == len(names) and (config.has_unnamed_labels or config.labels == numbers):
+                config.labels = names
+            config.labels = renamed(config.labels, names)
+            if sorted(config.labels) != sorted(names):
+                raise InputError(
+                    f"--task_name {self.options.task_name} has the labels {', '.join(names)}; the model's are "
+                    + ", ".join(config.labels)
+                )
         stored = getattr(config, "problem_type", None)  # a field that configs may have
         of_labels = SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION
         config.problem_type = problem or self.chosen_problem or stored or of_labels
@@ -281,7 +290,7 @@ class Classification(HeadTask):
         took = time.perf_counter() - began
         targets = [None] * len(raw)
         if raw.labels is not None:
-            _name_labels(raw, loaded)
+            _name_labels(raw, loaded.model.config)
             targets = _targets(raw, loaded)
         examples = [
             Example(np.asarray(row, np.int32), target, second)
@@ -381,11 +390,11 @@ class Classification(HeadTask):
         values = dict(prediction.values)
         chosen = values.pop("chosen")
         row = {"index": number, "source": raw.texts[number]}
-        target, names = examples[number].labels, list(values.get("scores", ()))
         if raw.pairs is not None:
             row["pair"] = raw.pairs[number]
         if raw.labels is not None:
-            row["reference"] = names[target] if isinstance(target, int) else raw.labels[number]
+            label = raw.labels[number]
+            row["reference"] = label if isinstance(chosen, (list, float)) else name_of(label)
         row["prediction"] = ", ".join(chosen) if isinstance(chosen, list) else str(chosen)
         return {**row, **values, "source_tokens": int(examples.lengths[number, 0])}
 
@@ -407,13 +416,10 @@ def _targets(raw: LabelledTexts, loaded: LoadedModel[PretrainedModel]) -> list[i
         InputError: one is none that the model knows.
     """
     problem, names = loaded.model.config.problem_type, loaded.labels
-    numbers = _numbers_of(names)
-    return [_target(where, label, problem, names, numbers) for where, label in zip(raw.names, raw.labels, strict=True)]
+    return [_target(where, label, problem, names) for where, label in zip(raw.names, raw.labels, strict=True)]
 
 
-def _target(
-    where: str, label: Any, problem: str, names: list[str], numbers: Mapping[str, int]
-) -> int | float | list[float]:
+def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
     if problem == REGRESSION:
         try:
             number = float(label)
@@ -425,73 +431,39 @@ def _target(
     labels = label if problem == MULTI_LABEL else [label]
     if not isinstance(labels, list):
         raise InputError(f"{where}: the label is {label!r}; allowed: a list of labels")
-    chosen = []
     for name in labels:
-        spellings = [spelling(str(name)) for spelling in SPELLINGS if spelling(str(name)) in numbers]
-        if not spellings:
+        if name_of(name) not in names:
             named = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
             raise InputError(f"{where}: the label is {name!r}, which training has not seen; allowed: {named}")
-        chosen.append(numbers[spellings[0]])
     if problem == SINGLE_LABEL:
-        return chosen[0]
-    return [float(number in chosen) for number in range(len(names))]
+        return names.index(name_of(label))
+    return [float(name in map(name_of, labels)) for name in names]
 
 
-def _plain(label: Any) -> str:
-    """A label's name; a whole number has no fraction, which pandas writes where a column lacks values."""
-    return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label).strip())
-
-
-# A label is first looked up as it is written.
-SPELLINGS = (str, _plain, lambda label: _plain(label).casefold())
-
-
-def _numbers_of(names: Sequence[str]) -> dict[str, int]:
-    """The numbers of labels by their names, and by other spellings that mean one label alone."""
-    numbers: dict[str, int] = {}
-    for spelling in SPELLINGS:
-        spelled = [spelling(name) for name in names]
-        counts = Counter(spelled)
-        numbers = {name: number for number, name in enumerate(spelled) if counts[name] == 1} | numbers
-    return numbers
+def name_of(label: Any) -> str:
+    """The name of a label; 1.0, as pandas writes 1 in a column that lacks values, is 1."""
+    return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
 def _names_of(labels: Iterable[Any], problem: str) -> list[str]:
     """The names of all labels of a split in the order of a head: by number where all are whole numbers."""
     lists = labels if problem == MULTI_LABEL else [[label] for label in labels]
-    names: dict[str, str] = {}
-    for name in sorted({str(label) for labels in lists if isinstance(labels, list) for label in labels}):
-        names.setdefault(_plain(name), name)
-    if all(re.fullmatch("-?[0-9]+", name) for name in names):
-        return [names[name] for name in sorted(names, key=int)]
-    return sorted(names.values())
+    names = {name_of(label) for labels in lists if isinstance(labels, list) for label in labels}
+    numeric = all(re.fullmatch("-?[0-9]+", name) for name in names)
+    return sorted(names, key=lambda name: (int(name) if numeric else 0, name))
 
 
-def _in_order_of(config: ModelConfig, names: Sequence[str], of: str) -> list[str]:
-    """Names for the labels of a model: in their order where it has numbers alone, else in that of its own names.
+def _name_labels(raw: LabelledTexts, config: ModelConfig) -> None:
+    """Give the labels of a published model the names that they have in data.
 
-    Args:
-        of: who gives the names, for the error.
-
-    Raises:
-        InputError: the model has other labels.
+    Names are compared without case. Labels without names are the numbers in the data or, in order, the names there.
     """
-    labels, numbers = config.labels, _numbers_of(names)
-    if len(labels) == len(names) and (config.has_unnamed_labels or labels == [str(n) for n in range(len(names))]):
-        return list(names)
-    folded = [label.casefold() for label in labels]
-    if sorted(folded) != sorted(name.casefold() for name in names):
-        raise InputError(f"the model's labels are {', '.join(labels)}; those of {of} are {', '.join(names)}")
-    return [names[numbers[name]] for name in folded]
-
-
-def _name_labels(raw: LabelledTexts, loaded: LoadedModel[PretrainedModel]) -> None:
-    """Give names to the labels of a published model that have none: numbers as they are, else the names in order."""
-    config = loaded.model.config
-    if not config.has_unnamed_labels or config.problem_type == REGRESSION:
+    if "columns" in config.extra or config.problem_type == REGRESSION:  # trained here, by the names in its data
         return
     names, numbers = _names_of(raw.labels, config.problem_type), [str(n) for n in range(len(config.labels))]
-    if {*map(_plain, names)} <= {*numbers}:
+    if not config.has_unnamed_labels:
+        config.labels = renamed(config.labels, names)
+    elif {*names} <= {*numbers}:
         config.labels = numbers
     elif len(names) == len(numbers) and not {*names} & {*config.labels}:
         logger.warning("the model's labels have no names; they are taken in the order %s", ", ".join(names))
