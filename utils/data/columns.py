@@ -54,7 +54,7 @@ def read_records(
     else:
         path = Path(data_dir).expanduser()
         of_table = _records_of(_table_of(path, split))
-        if path.is_file() and split != WHOLE:
+        if path.is_file():
             of_table = _of_split(split, of_table, text_column)
         records = list(islice(of_table, end))
     if not records:
@@ -97,7 +97,7 @@ def _of_split(split: str, rows: Iterable[Record], text_column: Callable[[Collect
     column, shares = None, ratios_of(DEFAULT_RATIO)
     for record in rows:
         column = column or text_column(record.values)
-        if split_of(one_line(str(record.values.get(column))), shares, DEFAULT_SEED) == split:
+        if split == WHOLE or split_of(one_line(str(record.values.get(column))), shares, DEFAULT_SEED) == split:
             yield record
 
 

@@ -264,7 +264,7 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
 def _conll_file(data_dir: str, split: str) -> Path | None:
     """The CoNLL file of a split in a data directory."""
     folder = Path(data_dir).expanduser()
-    names = (f"{name}{suffix}" for name in SPLIT_NAMES[split] for suffix in CONLL)
+    names = (f"{name}{suffix}" for name in SPLIT_NAMES.get(split, ()) for suffix in CONLL)
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 

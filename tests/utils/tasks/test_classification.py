@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import pandas
 import pytest
 from transformers import BertConfig as TheirConfig
 
 import finetune
 import run_eval
+from bart.configuration.configuration import MULTI_LABEL, SINGLE_LABEL
 from bart.errors import InputError
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForSequenceClassification
@@ -22,7 +22,7 @@ from tests.tiny_run import OF_BERT
 from utils.data.options import Place
 from utils.models.model_to_train import renamed
 from utils.predict import main as predict
-from utils.tasks.classification import Classification, ClassificationOptions, LabelledTexts
+from utils.tasks.classification import Classification, ClassificationOptions, LabelledTexts, _target
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
 
@@ -69,13 +69,10 @@ def test_blanks_around_a_label_make_no_class(tmp_path: Path) -> None:
 
 def test_whole_numbers_are_the_same_labels_however_they_are_written(tmp_path: Path) -> None:
     """pandas writes 1.0 for 1 where a column lacks values."""
-    table = pandas.DataFrame({"text": ["a", "b", "c"], "label": [0, 1, None]})
-    table.to_csv(tmp_path / "whole.csv", index=False)
-    assert "1.0" in (tmp_path / "whole.csv").read_text()
-    table[:2].to_csv(tmp_path / "train.csv", index=False)
-    table[:2].astype({"label": int}).to_csv(tmp_path / "val.csv", index=False)
-    table[:2].to_json(tmp_path / "test.jsonl", orient="records", lines=True)
-    assert names_in(str(tmp_path)) == names_in(str(tmp_path), "val") == ["0", "1"]
+    place = write(tmp_path, train_csv="text,label\na,0\nb,1\n", val_csv="text,label\na,0.0\nb,1.0\n")
+    assert names_in(place) == names_in(place, "val") == ["0", "1"]
+    assert _target("", 1.0, SINGLE_LABEL, ["0", "1"]) == 1
+    assert _target("", [1.0], MULTI_LABEL, ["0", "1"]) == [0, 1]
     for suffix, place in (("csv", "mixed"), ("tsv", "mixed2")):
         rows = ["text", "label"], ["a", "1.0"], ["b", "1"], ["c", "10"], ["d", "2."], ["e", "-3.00"]
         (tmp_path / place).mkdir()
