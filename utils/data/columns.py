@@ -95,9 +95,11 @@ def _records_of(path: Path) -> Iterator[Record]:
 def _of_split(split: str, rows: Iterable[Record], text_column: Callable[[Collection[str]], str]) -> Iterator[Record]:
     """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
     column, shares = None, ratios_of(DEFAULT_RATIO)
+    if split == WHOLE:
+        yield from rows
     for record in rows:
         column = column or text_column(record.values)
-        if split == WHOLE or split_of(one_line(str(record.values.get(column))), shares, DEFAULT_SEED) == split:
+        if split_of(one_line(str(record.values.get(column))), shares, DEFAULT_SEED) == split:
             yield record
 
 
