@@ -83,10 +83,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     check_output("output", args.output)
     table = args.input if args.input is not None and is_table(args.input) else ""
-    lines = [] if table else read_documents(has_one_a_line=True, file=args.input)
-    inputs = [parse_line(number, line) for number, line in enumerate(lines)]
+    inputs = None
+    if not table:
+        lines = read_documents(has_one_a_line=True, file=args.input)
+        inputs = [parse_line(number, line) for number, line in enumerate(lines)]
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, table)
-    rows = predictor.predict_table() if table else predictor(inputs)
+    rows = predictor(inputs)
     if args.json:
         write_lines((json.dumps(row, ensure_ascii=False) for row in rows), args.output)
     else:

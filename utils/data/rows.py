@@ -69,12 +69,12 @@ def _json_rows(path: Path) -> NumberedRows:
         yield from json_lines(path)
         return
     value = _parsed("\n".join(iter_lines(path, blank=True)), path, 1)
-    rows = [value] if isinstance(value, dict) else value
+    rows = value if isinstance(value, list) else [value]
     if isinstance(value, dict):
-        lists = [each for name, each in value.items() if len(value) == 1 or name in LISTS]
-        lists = [each for each in lists if isinstance(each, list) and all(isinstance(row, dict) for row in each)]
-        rows = lists[0] if len(lists) == 1 else [value]
-    for number, row in enumerate(rows if isinstance(rows, list) else [rows], 1):
+        lists = [each for name, each in value.items() if isinstance(each, list) and (len(value) == 1 or name in LISTS)]
+        if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
+            rows = lists[0]
+    for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InputError(f"{path}, row {number}: {str(row)[:40]!r}; allowed: an object with the fields of the row")
         yield number, row
@@ -113,7 +113,7 @@ def _has_quoted_fields(path: Path) -> bool:
     """
     lines = iter_lines(path, blank=True)
     names = next(lines).split("\t")
-    in_header = all(len(name) > 1 and name[0] == name[-1] == '"' for name in names)
+    in_header = all(re.fullmatch('".*"', name) for name in names)
     begun, is_ragged = 0, len(names) == 1
     for line in lines:
         begun += _QUOTE_BEGINS.search(line) is not None

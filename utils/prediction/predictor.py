@@ -21,7 +21,7 @@ class Predictor:
         task: the class of the task.
         options, evaluation: an `Options` and an `EvalOptions` of the task.
         batch_size: inputs that are predicted at once; halved for good where memory runs out.
-        table: the path of a table, which `predict_table` predicts.
+        table: the path of a table to predict.
 
     Attributes:
         loaded: the model, laid out for prediction.
@@ -49,28 +49,19 @@ class Predictor:
         """The prediction of a row, as one line."""
         return self.task.line_of(row)
 
-    def __call__(self, inputs: Sequence[Any], check: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+    def __call__(self, inputs: Sequence[Any] | None, check: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
         """Predict; returns a row for each input, with its prediction by the task's `prediction_name`, and more.
 
         Args:
-            inputs: texts, or objects with what the task reads: text and pair; text or words; question and context.
+            inputs: texts, or objects with what the task reads: text and pair; text or words; question and context; None
+                stands for the rows of the table.
             check: called before each prediction; what it raises ends the work.
 
         Raises:
-            InputError: an input is nothing of that kind.
+            InputError: an input is nothing of that kind, or the table is missing or malformed.
         """
-        return self._predict(self.task.given(inputs), check)
-
-    def predict_table(self) -> list[dict[str, Any]]:
-        """Predict all rows of the table.
-
-        Raises:
-            InputError: it is missing or malformed, or has no such columns.
-        """
-        return self._predict(self.task.read(WHOLE), lambda: None)
-
-    def _predict(self, raw: Any, check: Callable[[], None]) -> list[dict[str, Any]]:
         task = self.task
+        raw = task.read(WHOLE) if inputs is None else task.given(inputs)
         examples = task.encode(raw, "test", self.loaded)
         predictions: dict[int, Prediction] = {}
 

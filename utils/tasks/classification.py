@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 import math
@@ -12,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -45,9 +44,6 @@ from utils.tasks.head import (
     logits_of,
 )
 from utils.tasks.task import Prediction, Scores, text_of
-
-if TYPE_CHECKING:
-    from typing import Self
 
 logger = logging.getLogger(__name__)
 TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "question")
@@ -126,8 +122,6 @@ class Classification(HeadTask):
         super().__init__(place, options, training, evaluation)
         task_name = self.options.task_name
         self.glue = GLUE.get(task_name)
-        # Where training has read texts and, of pairs, the second ones; not known before there is a model.
-        self.columns: Sequence[str] = () if self.glue is None else self.glue.columns
         if self.options.mismatched and task_name != "mnli":
             raise InputError(f"--mismatched is of --task_name mnli; --task_name is {task_name}")
         if self.glue is not None and place.data_dir == PlaceOptions.data_dir:
@@ -148,17 +142,13 @@ class Classification(HeadTask):
 
     # ---- Data
 
-    def as_trained(self, config: ModelConfig) -> Self:
-        trained = copy.copy(self)
-        trained.columns = config.extra.get("columns") or self.columns
-        return trained
-
     def _columns_of(self, columns: Collection[str]) -> tuple[str, ...]:
         """Choose the columns of texts and, where they come in pairs, of the second ones."""
         text, pair, where = self.options.text_field, self.options.pair_field, self.place.data_dir
-        texts_in, pairs_in = (self.columns[:1], self.columns[1:]) if self.columns else (TEXTS, PAIRS)
+        known = self.columns or (() if self.glue is None else self.glue.columns)
+        texts_in, pairs_in = (known[:1], known[1:]) if known else (TEXTS, PAIRS)
         chosen = column_of("text_field", text, texts_in, columns, where)
-        is_pair = self.columns[1:] if self.columns else text is None and {*PAIRS} & {*columns}
+        is_pair = known[1:] if known else text is None and {*PAIRS} & {*columns}
         if pair is None and not is_pair:
             return (chosen,)
         pair = column_of("pair_field", pair, pairs_in, columns, where)
@@ -188,12 +178,11 @@ class Classification(HeadTask):
         is_secret = self.glue is not None and split == "test"
         if not self.is_labelled or (is_secret and is_streamed(data_dir)):
             return texts
-        if is_secret and options.label_field is None and not set(LABELS) & set(names):
-            logger.info("%s: no column of labels; test examples are only predicted", data_dir)
-            return texts
-        label = column_of("label_field", options.label_field, LABELS, names, data_dir)
+        label = options.label_field
+        if label is not None or not is_secret or {*LABELS} & {*names}:
+            label = column_of("label_field", label, LABELS, names, data_dir)
         if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
-            logger.info("%s: all test labels are -1, which is none; test examples are only predicted", data_dir)
+            logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
             return texts
         labels = [_label(record, label) for record in records]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers

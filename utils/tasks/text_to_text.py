@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.modeling_bart import (
@@ -179,18 +178,14 @@ class TextToText(Task[BartForConditionalGeneration]):
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
         data_dir, limit = self.place.data_dir, self.place.limit(split)
         if not self.evaluation.references:
-            return read_sources(data_dir, split, limit, self.options.source_field), None
+            return read_sources(
+                data_dir, split, limit, self.options.source_field or next(iter(self.columns), None)
+            ), None
         if not for_scoring and split == "train" and is_streamed(data_dir):
             return open_split(data_dir, split, self.fields)
         if for_scoring or is_streamed(data_dir):
             return read_split(data_dir, split, limit, self.fields)
         return check_pairs(data_dir, split, limit, self.place.cache_dir)
-
-    def as_trained(self, config: ModelConfig) -> Self:
-        column = self.options.source_field or config.extra.get("columns", [None])[0]
-        trained = copy.copy(self)
-        trained.options = replace(self.options, source_field=column)
-        return trained
 
     def given(self, inputs: Sequence[Any]) -> Pairs:
         return [text_of(text, number, "text") for number, text in enumerate(inputs)], None
