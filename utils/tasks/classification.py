@@ -460,14 +460,14 @@ def _name_labels(raw: LabelledTexts, config: ModelConfig) -> None:
 
 
 def _label(record: Record, column: str) -> Any:
-    """The label of a row, or its list of labels, without white space at the ends of names.
+    """The label of a row, or its list of labels; names have no white space at their ends.
 
     Raises:
         InputError: it is missing or blank.
     """
     value = record.values.get(column)
     labels = value if isinstance(value, list) else [value]
-    labels = [each.strip() if isinstance(each, str) else each for each in labels]
+    labels = [name_of(each.strip()) if isinstance(each, str) else each for each in labels]
     if None in labels or "" in labels:
         raise InputError(f"{record.name}: {column} is {value!r}; allowed: a label that is not blank")
     return labels if isinstance(value, list) else labels[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,9 @@ def test_a_task_of_glue_in_a_directory_is_trained_and_predicted(published: Path,
     options = {"data_dir": place, "task_name": "sst2", "model_name_or_path": published, "max_steps": 2, "gpus": 0}
     options |= {"num_workers": 0, "train_batch_size": 2, "output_dir": tmp_path / "run", "task": "classification"}
     words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-    finetune.main(["--do_train", "--do_predict", *words])
+    finetune.main(["--do_train", *words])
+    shutil.rmtree(tmp_path / "run/export")
+    finetune.main(["--do_train", "--do_predict", *words, "--resume_from_checkpoint", "last", "--max_steps", "3"])
     config = json.loads((tmp_path / "run/export/config.json").read_text())
     assert list(config["id2label"].values()) == ["positive", "negative"]
     assert config["columns"] == ["sentence"]
