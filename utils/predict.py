@@ -16,7 +16,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.app.cli import all_options, early_option, option, parse_dataclass, run_main, with_underscores
 from utils.data.places import TABLES, is_table
-from utils.prediction.documents import read_documents, write_lines
+from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.predictor import Predictor
 from utils.runs.outputs import check_output
@@ -83,12 +83,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     check_output("output", args.output)
     table = args.input if args.input is not None and is_table(args.input) else ""
-    inputs = None
-    if not table:
-        lines = read_documents(has_one_a_line=True, file=args.input)
-        inputs = [parse_line(number, line) for number, line in enumerate(lines)]
+    lines = [] if table else read_documents(has_one_a_line=True, file=args.input)
+    inputs = [parse_line(number, line) for number, line in enumerate(lines)]
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, table)
-    rows = predictor(inputs)
+    if not table:
+        check_no_header(lines, args.input or "standard input", predictor.task.columns)
+    rows = predictor(None if table else inputs)
     if args.json:
         write_lines((json.dumps(row, ensure_ascii=False) for row in rows), args.output)
     else:

@@ -17,7 +17,7 @@ from utils.app.cli import option, parse_dataclass, run_main
 from utils.data.places import TABLES, check_fields, is_table
 from utils.data.tables import read_sources
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
-from utils.prediction.documents import read_documents, write_lines
+from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.prediction.summarizing import load_summarizer, summarize
 from utils.runs.outputs import check_output
@@ -58,9 +58,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_fields(args.file, source_field=args.source_field)
     texts = [] if has_rows else read_documents(args.lines, args.file)
     model, tokenizer = load_summarizer(args.inference)
+    columns = model.config.extra.get("columns", ())
     if has_rows:
-        column = args.source_field or model.config.extra.get("columns", [None])[0]
-        texts = read_sources(args.file, "", source_field=column)
+        texts = read_sources(args.file, "", source_field=args.source_field or next(iter(columns), None))
+    elif args.lines:
+        check_no_header(texts, args.file or "standard input", columns)
     options = args.decoding.generation
     if args.num_beams is not None:
         options["num_beams"] = args.num_beams

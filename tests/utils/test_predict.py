@@ -163,6 +163,11 @@ def test_the_columns_that_training_read_are_read(task: str, model: str, tmp_path
             predicted(model, table(tmp_path / "a.csv", rows))
     with pytest.raises(InputError, match=r"none.csv: no such file"):
         predicted(model, tmp_path / "none.csv")
+    (tmp_path / "lines").write_text('id;"sentence";question\n1;a;b\n')
+    with pytest.raises(InputError, match="lines: the first line, 'id;\"sentence\";question', is the header of a table"):
+        predicted(model, tmp_path / "lines")
+    (tmp_path / "lines").write_text("question, sentence, or question mark?\nsentence\n")
+    assert len(predicted(model, tmp_path / "lines")) == 2
 
 
 @pytest.mark.parametrize("task", ["summarization"])
@@ -187,6 +192,9 @@ def test_documents_in_a_table_are_summarised(task: str, model: str, tmp_path: Pa
     summarize([*words, str(two)])
     assert output.read_text() == expected
     assert [row["summary"] for row in predicted(model, two)] == expected.splitlines()
+    (tmp_path / "header").write_text(two.read_text())
+    with pytest.raises(InputError, match="header: the first line, 'article,document', is the header of a table"):
+        summarize([*words, str(tmp_path / "header"), "--lines"])
     with pytest.raises(InputError, match="--source_field is document, a column of a table"):
         summarize([*words, str(tmp_path / "lines"), "--source_field", "document"])
 

@@ -121,13 +121,14 @@ def _has_quoted_fields(path: Path) -> bool:
     are_csv = in_header or (begun > 0 and is_ragged and _are_quotes_needed(path, len(names)))
     if begun:
         taken = "those of CSV" if are_csv else "part of the text"
-        logger.warning("%s: %d lines have fields that begin with a quote; quotes are %s", path, begun, taken)
+        logger.warning("%s: lines with a quote at the beginning of a field: %d; quotes are %s", path, begun, taken)
     return are_csv
 
 
 def _are_quotes_needed(path: Path, columns: int) -> bool:
-    """Return true if a TSV is well-formed CSV and has quotes around no field that needs none."""
+    """Return true if a TSV is well-formed CSV with quotes around tabs or line breaks, and around nothing without need."""
     lines: list[str] = []  # of a record
+    are_needed = False
 
     def record_lines() -> Iterator[str]:
         for line in iter_lines(path, blank=True):
@@ -142,9 +143,10 @@ def _are_quotes_needed(path: Path, columns: int) -> bool:
                 return False
             if any(f'"{value}"' in fields for value in row if not re.search(r'[\t\n"]', value)):
                 return False
+            are_needed |= any(re.search(r"[\t\n]", value) for value in row)
     except csv.Error:
         return False
-    return True
+    return are_needed
 
 
 READERS = {".jsonl": json_lines, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _csv_rows}
