@@ -126,7 +126,7 @@ def _has_quoted_fields(path: Path) -> bool:
 
 
 def _are_quotes_needed(path: Path, columns: int) -> bool:
-    """Return true if a TSV is well-formed CSV with quotes around tabs or line breaks, and around nothing without need."""
+    """Return true if a TSV is well-formed CSV whose quotes are around tabs or line breaks, and nowhere without need."""
     lines: list[str] = []  # of a record
     are_needed = False
 
