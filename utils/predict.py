@@ -1,4 +1,4 @@
-"""`python -m utils.predict MODEL --task TASK < INPUT`: a prediction of any task for each line."""
+"""`python -m utils.predict MODEL --input INPUT`: a prediction of any task for each line, or each row of a table."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bart.errors import InputError
-from utils.app.cli import early_option, option, parse_dataclass
-from utils.prediction.documents import read_documents, write_lines
+from utils.app.cli import all_options, early_option, option, parse_dataclass, with_underscores
+from utils.data.places import TABLES, is_table
+from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.predictor import Predictor
 from utils.runs.outputs import check_output
-from utils.tasks import TASKS, find_task
+from utils.tasks import TASKS, find_task, task_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +30,15 @@ class PredictArguments:
     input: str | None = option(
         None,
         section="texts",
-        help="UTF-8, a line for each input, counted from 0: a text, or a JSON object with text and pair, words, or "
-        "with question and context; by default standard input",
+        help=f"a table {', '.join(TABLES)}, of which the columns are read that training read; or UTF-8, a line for "
+        "each input, counted from 0: a text, or a JSON object with text and pair, words, or with question and context; "
+        "by default standard input",
     )
-    task: str = option(TASKS[0], section=MODEL, help=f"{', '.join(TASKS)}, or the path of a Python file with a task")
+    task: str | None = option(
+        None,
+        section=MODEL,
+        help=f"{', '.join(TASKS)}, or the path of a Python file with a task; by default that of the model",
+    )
     batch_size: int = option(8, section=MODEL, least=1, help="inputs that are predicted at once")
     json: bool = option(False, section="output", help="print a JSON object for each line, with scores and more")
     output: str | None = option(None, help="file for the predictions, one a line; by default standard output")
@@ -53,8 +59,22 @@ def parse_line(number: int, line: str) -> Any:
         raise InputError(f"input {number}: not JSON ({error}); a text must not begin with {{") from None
 
 
+def model_in(argv: Sequence[str]) -> str:
+    """The word of a command line that names the model, before all options are known; "" where there is none."""
+    parts = [part() for task in map(find_task, TASKS) for part in (task.Options, task.EvalOptions)]
+    flags = {field.name for part in parts for field, value in all_options(part) if isinstance(value, bool)} | {"json"}
+    words = with_underscores(argv)
+    for before, word in zip(["", *words], words, strict=False):
+        is_value = before.startswith("--") and "=" not in before and before[2:].removeprefix("no_") not in flags
+        if not (is_value or word.startswith("--")):
+            return word
+    return ""
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    task = find_task(early_option(sys.argv[1:] if argv is None else argv, "task", TASKS[0]))
+    words = sys.argv[1:] if argv is None else argv
+    model = model_in(words)
+    task = find_task(early_option(words, "task") or (task_of(model) if model else TASKS[0]))
     args = parse_dataclass(
         PredictArguments,
         argv,
@@ -62,10 +82,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts={"task_options": task.Options, "evaluation": task.EvalOptions},
     )
     check_output("output", args.output)
-    lines = read_documents(has_one_a_line=True, file=args.input)
+    table = args.input if args.input is not None and is_table(args.input) else ""
+    lines = [] if table else read_documents(has_one_a_line=True, file=args.input)
     inputs = [parse_line(number, line) for number, line in enumerate(lines)]
-    predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size)
-    rows = predictor(inputs)
+    predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, table)
+    if not table:
+        check_no_header(lines, args.input or "standard input", predictor.task.columns)
+    rows = predictor(None if table else inputs)
     if args.json:
         write_lines((json.dumps(row, ensure_ascii=False) for row in rows), args.output)
     else:

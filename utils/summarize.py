@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from utils.app.cli import option, parse_dataclass
+from utils.data.places import TABLES, check_fields, is_table
+from utils.data.tables import read_sources
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
-from utils.prediction.documents import read_documents, write_lines
+from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.prediction.summarizing import load_summarizer, summarize
 from utils.runs.outputs import check_output
@@ -26,10 +28,17 @@ class SummarizeArguments:
     """The options of the command; those of the model, of long documents and of decoding are parts of their own."""
 
     file: str | None = option(
-        None, section="texts", positional=True, help="UTF-8 text to summarise; by default standard input"
+        None,
+        section="texts",
+        positional=True,
+        help=f"UTF-8 text to summarise, or a table {', '.join(TABLES)} with a document in each row; by default "
+        "standard input",
     )
     output: str | None = option(None, help="file for the summaries, one a line; by default standard output")
     lines: bool = option(False, help="read one document a line; without it the whole input is one document")
+    source_field: str | None = option(
+        None, help="column of the documents, if FILE is a table; by default as in training, else as in published sets"
+    )
     batch_size: int = option(8, least=1, help="windows that are summarised at once")
     num_beams: int | None = option(None, section=GENERATE, least=1, help="beams; 1 is greedy search")
     max_length: int | None = option(None, least=2, help="tokens to generate at most, the start token included")
@@ -45,8 +54,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         "Summarise a file or standard input, however long, and print one summary a line.",
     )
     check_output("output", args.output)
-    texts = read_documents(args.lines, args.file)
+    has_rows = args.file is not None and is_table(args.file)
+    check_fields(args.file, source_field=args.source_field)
+    texts = [] if has_rows else read_documents(args.lines, args.file)
     model, tokenizer = load_summarizer(args.inference)
+    columns = model.config.extra.get("columns", ())
+    if has_rows:
+        texts = read_sources(args.file, "", source_field=args.source_field or next(iter(columns), None))
+    elif args.lines:
+        check_no_header(texts, args.file or "standard input", columns)
     options = args.decoding.generation
     if args.num_beams is not None:
         options["num_beams"] = args.num_beams

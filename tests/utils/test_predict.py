@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
@@ -15,12 +18,14 @@ from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassif
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
-from utils.predict import main
+from utils.predict import main, model_in
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.prediction.predictor import Predictor
 from utils.serving.app import create_app
 from utils.serving.arguments import ServeArguments
 from utils.serving.predictions import PredictionService
+from utils.summarize import main as summarize
+from utils.tasks import task_of
 from utils.tasks.tagging import Tagging
 
 KINDS = {
@@ -83,6 +88,144 @@ def test_inputs_that_are_none(task: str, line: str, message: str, model: str, tm
     (tmp_path / "inputs").write_text(line + "\n")
     with pytest.raises(InputError, match=message):
         main([model, "--input", str(tmp_path / "inputs"), "--task", task])
+
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "classification": [{"label": "yes", "text": "a text"}, {"label": "no", "text": "another, one"}],
+    "tagging": [{"words": ["Two", "words"], "tags": ["O", "B-X"]}, {"words": ["three"], "tags": ["O"]}],
+    "question_answering": [{"id": 7, "question": "Who?", "context": "He said so."}],
+    "summarization": [{"id": 1, "article": "a text", "highlights": "b"}, {"id": 2, "article": "the other"}],
+}
+
+
+def table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A table as the libraries of its format write it."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows, indent=2))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0], delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def predicted(model: str, file: Path, *options: str) -> list[dict[str, Any]]:
+    output = file.with_name("predicted")
+    main(["--json", *options, model, "--input", str(file), "--output", str(output), "--gpus", "0"])
+    return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_tables_are_read_as_tables_by_the_task_of_the_model(task: str, model: str, tmp_path: Path) -> None:
+    """Each row as the same input typed, whatever else the table holds."""
+    texts = {"classification": "text", "summarization": "article"}
+    typed = [row[texts[task]] if task in texts else row for row in ROWS[task]]
+    (tmp_path / "lines").write_text("".join(f"{t if isinstance(t, str) else json.dumps(t)}\n" for t in typed))
+    expected = predicted(model, tmp_path / "lines", "--task", task)
+    suffixes = (".jsonl", ".json", ".parquet", *((".csv", ".tsv") if task in (*texts, "question_answering") else ()))
+    for suffix in suffixes:
+        rows = predicted(model, table(tmp_path / f"a{suffix}", ROWS[task]))
+        assert [{**row, "id": 0} for row in rows] == [{**row, "id": 0} for row in expected], suffix
+
+
+@pytest.mark.parametrize("task", ["tagging"])
+def test_texts_in_a_table_are_tagged(task: str, model: str, tmp_path: Path) -> None:
+    rows = predicted(model, table(tmp_path / "a.csv", [{"text": "Two words, here.", "tags": "O O O O O"}]))
+    assert [row["words"] for row in rows] == [["Two", "words", ",", "here", "."]]
+
+
+@pytest.mark.parametrize("task", ["classification"])
+def test_the_columns_that_training_read_are_read(task: str, model: str, tmp_path: Path) -> None:
+    """`columns` of the config; an option wins over it."""
+    rows = [{"sentence": "a", "question": "the", "text": "who"}]
+    file = table(tmp_path / "a.tsv", rows)
+    assert [row["source"] for row in predicted(model, file)] == ["who"]
+    config = json.loads((Path(model) / "config.json").read_text())
+    (Path(model) / "config.json").write_text(json.dumps({**config, "columns": ["question", "sentence"]}))
+    [row] = predicted(model, file)
+    assert (row["source"], row["pair"]) == ("the", "a")
+    [row] = predicted(model, file, "--text_field", "text")
+    assert (row["source"], row["pair"]) == ("who", "a")
+    for rows, message in (
+        (
+            [{"text": "who", "sentence2": "a"}],
+            "a.csv: no column question, and no --text_field; allowed: sentence2, text",
+        ),
+        ([{"question": "who", "text": "a"}], "a.csv: no column sentence, and no --pair_field; allowed: question, text"),
+        ([{"question": "who", "sentence": " "}], "a.csv:2: sentence is ' '; allowed: a text that is not blank"),
+    ):
+        with pytest.raises(InputError, match=message):
+            predicted(model, table(tmp_path / "a.csv", rows))
+    with pytest.raises(InputError, match=r"none.csv: no such file"):
+        predicted(model, tmp_path / "none.csv")
+    (tmp_path / "lines").write_text('id;"sentence";question\n1;a;b\n')
+    with pytest.raises(InputError, match="lines: the first line, 'id;\"sentence\";question', is the header of a table"):
+        predicted(model, tmp_path / "lines")
+    (tmp_path / "lines").write_text("question, sentence, or question mark?\nsentence\n")
+    assert len(predicted(model, tmp_path / "lines")) == 2
+
+
+@pytest.mark.parametrize("task", ["summarization"])
+def test_documents_in_a_table_are_summarised(task: str, model: str, tmp_path: Path) -> None:
+    rows = [{"id": 1, "document": "a text", "summary": "b"}, {"id": 2, "document": "a text\nof words", "summary": "b"}]
+    file, output = table(tmp_path / "a.csv", rows), tmp_path / "out"
+    (tmp_path / "lines").write_text("a text\na text of words\n")
+    words = [model, "--output", str(output), "--gpus", "0"]
+    summarize([*words, str(tmp_path / "lines"), "--lines"])
+    expected = output.read_text()
+    for options in ([], ["--lines"]):
+        summarize([*words, str(file), *options])
+        assert output.read_text() == expected
+    assert [row["summary"] for row in predicted(model, file)] == expected.splitlines()
+    two = table(tmp_path / "b.csv", [{"article": "of", "document": row["document"]} for row in rows])
+    with pytest.raises(InputError, match="by --source_field; article and document may both be meant"):
+        summarize([*words, str(two)])
+    summarize([*words, str(two), "--source_field", "document"])
+    assert output.read_text() == expected
+    config = json.loads((Path(model) / "config.json").read_text())
+    (Path(model) / "config.json").write_text(json.dumps({**config, "columns": ["document"]}))
+    summarize([*words, str(two)])
+    assert output.read_text() == expected
+    assert [row["summary"] for row in predicted(model, two)] == expected.splitlines()
+    (tmp_path / "header").write_text(two.read_text())
+    with pytest.raises(InputError, match="header: the first line, 'article,document', is the header of a table"):
+        summarize([*words, str(tmp_path / "header"), "--lines"])
+    with pytest.raises(InputError, match="--source_field is document, a column of a table"):
+        summarize([*words, str(tmp_path / "lines"), "--source_field", "document"])
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_the_task_of_a_model(task: str, model: str, tmp_path: Path) -> None:
+    assert task_of(model) == task
+    run = tmp_path / "run"
+    run.mkdir()
+    Path(model).rename(run / "export")
+    (run / "last.ckpt").touch()
+    for place in (run, run / "export", run / "last.ckpt", run / "export" / "model.safetensors"):
+        assert task_of(str(place)) == task
+    (tmp_path / "alone.ckpt").touch()
+    assert task_of(str(tmp_path / "alone.ckpt")) == "summarization"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["MODEL", "--input", "a.csv"],
+        ["--input", "a.csv", "MODEL"],
+        ["--input=a.csv", "--json", "MODEL"],
+        ["--no-json", "--max-source-length", "9", "MODEL"],
+        ["--drop_repeated_sentences", "MODEL"],
+        ["--version_2_with_negative", "--n_best_size", "3", "MODEL"],
+    ],
+)
+def test_the_model_is_found_among_any_options(words: list[str]) -> None:
+    assert model_in(words) == "MODEL"
+    assert model_in(words[:-1] if words[-1] == "MODEL" else words[1:]) == ""
 
 
 @pytest.mark.parametrize("task", ["tagging"])

@@ -43,17 +43,11 @@ class DataWriter:
 
     def add(self, split: str | None, row: Row) -> None:
         """Write a row to a split or, if it is no example, list it; such a row may have no split."""
-        fault = row.fault
-        if fault is None:
-            try:
-                lines = [f"{text}\n".encode() for text in (row.source, row.target)]
-            except UnicodeEncodeError:
-                fault = "unpaired surrogate"
-        if fault is not None:
-            self.dropped.append({"split": split, "example": row.name, "reason": fault})
+        if row.fault is not None:
+            self.dropped.append({"split": split, "example": row.name, "reason": row.fault})
             return
-        for side, line in zip(SIDES, lines, strict=True):
-            self._files[f"{split}.{side}"].write(line)
+        for side, text in zip(SIDES, (row.source, row.target), strict=True):
+            self._files[f"{split}.{side}"].write(f"{text}\n".encode())
         self.written[split] += 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -11,8 +12,8 @@ from bart.errors import InputError
 from utils.data.parallel_text import one_line
 from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of
 from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
-from utils.data.rows import ABSENT, READERS
-from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLIT_NAMES, SPLITS, ratios_of, split_of
+from utils.data.rows import ABSENT, READERS, SURROGATE
+from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLIT_NAMES, SPLITS, WHOLE, ratios_of, split_of
 
 if TYPE_CHECKING:
     import datasets
@@ -39,7 +40,7 @@ def read_records(
         data_dir: a directory with a table for each split, such as train.jsonl; one table, whose rows are split by
             their texts as `prepare` splits sources; or a set on the Hub, or Parquet files, where a split may have any
             name.
-        split: train, val or test, or a name of the set's own.
+        split: train, val or test, or a name of the set's own; or WHOLE, of one table.
         text_column: chooses the column of the texts from all columns.
 
     Raises:
@@ -79,6 +80,8 @@ def _records_of(path: Path) -> Iterator[Record]:
             absent = [name for name, value in values.items() if value is ABSENT]
             if absent:
                 raise InputError(f"{path}:{number}: no value of {', '.join(absent)}")
+            if half := SURROGATE.search(json.dumps(values, ensure_ascii=False)):
+                raise InputError(f"{path}:{number}: unpaired surrogate {half[0]!r}; allowed: characters of Unicode")
             yield Record(f"{path}:{number}", values)
         return
     from pyarrow.parquet import read_metadata
@@ -92,6 +95,8 @@ def _records_of(path: Path) -> Iterator[Record]:
 def _of_split(split: str, rows: Iterable[Record], text_column: Callable[[Collection[str]], str]) -> Iterator[Record]:
     """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
     column, shares = None, ratios_of(DEFAULT_RATIO)
+    if split == WHOLE:
+        yield from rows
     for record in rows:
         column = column or text_column(record.values)
         if split_of(one_line(str(record.values.get(column))), shares, DEFAULT_SEED) == split:

@@ -85,6 +85,9 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
     for option, field in zip(options, fields, strict=True):
         if field is not None and field not in columns:
             raise InputError(f"{option} is {field!r}; {has}{hint_at(field, columns)}")
+    sources = sorted({known[0] for known in KNOWN_FIELDS} & columns)
+    if len(sources) > 1 and fields == (None,):
+        raise InputError(f"{has}: name that of documents by --source_field; {' and '.join(sources)} may both be meant")
     for known in KNOWN_FIELDS:
         chosen = tuple(usual if field is None else field for field, usual in zip(fields, known, strict=False))
         if columns >= {*chosen} and len({*chosen}) == len(chosen):

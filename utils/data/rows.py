@@ -1,4 +1,4 @@
-"""The rows of JSON Lines, CSV and TSV files, as the file has them.
+"""The rows of JSON, JSON Lines, CSV and TSV files, as the file has them.
 
 The standard library reads them, not `datasets`, whose readers guess a type for each column: CSV fields such as "NA"
 become null there, and one number among texts makes a whole JSON Lines file unreadable.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,12 +19,28 @@ from bart.errors import InputError
 from utils.data.places import suffix_of
 from utils.text.lines import iter_lines
 
+logger = logging.getLogger(__name__)
 # Stands for the values that a CSV row lacks at its end, since None is null.
 ABSENT = object()
 NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]  # each row with the number of the line where it ends
+# Names of the list of rows in a JSON object that holds more, such as a version.
+LISTS = ("data", "rows", "examples", "records", "items", "instances")
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, which is no character
+_QUOTE_BEGINS = re.compile(r'(?:^|\t)"')
 
 
-def json_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parsed(text: str, path: Path, line: int) -> Any:
+    """The value of JSON that begins at a line of a file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        number = line + error.lineno - 1
+        raise InputError(f"{path}, line {number}, column {error.colno}: not JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
+        raise InputError(f"{path}, line {line}: not JSON ({error})") from None
+
+
+def json_lines(path: Path) -> NumberedRows:
     """Read the objects of a file of JSON lines, each with the number of its line; blank lines are skipped.
 
     Raises:
@@ -31,22 +49,44 @@ def json_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(iter_lines(path, blank=True), 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}, column {error.colno}: not JSON ({error.msg})") from None
-        except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
-            raise InputError(f"{path}, line {number}: not JSON ({error})") from None
+        row = _parsed(line, path, number)
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {number}: JSON Lines, one object with the fields a line, is expected")
         yield number, row
 
 
-def _csv_values(path: Path) -> NumberedRows:
+def _json_rows(path: Path) -> NumberedRows:
+    """Read a .json file: JSON lines, or one array of objects or an object that holds such a list, on any lines.
+
+    The rows of the latter two are numbered themselves.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    filled = (line for line in iter_lines(path, blank=True) if line.strip())
+    first, second = next(filled, ""), next(filled, "")
+    if second and first.lstrip().startswith("{") and first.rstrip().endswith("}"):
+        yield from json_lines(path)
+        return
+    value = _parsed("\n".join(iter_lines(path, blank=True)), path, 1)
+    rows = value if isinstance(value, list) else [value]
+    if isinstance(value, dict):
+        lists = [each for name, each in value.items() if isinstance(each, list) and (len(value) == 1 or name in LISTS)]
+        if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
+            rows = lists[0]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, row {number}: {str(row)[:40]!r}; allowed: an object with the fields of the row")
+        yield number, row
+
+
+def _csv_rows(path: Path) -> NumberedRows:
     csv.field_size_limit(2**31 - 1)  # documents may exceed the usual limit of 128 KiB
     lines = (line + "\n" for line in iter_lines(path, blank=True))
-    delimiter = "\t" if suffix_of(path) == ".tsv" else ","
-    reader = csv.DictReader(lines, restval=ABSENT, delimiter=delimiter, strict=True)
+    delimiter, quoting = ",", csv.QUOTE_MINIMAL
+    if suffix_of(path) == ".tsv":
+        delimiter, quoting = "\t", csv.QUOTE_MINIMAL if _has_quoted_fields(path) else csv.QUOTE_NONE
+    reader = csv.DictReader(lines, restval=ABSENT, delimiter=delimiter, strict=True, quoting=quoting)
     try:
         names = Counter(reader.fieldnames)
         if repeated := [name for name in names if name and names[name] > 1]:
@@ -64,4 +104,49 @@ def _csv_values(path: Path) -> NumberedRows:
         raise InputError(f"{path}, the record after line {reader.line_num}: not CSV ({error})") from None
 
 
-READERS = {".jsonl": json_values, ".json": json_values, ".csv": _csv_values, ".tsv": _csv_values}
+def _has_quoted_fields(path: Path) -> bool:
+    """Return true if quotes around the fields of a TSV are those of CSV; elsewhere they are text, as GLUE has them.
+
+    They are CSV's where all names in the header have them. They also are where every field in quotes is well-formed and
+    needs them, as it holds a tab, a line break or a quote; unless each line is a row by itself: it has as many fields
+    as the header, and more than one.
+    """
+    lines = iter_lines(path, blank=True)
+    names = next(lines).split("\t")
+    in_header = all(re.fullmatch('".*"', name) for name in names)
+    begun, is_ragged = 0, len(names) == 1
+    for line in lines:
+        begun += _QUOTE_BEGINS.search(line) is not None
+        is_ragged |= bool(line) and line.count("\t") != len(names) - 1
+    are_csv = in_header or (begun > 0 and is_ragged and _are_quotes_needed(path, len(names)))
+    if begun:
+        taken = "those of CSV" if are_csv else "part of the text"
+        logger.warning("%s: lines with a quote at the beginning of a field: %d; quotes are %s", path, begun, taken)
+    return are_csv
+
+
+def _are_quotes_needed(path: Path, columns: int) -> bool:
+    """Return true if a TSV is well-formed CSV whose quotes are around tabs or line breaks, and nowhere without need."""
+    lines: list[str] = []  # of a record
+    are_needed = False
+
+    def record_lines() -> Iterator[str]:
+        for line in iter_lines(path, blank=True):
+            lines.append(line)
+            yield line + "\n"
+
+    try:
+        for row in csv.reader(record_lines(), delimiter="\t", strict=True):
+            fields = {field for line in lines for field in line.split("\t")}
+            lines.clear()
+            if row and len(row) != columns:
+                return False
+            if any(f'"{value}"' in fields for value in row if not re.search(r'[\t\n"]', value)):
+                return False
+            are_needed |= any(re.search(r"[\t\n]", value) for value in row)
+    except csv.Error:
+        return False
+    return are_needed
+
+
+READERS = {".jsonl": json_lines, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _csv_rows}

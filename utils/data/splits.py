@@ -15,6 +15,7 @@ from bart.errors import InputError
 # What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
 SPLITS = tuple(SPLIT_NAMES)
+WHOLE = "whole"  # stands for all rows of one table, as they are predicted
 DEFAULT_RATIO, DEFAULT_SEED = "0.9,0.05,0.05", 42
 
 

@@ -22,7 +22,7 @@ from utils.app.progress import progress
 from utils.data.parallel_text import SIDES, Pairs, one_line, read_pairs
 from utils.data.places import HUB, TABLES, fields_of, is_streamed, suffix_of
 from utils.data.published import digest_of_files, find_files_of, load_from_hub, opening, parquet_rows, reason_of
-from utils.data.rows import ABSENT, READERS, NumberedRows
+from utils.data.rows import ABSENT, READERS, SURROGATE, NumberedRows
 from utils.text.lines import read_lines
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class Row:
             value = values[field]
             if not isinstance(value, str):
                 return cls(name, fault=f"{field} is {'null' if value is None else 'no text'}")
+            if SURROGATE.search(value):
+                return cls(name, fault="unpaired surrogate")
             texts.append(one_line(value))
             if not texts[-1]:
                 return cls(name, fault=f"empty {side}")

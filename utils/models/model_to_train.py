@@ -99,7 +99,7 @@ def initial_model(
 def _labels_of_head(
     stored: ModelConfig, config: ModelConfig, labels: Sequence[str] | None, name: str
 ) -> Sequence[str] | None:
-    """The labels of the weights' head, in their order, unless it is of other ones.
+    """The labels of the data in the order of the weights' head, unless it is of other ones; case does not count.
 
     Args:
         stored: the config of the weights.
@@ -111,14 +111,25 @@ def _labels_of_head(
     """
     of_head = OF_HEADS & stored.extra.keys() - config.extra.keys()
     config.extra.update({field: stored.extra[field] for field in of_head})
-    if labels is None or sorted(stored.labels) == sorted(labels):
+    if labels is None:
         return stored.labels
+    of_data = renamed(stored.labels, labels)
+    if sorted(of_data) == sorted(labels):
+        return of_data
     if not stored.has_unnamed_labels and len(stored.labels) == len(labels):
         raise InputError(
             f"--model_name_or_path {name}: its labels are {', '.join(stored.labels)}, and those of the data "
             f"are {', '.join(labels)}; --new_head begins another head"
         )
     return labels
+
+
+def renamed(labels: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Labels by those of some names that differ from them in case alone, where this mixes up none."""
+    folded = {name.casefold(): name for name in names}
+    alike = [folded.get(label.casefold(), label) for label in labels]
+    is_clear = len(folded) == len(names) and len({*alike}) == len(labels)
+    return alike if is_clear else list(labels)
 
 
 def resumed_model(
@@ -148,6 +159,8 @@ def resumed_model(
         stored = kind_of(content["config"], [type(config)])(**content["config"])
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
     config.labels = stored.labels  # the data did
+    if "columns" in stored.extra:
+        config.columns = stored.columns
     check_same_config(stored, config, checkpoint)
     model_class = class_for(config, model_classes)
     tokenizer = model_class.tokenizer_class.from_pretrained(checkpoint)

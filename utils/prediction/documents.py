@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bart.errors import InputError
+from utils.data.places import KNOWN_FIELDS, TABLES
 from utils.runs.outputs import write_whole
 from utils.text.lines import decoded_lines
 
@@ -40,6 +42,21 @@ def read_documents(has_one_a_line: bool, file: str | None = None) -> list[str]:
         raise InputError(f"{name}: blank; a text is expected")
     lines = list(decoded_lines(io.BytesIO(data), name, blank=not has_one_a_line))
     return lines if has_one_a_line else ["\n".join(lines)]
+
+
+def check_no_header(lines: Sequence[str], name: str, columns: Sequence[str]) -> None:
+    """Raise InputError where lines of texts are those of a table: the first one names columns.
+
+    Args:
+        columns: those that training read, where they are known.
+    """
+    names = {column.strip('" ') for column in re.split("[,;\t]", lines[0])}
+    are_words = len(names) > 1 and all(re.fullmatch(r"[\w.-]+", column) for column in names)
+    if are_words and any(names >= {*known} for known in (columns, ("text", "label"), *KNOWN_FIELDS) if known):
+        raise InputError(
+            f"{name}: the first line, {lines[0][:80]!r}, is the header of a table; allowed: a file "
+            f"{', '.join(TABLES)} by its name, or lines of texts alone"
+        )
 
 
 def write_lines(texts: Iterable[str], file: str | None) -> None:

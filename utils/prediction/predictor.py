@@ -8,6 +8,7 @@ from typing import Any
 
 from utils.app.progress import Clock
 from utils.data.options import Place
+from utils.data.splits import WHOLE
 from utils.prediction.options import InferenceOptions
 from utils.runs.memory import FittingSize
 from utils.tasks.task import Prediction, Task
@@ -20,6 +21,7 @@ class Predictor:
         task: the class of the task.
         options, evaluation: an `Options` and an `EvalOptions` of the task.
         batch_size: inputs that are predicted at once; halved for good where memory runs out.
+        table: the path of a table to predict.
 
     Attributes:
         loaded: the model, laid out for prediction.
@@ -29,10 +31,17 @@ class Predictor:
     """
 
     def __init__(
-        self, task: type[Task], options: Any, evaluation: Any, inference: InferenceOptions, batch_size: int
+        self,
+        task: type[Task],
+        options: Any,
+        evaluation: Any,
+        inference: InferenceOptions,
+        batch_size: int,
+        table: str = "",
     ) -> None:
-        self.task = task(Place(""), options, evaluation=replace(evaluation, **evaluation.only_predict))
+        self.task = task(Place(table), options, evaluation=replace(evaluation, **evaluation.only_predict))
         loaded = self.task.trained_model(inference.model, inference.config_path, inference.tokenizer)
+        self.task = self.task.as_trained(loaded.model.config)
         self.loaded = replace(loaded, model=inference.prepare(loaded.model))
         self.batches = FittingSize(batch_size, "--batch_size")
 
@@ -40,17 +49,19 @@ class Predictor:
         """The prediction of a row, as one line."""
         return self.task.line_of(row)
 
-    def __call__(self, inputs: Sequence[Any], check: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+    def __call__(self, inputs: Sequence[Any] | None, check: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
         """Predict; returns a row for each input, with its prediction by the task's `prediction_name`, and more.
 
         Args:
-            inputs: texts, or objects with what the task reads: text and pair; text or words; question and context.
+            inputs: texts, or objects with what the task reads: text and pair; text or words; question and context; None
+                stands for the rows of the table.
             check: called before each prediction; what it raises ends the work.
 
         Raises:
-            InputError: an input is nothing of that kind.
+            InputError: an input is nothing of that kind, or the table is missing or malformed.
         """
-        task, raw = self.task, self.task.given(inputs)
+        task = self.task
+        raw = task.read(WHOLE) if inputs is None else task.given(inputs)
         examples = task.encode(raw, "test", self.loaded)
         predictions: dict[int, Prediction] = {}
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bart.errors import InputError
+from bart.files import read_json
+from bart.hub import EXPORT, resolve
 
 if TYPE_CHECKING:
     from utils.tasks.task import Task
@@ -23,6 +25,27 @@ PIPELINES = {
     "question_answering": "question-answering",
 }
 TASKS = tuple(PIPELINES)
+ARCHITECTURES = {
+    "ForConditionalGeneration": "summarization",
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "tagging",
+    "ForQuestionAnswering": "question_answering",
+}
+
+
+def task_of(model: str) -> str:
+    """The task for which the config.json beside a model's weights names a class; without one, summarization.
+
+    Raises:
+        InputError: there is no such model.
+    """
+    folder = resolve(model, ["config.json"])
+    places = [folder] if folder.is_dir() else [folder.parent, folder.parent / EXPORT]
+    config = next((read_json(place / "config.json") for place in places if (place / "config.json").is_file()), {})
+    if config.get("source_encoder_layers"):
+        return "translation"
+    named = str(config.get("architectures"))
+    return next((task for architecture, task in ARCHITECTURES.items() if architecture in named), TASKS[0])
 
 
 def find_task(name: str) -> type[Task]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
+from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, ModelConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.pretrained import PretrainedModel
@@ -31,6 +30,7 @@ from utils.data.options import Place, PlaceOptions
 from utils.data.places import is_streamed
 from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
 from utils.models.loading import LoadedModel
+from utils.models.model_to_train import renamed
 from utils.models.options import ModelOptions
 from utils.tasks.glue import GLUE, HUB_SET, submission
 from utils.tasks.head import (
@@ -45,8 +45,9 @@ from utils.tasks.head import (
 )
 from utils.tasks.task import Prediction, Scores, text_of
 
+logger = logging.getLogger(__name__)
 TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "question")
-PAIRS = ("sentence2", "hypothesis", "question2", "text2")
+PAIRS = ("sentence2", "hypothesis", "question2", "text2", "pair")
 LABELS = ("label", "labels", "class")
 # The metrics of validation.
 METRICS = {
@@ -86,12 +87,18 @@ class ClassificationTrainingOptions(HeadTrainingOptions):
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts as they were read; labels are None where they are only to be predicted."""
+    """Texts as they were read.
+
+    Attributes:
+        labels: None where they are only to be predicted.
+        columns: where the texts, and the second ones of pairs, stand in their table.
+    """
 
     names: list[str]
     texts: list[str]
     pairs: list[str] | None
-    labels: list[Any] | None
+    labels: list[Any] | None = None
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -135,35 +142,52 @@ class Classification(HeadTask):
 
     # ---- Data
 
+    def _columns_of(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Choose the columns of texts and, where they come in pairs, of the second ones."""
+        text, pair, where = self.options.text_field, self.options.pair_field, self.place.data_dir
+        known = self.columns or (() if self.glue is None else self.glue.columns)
+        texts_in, pairs_in = (known[:1], known[1:]) if known else (TEXTS, PAIRS)
+        chosen = column_of("text_field", text, texts_in, columns, where)
+        is_pair = known[1:] if known else text is None and {*PAIRS} & {*columns}
+        if pair is None and not is_pair:
+            return (chosen,)
+        pair = column_of("pair_field", pair, pairs_in, columns, where)
+        if pair == chosen:
+            raise InputError(f"{where}: --text_field and --pair_field are both {pair!r}; allowed: two columns")
+        return chosen, pair
+
     def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
         options, data_dir, limit = self.options, self.place.data_dir, self.place.limit(split)
         place = split
         if options.task_name == "mnli" and split != "train" and is_streamed(data_dir):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
-        known = (TEXTS, PAIRS) if self.glue is None else ([name] for name in (*self.glue.columns, None)[:2])
-        texts_in, pairs_in = known
-        text_column = partial(column_of, "text_field", options.text_field, texts_in, where=data_dir)
-        records = read_records(data_dir, place, text_column, limit)
-        columns = list(records[0].values)
-        text = text_column(columns)
-        pair = options.pair_field
-        if pair is not None or (set(pairs_in) & set(columns) and options.text_field is None):
-            pair = column_of("pair_field", pair, pairs_in, columns, data_dir)
+        records = read_records(data_dir, place, lambda columns: self._columns_of(columns)[0], limit)
+        names = list(dict.fromkeys(name for record in records for name in record.values))
+        columns = self._columns_of(names)
+        if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):
+            logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
+        may_be_blank = self.glue is not None
         texts = LabelledTexts(
             [record.name for record in records],
-            [_text(record, text) for record in records],
-            None if pair is None else [_text(record, pair, self.glue is not None) for record in records],
-            None,
+            [_text(record, columns[0]) for record in records],
+            [_text(record, columns[1], may_be_blank) for record in records] if columns[1:] else None,
+            columns=columns,
         )
         # Nobody but gluebenchmark.com knows the labels of its test sets.
-        if not self.is_labelled or (self.glue is not None and split == "test" and is_streamed(data_dir)):
+        is_secret = self.glue is not None and split == "test"
+        if not self.is_labelled or (is_secret and is_streamed(data_dir)):
             return texts
-        label = column_of("label_field", options.label_field, LABELS, columns, data_dir)
-        labels = [record.values.get(label) for record in records]
+        label = options.label_field
+        if label is not None or not is_secret or {*LABELS} & {*names}:
+            label = column_of("label_field", label, LABELS, names, data_dir)
+        if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
+            logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
+            return texts
+        labels = [_label(record, label) for record in records]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
-            names = dict(zip(map(str, count()), self.glue.labels, strict=False))
-            labels = [names.get(str(label), label) for label in labels]
+            numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
+            labels = [numbered.get(name_of(label), label) for label in labels]
         return dataclasses.replace(texts, labels=labels)
 
     def given(self, inputs: Sequence[Any]) -> LabelledTexts:
@@ -175,7 +199,7 @@ class Classification(HeadTask):
         ]
         if None in pairs and any(pairs):
             raise InputError(f"input {pairs.index(None)} has no pair, and others have; allowed: all or none")
-        return LabelledTexts(names, texts, None if None in pairs else pairs, None)
+        return LabelledTexts(names, texts, None if None in pairs else pairs)
 
     def learn(self, train: LabelledTexts) -> Labels:
         """Find out from the training labels which there are, and of what kind.
@@ -188,23 +212,24 @@ class Classification(HeadTask):
             kinds = {type(label) for label in train.labels}
             problem = MULTI_LABEL if list in kinds else REGRESSION if float in kinds else SINGLE_LABEL
         if problem == REGRESSION:
-            return Labels(["score"], problem)
+            return Labels(["score"], problem, train.columns)
         if self.glue is not None:
-            return Labels(list(self.glue.labels), problem)
-        lists = train.labels if problem == MULTI_LABEL else [[label] for label in train.labels]
-        names = {str(label) for labels in lists if isinstance(labels, list) for label in labels if label is not None}
-        numeric = all(re.fullmatch("-?[0-9]+", name) for name in names)
-        ordered = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
+            return Labels(list(self.glue.labels), problem, train.columns)
+        ordered = _names_of(train.labels, problem)
         if len(ordered) < 2:
             raise InputError(
                 f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
             )
-        return Labels(ordered, problem)
+        return Labels(ordered, problem, train.columns)
 
     # ---- Model
 
     def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
-        return self._with_problem(super().initial_model(model, learned), None if learned is None else learned.problem)
+        loaded = super().initial_model(model, learned)
+        if learned is None:
+            return self._with_problem(loaded)
+        loaded.model.config.columns = list(learned.columns)
+        return self._with_problem(loaded, learned.problem)
 
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[PretrainedModel]:
         return self._with_problem(super().resumed_model(model, checkpoint))
@@ -217,8 +242,25 @@ class Classification(HeadTask):
     def _with_problem(
         self, loaded: LoadedModel[PretrainedModel], problem: str | None = None
     ) -> LoadedModel[PretrainedModel]:
-        """Let the config name the kind of problem: of the data, the options, the weights or, at last, the labels."""
+        """Let the config name the kind of problem: of the data, the options, the weights or, at last, the labels.
+
+        The labels of a task of GLUE get its names.
+
+        Raises:
+            InputError: the model has others.
+        """
         config = loaded.model.config
+        if self.glue is not None and self.glue.labels:
+            names = list(self.glue.labels)
+            numbers = [str(number) for number in range(len(names))]
+            if len(config.labels) == len(names) and (config.has_unnamed_labels or config.labels == numbers):
+                config.labels = names
+            config.labels = renamed(config.labels, names)
+            if sorted(config.labels) != sorted(names):
+                raise InputError(
+                    f"--task_name {self.options.task_name} has the labels {', '.join(names)}; the model's are "
+                    + ", ".join(config.labels)
+                )
         stored = getattr(config, "problem_type", None)  # a field that configs may have
         of_labels = SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION
         config.problem_type = problem or self.chosen_problem or stored or of_labels
@@ -235,7 +277,10 @@ class Classification(HeadTask):
             cut = (tokenizer.cut(first[1:-1], second[1:-1], length) for first, second in pairs)
             rows = [tokenizer.join(*both) for both in cut]
         took = time.perf_counter() - began
-        targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
+        targets = [None] * len(raw)
+        if raw.labels is not None:
+            _name_labels(raw, loaded.model.config)
+            targets = _targets(raw, loaded)
         examples = [
             Example(np.asarray(row, np.int32), target, second)
             for (row, second), target in zip(rows, targets, strict=True)
@@ -337,7 +382,8 @@ class Classification(HeadTask):
         if raw.pairs is not None:
             row["pair"] = raw.pairs[number]
         if raw.labels is not None:
-            row["reference"] = raw.labels[number]
+            label = raw.labels[number]
+            row["reference"] = label if isinstance(chosen, (list, float)) else name_of(label)
         row["prediction"] = ", ".join(chosen) if isinstance(chosen, list) else str(chosen)
         return {**row, **values, "source_tokens": int(examples.lengths[number, 0])}
 
@@ -375,12 +421,56 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
     if not isinstance(labels, list):
         raise InputError(f"{where}: the label is {label!r}; allowed: a list of labels")
     for name in labels:
-        if str(name) not in names:
+        if name_of(name) not in names:
             named = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
             raise InputError(f"{where}: the label is {name!r}, which training has not seen; allowed: {named}")
     if problem == SINGLE_LABEL:
-        return names.index(str(label))
-    return [float(name in map(str, labels)) for name in names]
+        return names.index(name_of(label))
+    return [float(name in map(name_of, labels)) for name in names]
+
+
+def name_of(label: Any) -> str:
+    """The name of a label; 1.0, as pandas writes 1 in a column that lacks values, is 1."""
+    return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
+
+
+def _names_of(labels: Iterable[Any], problem: str) -> list[str]:
+    """The names of all labels of a split in the order of a head: by number where all are whole numbers."""
+    lists = labels if problem == MULTI_LABEL else [[label] for label in labels]
+    names = {name_of(label) for labels in lists if isinstance(labels, list) for label in labels}
+    numeric = all(re.fullmatch("-?[0-9]+", name) for name in names)
+    return sorted(names, key=lambda name: (int(name) if numeric else 0, name))
+
+
+def _name_labels(raw: LabelledTexts, config: ModelConfig) -> None:
+    """Give the labels of a published model the names that they have in data.
+
+    Names are compared without case. Labels without names are the numbers in the data or, in order, the names there.
+    """
+    if "columns" in config.extra or config.problem_type == REGRESSION:  # trained here, by the names in its data
+        return
+    names, numbers = _names_of(raw.labels, config.problem_type), [str(n) for n in range(len(config.labels))]
+    if not config.has_unnamed_labels:
+        config.labels = renamed(config.labels, names)
+    elif {*names} <= {*numbers}:
+        config.labels = numbers
+    elif len(names) == len(numbers) and not {*names} & {*config.labels}:
+        logger.warning("the model's labels have no names; they are taken in the order %s", ", ".join(names))
+        config.labels = names
+
+
+def _label(record: Record, column: str) -> Any:
+    """The label of a row, or its list of labels; names have no white space at their ends.
+
+    Raises:
+        InputError: it is missing or blank.
+    """
+    value = record.values.get(column)
+    labels = value if isinstance(value, list) else [value]
+    labels = [name_of(each.strip()) if isinstance(each, str) else each for each in labels]
+    if None in labels or "" in labels:
+        raise InputError(f"{record.name}: {column} is {value!r}; allowed: a label that is not blank")
+    return labels if isinstance(value, list) else labels[0]
 
 
 def _text(record: Record, column: str, may_be_blank: bool = False) -> str:

@@ -66,10 +66,12 @@ class Labels:
     Attributes:
         names: of the labels, in the order of the head's outputs.
         problem: one of `bart.configuration.configuration.PROBLEMS`, of a head that classifies texts.
+        columns: of the texts in the training data, which the model's config keeps.
     """
 
     names: list[str]
     problem: str | None = None
+    columns: tuple[str, ...] = ()
 
 
 @dataclass

@@ -129,6 +129,8 @@ class Tagging(HeadTask):
         words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where)
         records = read_records(where, split, words_column, limit)
         columns = list(records[0].values)
+        if not self.is_labelled and "text" in columns and not {*WORDS, options.words_field} & {*columns}:
+            return self.given([record.values for record in records])
         words_in = words_column(columns)
         if not self.is_labelled:
             return [Sentence(record.name, _strings(record, words_in), None) for record in records]
@@ -262,7 +264,7 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
 def _conll_file(data_dir: str, split: str) -> Path | None:
     """The CoNLL file of a split in a data directory."""
     folder = Path(data_dir).expanduser()
-    names = (f"{name}{suffix}" for name in SPLIT_NAMES[split] for suffix in CONLL)
+    names = (f"{name}{suffix}" for name in SPLIT_NAMES.get(split, ()) for suffix in CONLL)
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 

@@ -220,10 +220,12 @@ class Task(TrainedTask[Model]):
         EvalOptions: dataclass of the options that run_eval.py adds. Its `only_predict` are the fields that let a task
             read nothing but what to predict from.
         prediction_name: the name of a prediction's text in `row`.
+        columns: those of the texts in training's tables, where a model tells them.
     """
 
     EvalOptions: ClassVar[type]
     prediction_name: ClassVar[str] = "prediction"
+    columns: Sequence[str] = ()
 
     def __init__(self, place: Place, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
         super().__init__(place, options, training)
@@ -239,6 +241,12 @@ class Task(TrainedTask[Model]):
             config_path: JSON with the architecture and decoding options, for a model that has none of its own.
             tokenizer: a vocabulary in place of the one that lies with the weights.
         """
+
+    def as_trained(self, config: ModelConfig) -> Self:
+        """This task, reading the columns of tables that training read, as far as the model's config names them."""
+        trained = copy.copy(self)
+        trained.columns = config.extra.get("columns", ())
+        return trained
 
     def given(self, inputs: Sequence[Any]) -> Any:
         """Take examples that are only to be predicted, as users and clients type them, in place of what `read` gives.

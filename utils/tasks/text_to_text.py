@@ -178,7 +178,9 @@ class TextToText(Task[BartForConditionalGeneration]):
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
         data_dir, limit = self.place.data_dir, self.place.limit(split)
         if not self.evaluation.references:
-            return read_sources(data_dir, split, limit, self.options.source_field), None
+            return read_sources(
+                data_dir, split, limit, self.options.source_field or next(iter(self.columns), None)
+            ), None
         if not for_scoring and split == "train" and is_streamed(data_dir):
             return open_split(data_dir, split, self.fields)
         if for_scoring or is_streamed(data_dir):
@@ -265,6 +267,9 @@ class TextToText(Task[BartForConditionalGeneration]):
     def _to_train(self, loaded: LoadedModel[BartForConditionalGeneration]) -> LoadedModel[BartForConditionalGeneration]:
         """Give the model a length of generated texts where it has none, and check what it will be asked to generate."""
         config, generation = loaded.model.config, loaded.model.generation_config
+        config.extra.pop("columns", None)  # of the run that the weights come from
+        if self.options.source_field is not None:
+            config.columns = [self.options.source_field]
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
             generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)

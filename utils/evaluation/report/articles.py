@@ -8,7 +8,7 @@ from typing import Any
 
 from bart.errors import InputError
 from utils.app.progress import progress
-from utils.data.rows import json_values
+from utils.data.rows import json_lines
 from utils.evaluation.report.runs import Run, label_of, scores_of
 from utils.metrics.facts import WRONG, differing_facts, names_in
 from utils.metrics.text_statistics import NOVEL_ORDERS, text_statistics, words
@@ -37,7 +37,7 @@ def add_articles(run: Run, split: str) -> None:
         InputError: the file is damaged, or its articles are not as many as were scored.
     """
     path, scores = run.articles_path(split), run.scores.get(split, {})
-    run.articles = [article for _, article in json_values(path)] if path.exists() else []
+    run.articles = [article for _, article in json_lines(path)] if path.exists() else []
     count, examples = len(run.articles), scores.get("examples")
     if run.articles and examples not in (None, count):
         raise InputError(f"{path}: has {count} articles; {split}_scores.json is of {examples!r}")

@@ -1,0 +1,154 @@
+"""Rows of TSV and JSON files as other programs write them, against csv and json."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bart.errors import InputError
+from utils.data.columns import read_records
+from utils.data.rows import READERS
+from utils.data.splits import WHOLE
+from utils.data.tables import read_sources
+
+HEADER = ["sentence", "label"]
+SWALLOWS = 'sentence\tlabel\n"a great film\t1\nbad\t0\ndull\t0\nfine"\t1\n'
+Rows = list[dict[str, Any]]
+
+
+def rows_of(path: Path) -> Rows:
+    return [dict(values) for _, values in READERS[path.suffix](path)]
+
+
+def by_csv(text: str, quoting: int) -> Rows:
+    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t", quoting=quoting, strict=True))
+
+
+def written(rows: list[list[str]], quoting: int) -> str:
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter="\t", quoting=quoting, lineterminator="\n").writerows(rows)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SWALLOWS,
+        'sentence\tlabel\n"Never" was all he said\t1\nbad\t0\n',
+        'sentence\tlabel\n"Never"\t1\nHe said "no"\t0\n',
+        'sentence\tlabel\n"""What is ""it""?"\t1\nbad\t0\n',
+        'index\tsentence\n0\t"begins\n1\tends"\n',
+        'sentence\n"one\ntwo" of it\n',
+        'sentence\n"He said ""no"""\nplain\n',
+        'sentence\tlabel\n"" \t1\n"\t0\n',
+    ],
+)
+def test_quotes_in_tsv_are_text(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.tsv").write_text(text)
+    assert rows_of(tmp_path / "a.tsv") == by_csv(text, csv.QUOTE_NONE)
+    assert "lines with a quote at the beginning of a field: " in caplog.text and "are part of the text" in caplog.text
+    (tmp_path / "b.tsv").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert rows_of(tmp_path / "b.tsv") == by_csv(text, csv.QUOTE_NONE)
+    (tmp_path / "c.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    rows = [record.values for record in read_records(str(tmp_path / "c.tsv.gz"), WHOLE, min)]
+    assert rows == by_csv(text, csv.QUOTE_NONE)
+
+
+@pytest.mark.parametrize(
+    ("rows", "quoting"),
+    [
+        ([HEADER, ["a\tb", "1"], ["plain", "0"]], csv.QUOTE_MINIMAL),
+        ([HEADER, ["a\nb", "1"], ["plain", "0"]], csv.QUOTE_MINIMAL),
+        ([HEADER, ["a\tb\n\nc", "1"], ['He said "no"\t', "0"], ['"Never"', "1"]], csv.QUOTE_MINIMAL),
+        ([["sentence"], ["plain"], ["a\nb"], ["no"]], csv.QUOTE_MINIMAL),
+        ([HEADER, ["Never", "1"], ["a\nb", "0"]], csv.QUOTE_ALL),
+        ([HEADER, ["Never", "1"], ['He said "no"', "0"]], csv.QUOTE_ALL),
+    ],
+)
+def test_quotes_of_csv_in_tsv(
+    rows: list[list[str]], quoting: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = written(rows, quoting)
+    (tmp_path / "a.tsv").write_text(text)
+    expected = by_csv(text, csv.QUOTE_MINIMAL)
+    assert [list(row.values()) for row in expected] == rows[1:]
+    assert rows_of(tmp_path / "a.tsv") == expected
+    assert "quotes are those of CSV" in caplog.text
+
+
+def test_tables_of_random_texts_come_back(tmp_path: Path) -> None:
+    """As csv writes them, and as programs write them that do not quote."""
+    rng = random.Random(0)
+    for number in range(200):
+        texts = ["".join(rng.choices('ab" \t\n', k=rng.randint(1, 8))) for _ in range(5)]
+        texts.append("a\tb")  # without which a reader could not tell
+        path = tmp_path / f"{number}.tsv"
+        path.write_text(written([HEADER, *([text, "1"] for text in texts)], csv.QUOTE_MINIMAL))
+        assert [row["sentence"] for row in rows_of(path)] == texts
+        plain = [text.replace("\t", "").replace("\n", "") or "a" for text in texts]
+        path.write_text("sentence\tlabel\n" + "".join(f"{text}\t1\n" for text in plain))
+        assert [row["sentence"] for row in rows_of(path)] == plain
+
+
+def test_a_tsv_that_is_neither_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('sentence\tlabel\n"a film\t1\t2\nfine\t0\n')
+    with pytest.raises(InputError, match=r"a.tsv, line 2: more values than the header names columns"):
+        rows_of(tmp_path / "a.tsv")
+    (tmp_path / "b.tsv").write_text('sentence\tlabel\n"Never"\t1\nfine\n')
+    with pytest.raises(InputError, match=r"b.tsv:3: no value of label"):
+        read_records(str(tmp_path / "b.tsv"), WHOLE, min)
+    (tmp_path / "c.tsv").write_text('"sentence"\t"label"\n"Never" he said\t"1"\n')
+    with pytest.raises(InputError, match=r"c.tsv, the record after line 1: not CSV"):
+        rows_of(tmp_path / "c.tsv")
+
+
+ROWS = [{"text": "a {", "label": "x", "tags": [{"n": 1}]}, {"text": "b\n}", "label": "y", "tags": []}]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        json.dumps,
+        lambda rows: json.dumps(rows, indent=2),
+        lambda rows: json.dumps({"data": rows}),
+        lambda rows: json.dumps({"sentences": rows}, indent=1),
+        lambda rows: json.dumps({"version": "1.0", "data": rows}, indent=4),
+        lambda rows: "\n".join(map(json.dumps, rows)),
+        lambda rows: "\ufeff\r\n" + "\r\n\r\n".join(map(json.dumps, rows)) + "\r\n",
+        lambda rows: "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n",
+    ],
+)
+def test_json_of_any_shape(write: Callable[[Rows], str], tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(write(ROWS).encode())
+    assert rows_of(tmp_path / "a.json") == ROWS
+    assert [record.values for record in read_records(str(tmp_path / "a.json"), WHOLE, min)] == ROWS
+    assert read_sources(str(tmp_path / "a.json"), "") == ["a {", "b }"]
+
+
+def test_one_object_is_one_row(tmp_path: Path) -> None:
+    for row in ROWS[0], {"words": ["a", "b"]}, {"text": "a", "spans": [{"begin": 1}]}:
+        for indent in None, 2:
+            (tmp_path / "a.json").write_text(json.dumps(row, indent=indent))
+            assert rows_of(tmp_path / "a.json") == [row]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_half_a_surrogate_pair_is_named_by_file_and_line(name: str, tmp_path: Path) -> None:
+    whole = '{"text": "\\ud83d\\ude00 \\\\ud83d", "words": ["a"]}\n'
+    (tmp_path / name).write_text(whole)
+    [record] = read_records(str(tmp_path / name), WHOLE, min)
+    assert record.values["text"] == "\U0001f600 \\ud83d"
+    (tmp_path / name).write_text(whole + '{"text": "a", "words": ["b \\ude00"]}\n')
+    with pytest.raises(InputError, match=rf"{name}:2: unpaired surrogate '\\ude00'; allowed: characters"):
+        read_records(str(tmp_path / name), WHOLE, min)
+    (tmp_path / name).write_text(whole + '{"text": "\\ud83d"}\n')
+    with pytest.raises(InputError, match=rf"{name}:2: unpaired surrogate; a document is expected"):
+        read_sources(str(tmp_path / name), "")

@@ -1,0 +1,239 @@
+"""What classification reads as texts and labels, of GLUE's tables and of those of other programs, and whose labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from transformers import BertConfig as TheirConfig
+
+import finetune
+import run_eval
+from bart.configuration.configuration import MULTI_LABEL, SINGLE_LABEL
+from bart.errors import InputError
+from bert.configuration.configuration_bert import BertConfig
+from bert.modeling.modeling_bert import BertForSequenceClassification
+from bert.tokenization.tokenization_bert import BertTokenizer
+from tests.tiny_run import OF_BERT
+from utils.data.options import Place
+from utils.models.model_to_train import renamed
+from utils.predict import main as predict
+from utils.tasks.classification import Classification, ClassificationOptions, LabelledTexts, _target
+
+pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
+
+
+def write(folder: Path, **tables: str) -> str:
+    """A data directory of tables, whose names have "_" for "."."""
+    folder.mkdir(exist_ok=True)
+    for name, content in tables.items():
+        (folder / name.replace("_", ".")).write_text(content)
+    return str(folder)
+
+
+def read(data_dir: str, split: str = "train", **options: Any) -> LabelledTexts:
+    return Classification(Place(data_dir), ClassificationOptions(**options)).read(split)
+
+
+def names_in(data_dir: str, split: str = "train") -> list[str]:
+    task = Classification(Place(data_dir))
+    return task.learn(task.read(split)).names
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"train_csv": "text,label\na,x\nb,\n"}, r"train.csv:3: label is ''; allowed: a label that is not blank"),
+        ({"train_csv": "text,label\na,x\nb, \u00a0\n"}, r"train.csv:3: label is ' \\xa0'; allowed"),
+        ({"train_tsv": "text\tlabel\na\tx\nb\t\n"}, r"train.tsv:3: label is ''"),
+        ({"train_jsonl": '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n'}, "jsonl:2: label is None"),
+        ({"train_jsonl": '{"text": "a", "label": "x"}\n{"text": "b"}\n'}, "jsonl:2: label is None"),
+        ({"train_jsonl": '{"text": "a", "label": ["x", " "]}\n'}, r"jsonl:1: label is \['x', ' '\]"),
+    ],
+)
+def test_a_label_that_is_blank_is_no_class(table: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        read(write(tmp_path, **table))
+
+
+def test_blanks_around_a_label_make_no_class(tmp_path: Path) -> None:
+    place = write(tmp_path, train_csv="text,label\na,neg\nb,neg \nc,\u00a0pos\nd,pos\t\n")
+    assert names_in(place) == ["neg", "pos"]
+    write(tmp_path, val_jsonl='{"text": "a", "label": [" x", "y"]}\n{"text": "b", "label": ["x "]}\n')
+    assert read(place, "val").labels == [["x", "y"], ["x"]]
+
+
+def test_whole_numbers_are_the_same_labels_however_they_are_written(tmp_path: Path) -> None:
+    """pandas writes 1.0 for 1 where a column lacks values."""
+    place = write(tmp_path, train_csv="text,label\na,0\nb,1\n", val_csv="text,label\na,0.0\nb,1.0\n")
+    assert names_in(place) == names_in(place, "val") == ["0", "1"]
+    assert _target("", 1.0, SINGLE_LABEL, ["0", "1"]) == 1
+    assert _target("", [1.0], MULTI_LABEL, ["0", "1"]) == [0, 1]
+    for suffix, place in (("csv", "mixed"), ("tsv", "mixed2")):
+        rows = ["text", "label"], ["a", "1.0"], ["b", "1"], ["c", "10"], ["d", "2."], ["e", "-3.00"]
+        (tmp_path / place).mkdir()
+        with (tmp_path / place / f"train.{suffix}").open("w") as file:
+            csv.writer(file, delimiter="," if suffix == "csv" else "\t").writerows(rows)
+        assert names_in(str(tmp_path / place)) == ["-3", "1", "2", "10"]
+    versions = write(tmp_path / "versions", train_csv="text,label\na,1.1\nb,1.10\nc,v1.0\n")
+    assert names_in(versions) == ["1.1", "1.10", "v1.0"]
+
+
+PREMISES = "premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2\n"
+
+
+def test_a_task_on_pairs_reads_both_texts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = write(tmp_path, train_csv=PREMISES)
+    for options in ({}, {"text_field": "premise"}, {"pair_field": "hypothesis"}):
+        texts = read(place, task_name="mnli", **options)
+        assert (texts.texts, texts.pairs) == (["a", "c", "e"], ["b", "d", "f"])
+        assert texts.labels == ["entailment", "neutral", "contradiction"]
+        assert texts.columns == ("premise", "hypothesis")
+    assert not caplog.records
+    assert read(place, text_field="premise").pairs is None
+    assert "hypothesis is not read; --pair_field makes pairs of it" in caplog.text
+    with pytest.raises(InputError, match="--text_field and --pair_field are both 'hypothesis'; allowed: two columns"):
+        read(place, task_name="mnli", text_field="hypothesis")
+    alone = write(tmp_path / "alone", train_csv="premise,label\na,0\n")
+    with pytest.raises(InputError, match="no column hypothesis, and no --pair_field; allowed: label, premise"):
+        read(alone, task_name="mnli", text_field="premise")
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        {"test_csv": "sentence,label\na,-1\nb,-1\n"},
+        {"test_csv": "sentence,label\na,-1.0\nb,-1.0\n"},
+        {"test_tsv": "index\tsentence\n0\ta\n1\tb\n"},
+        {"test_jsonl": '{"sentence": "a", "label": -1}\n{"sentence": "b", "label": -1}\n'},
+    ],
+)
+@pytest.mark.parametrize("task_name", ["sst2", "cola"])
+def test_glue_has_no_test_labels(task_name: str, test: dict[str, str], tmp_path: Path) -> None:
+    place = write(tmp_path, **test)
+    texts = read(place, "test", task_name=task_name)
+    assert texts.texts == ["a", "b"] and texts.labels is None
+
+
+def test_labels_are_missing_where_no_test_set_of_glue_is_read(tmp_path: Path) -> None:
+    features = datasets.Features({"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["a", "b"])})
+    secret = datasets.Dataset.from_dict({"sentence": ["a"], "label": [-1]}, features)
+    for name in "test.parquet", "val.parquet":
+        secret.to_parquet(tmp_path / name)
+    assert read(str(tmp_path), "test", task_name="sst2").labels is None
+    with pytest.raises(InputError, match="val.parquet:1: label is None"):
+        read(str(tmp_path), "val", task_name="sst2")
+    mixed = write(tmp_path / "mixed", test_csv="sentence,label\na,-1\nb,1\n")
+    assert read(mixed, "test", task_name="sst2").labels == ["-1", "positive"]
+    with pytest.raises(InputError, match="no column label"):
+        read(write(tmp_path / "own", test_csv="sentence\na\n"), "test")
+
+
+def test_names_are_compared_without_case_where_that_mixes_up_none() -> None:
+    assert renamed(["NEGATIVE", "POSITIVE"], ["positive", "negative"]) == ["negative", "positive"]
+    assert renamed(["NEGATIVE", "x"], ["negative"]) == ["negative", "x"]
+    assert renamed(["a", "A"], ["a"]) == ["a", "A"]
+    assert renamed(["a", "b"], ["A", "a", "B"]) == ["a", "b"]
+
+
+TEXTS = ["a good film", "a bad film", "good and fine", "bad and dull"]
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A classifier as others publish it; `label` writes the names of its labels."""
+    tokenizer = BertTokenizer.train(TEXTS * 3, 60)
+    model = BertForSequenceClassification(BertConfig(**OF_BERT, vocab_size=len(tokenizer)))
+    model.save_pretrained(tmp_path / "model", tokenizer)
+    return tmp_path / "model"
+
+
+def name_labels(model: Path, labels: list[str] | None) -> None:
+    config = json.loads((model / "config.json").read_text())
+    for name in ("id2label", "label2id"):
+        config.pop(name, None)
+    if labels is not None:
+        theirs = TheirConfig(id2label=dict(enumerate(labels)), label2id={label: n for n, label in enumerate(labels)})
+        config |= {"id2label": theirs.id2label, "label2id": theirs.label2id}
+    (model / "config.json").write_text(json.dumps(config))
+
+
+def scored(model: Path, data_dir: str, folder: Path, *options: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    given = [str(model), str(model / "config.json"), data_dir, str(folder), "--task", "classification", "--bs", "2"]
+    run_eval.main([*given, *options, "--overwrite_output_dir"])
+    rows = [json.loads(line) for line in (folder / "test_articles.jsonl").open()]
+    scores = json.loads((folder / "test_scores.json").read_text())
+    return scores, [(row.get("reference"), row["prediction"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("labels", "named", "options"),
+    [
+        (None, ["0", "1"], ()),
+        (["LABEL_0", "LABEL_1"], ["negative", "positive"], ()),
+        (["LABEL_0", "LABEL_1"], ["0", "1.0"], ("--task_name", "sst2")),
+        (["LABEL_0", "LABEL_1"], ["negative", "positive"], ("--task_name", "sst2")),
+        (["NEGATIVE", "POSITIVE"], ["negative", "positive"], ()),
+        (["Negative", "Positive"], ["0", "1"], ("--task_name", "sst2")),
+        (["0", "1"], ["0", "1"], ("--task_name", "sst2")),
+    ],
+)
+def test_a_published_classifier_is_scored(
+    labels: list[str] | None, named: list[str], options: tuple[str, ...], published: Path, tmp_path: Path
+) -> None:
+    """The loss is that of the labels in order, whatever they are called."""
+    numbers = [1, 0, 1, 0]
+    rows = [{"sentence": text, "label": named[number]} for text, number in zip(TEXTS, numbers, strict=True)]
+    place = write(tmp_path / "data", test_jsonl="".join(map("{}\n".format, map(json.dumps, rows))))
+    exact = write(
+        tmp_path / "exact",
+        test_jsonl="".join(json.dumps({**r, "label": n}) + "\n" for r, n in zip(rows, numbers, strict=True)),
+    )
+    name_labels(published, ["0", "1"])
+    expected, _ = scored(published, exact, tmp_path / "expected")
+    name_labels(published, labels)
+    scores, pairs = scored(published, place, tmp_path / "scores", *options)
+    assert {name: scores[name] for name in ("loss", "accuracy", "f1")} == {
+        name: expected[name] for name in ("loss", "accuracy", "f1")
+    }
+    assert 100 * sum(reference == prediction for reference, prediction in pairs) / len(pairs) == scores["accuracy"]
+
+
+def test_labels_of_a_published_classifier_that_do_not_fit(published: Path, tmp_path: Path) -> None:
+    place = write(tmp_path / "data", test_csv="sentence,label\na good film,1\na bad film,0\n")
+    name_labels(published, ["entailment", "not_entailment"])
+    with pytest.raises(InputError, match="sst2 has the labels negative, positive; the model's are entailment, not_ent"):
+        scored(published, place, tmp_path / "out", "--task_name", "sst2")
+    with pytest.raises(InputError, match="label is '1', which training has not seen; allowed: entailment, not_entail"):
+        scored(published, place, tmp_path / "out")
+    name_labels(published, None)
+    write(tmp_path / "data", test_csv="sentence,label\na good film,x\na bad film,y\nx,z\n")
+    with pytest.raises(InputError, match="label is 'x', which training has not seen; allowed: LABEL_0, LABEL_1"):
+        scored(published, place, tmp_path / "out")
+
+
+def test_a_task_of_glue_in_a_directory_is_trained_and_predicted(published: Path, tmp_path: Path) -> None:
+    """From its own TSV files, with a model whose labels are written in another case and order."""
+    name_labels(published, ["Positive", "NEGATIVE"])
+    train = 'sentence\tlabel\n"a good film\t1\na bad film\t0\n"good" and fine"\t1\n'
+    place = write(tmp_path / "sst2", train_tsv=train, dev_tsv=train, test_tsv='index\tsentence\n0\t"bad\n1\tdull"\n')
+    options = {"data_dir": place, "task_name": "sst2", "model_name_or_path": published, "max_steps": 2, "gpus": 0}
+    options |= {"num_workers": 0, "train_batch_size": 2, "output_dir": tmp_path / "run", "task": "classification"}
+    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    finetune.main(["--do_train", *words])
+    shutil.rmtree(tmp_path / "run/export")
+    finetune.main(["--do_train", "--do_predict", *words, "--resume_from_checkpoint", "last", "--max_steps", "3"])
+    config = json.loads((tmp_path / "run/export/config.json").read_text())
+    assert list(config["id2label"].values()) == ["positive", "negative"]
+    assert config["columns"] == ["sentence"]
+    lines = (tmp_path / "run/SST-2.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction" and [line[:2] for line in lines[1:]] == ["0\t", "1\t"]
+    predicted = [json.loads(line)["prediction"] for line in (tmp_path / "run/test_articles.jsonl").open()]
+    assert [line[2:] for line in lines[1:]] == [str(int(name == "positive")) for name in predicted]
+    predict([str(tmp_path / "run"), "--input", f"{place}/test.tsv", "--output", str(tmp_path / "out"), "--gpus", "0"])
+    assert (tmp_path / "out").read_text().splitlines() == predicted
