@@ -19,6 +19,7 @@ from utils.app.formatting import format_metric
 from utils.app.progress import IN_ONE_LINE, IN_THE_LINE, progress
 from utils.data.batches import Batch
 from utils.runs.memory import peak_memory_gb
+from utils.runs.metrics import SECONDS
 from utils.training.callbacks import CountSkippedSteps
 
 logger = logging.getLogger(__name__)
@@ -58,16 +59,20 @@ class Measurements(Callback):
     includes the loading of its batches, but neither validation nor the writing of checkpoints: it ends before those,
     and `StartClock` starts the next one after them.
 
+    `wall_seconds` and the sums over the run go on from those of its earlier sessions.
+
     Args:
         every: optimizer steps of an interval.
         peak_rate: operations per second of a process's GPU, where it is known.
+        earlier_seconds: the wall clock of the run's earlier sessions.
     """
 
-    def __init__(self, every: int, peak_rate: float | None = None) -> None:
+    def __init__(self, every: int, peak_rate: float | None = None, earlier_seconds: float = 0.0) -> None:
         self.every, self.peak_rate = every, peak_rate
         self.line = progress[Any]("step", None, "", wait=0, every=math.inf)  # the log has the intervals
         self.shown: list[str] = []  # parts of the line, of the last interval
-        self.started_at = time.perf_counter()
+        self.began = time.perf_counter()
+        self.earlier_seconds = earlier_seconds
         self.since: Stamp = 0.0
         # Of the interval under way, on this process.
         self.steps: list[tuple[Stamp, Stamp]] = []
@@ -140,11 +145,21 @@ class Measurements(Callback):
     def on_exception(self, *_: Any) -> None:
         self.line.__exit__()
 
+    @property
+    def wall_seconds(self) -> float:
+        """The time that this session and the earlier ones have taken."""
+        return self.earlier_seconds + time.perf_counter() - self.began
+
     def state_dict(self) -> dict[str, Any]:
-        return {"losses": [float(loss) for loss in self.losses]}
+        sums = [self.run_tokens, self.run_samples, self.run_seconds]
+        return {"losses": [float(loss) for loss in self.losses], "sums": sums, SECONDS: self.wall_seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.losses = state_dict["losses"]
+        # A session that was killed has written metrics after its last checkpoint; one that was ended, before it. Former
+        # versions kept losses alone.
+        self.earlier_seconds = max(self.earlier_seconds, state_dict.get(SECONDS, 0.0))
+        self.run_tokens, self.run_samples, self.run_seconds = state_dict.get("sums", (0.0, 0.0, 0.0))
 
     def _close_interval(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, float]:
         """The interval's loss, speed and memory; waits for the device, and reduces over processes."""
@@ -195,8 +210,9 @@ def named(name: str, values: Mapping[str, float]) -> str:
 def write_metrics(trainer: pl.Trainer, values: Mapping[str, float]) -> None:
     """Write metrics to all loggers, as of the last optimizer step."""
     step = trainer.global_step
+    values = {**values, "epoch": trainer.datamodule.epoch(step), SECONDS: _of(Measurements, trainer).wall_seconds}
     for each in trainer.loggers:
-        each.log_metrics({**values, "epoch": trainer.datamodule.epoch(step)}, step - 1)  # files count steps from 0
+        each.log_metrics(values, step - 1)  # files count steps from 0
         each.save()
 
 
@@ -206,9 +222,10 @@ def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
 
 
 def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Path) -> dict[str, Any]:
-    """The content of train_summary.json: steps and epochs of the whole run, times and speeds since it was last started.
+    """The content of train_summary.json: steps, epochs, times and rates of the whole run, with all its sessions.
 
-    Unknown values are left out: epochs of a stream of texts, or speeds of a resumed run with no step left.
+    The percentiles of step times are those of the last session. Unknown values are left out: epochs of a stream of
+    texts, or speeds where a session had no step left.
 
     Args:
         metric: the name of the score by which checkpoints are compared.
@@ -220,7 +237,7 @@ def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Pat
     if data.steps_per_epoch:
         summary |= {"epochs": trainer.global_step / data.steps_per_epoch, "train_examples": len(data.train)}
     summary |= {
-        "wall_seconds": time.perf_counter() - measured.started_at,
+        SECONDS: measured.wall_seconds,
         "training_seconds": measured.run_seconds,
     }
     if measured.step_times:

@@ -12,6 +12,8 @@ import pytorch_lightning as pl
 
 from tests import forked
 from tests.tiny_run import Train, checkpoint_of, order_of, rows
+from utils.evaluation.report.runs import read_run
+from utils.evaluation.report.tables import facts_of
 from utils.tasks.summarization import Summarization
 from utils.training import measurements
 from utils.training.module import TrainingModule
@@ -111,6 +113,31 @@ def test_a_run_ends_with_a_summary(train: Train, monkeypatch: pytest.MonkeyPatch
     nothing = json.loads((output / "train_summary.json").read_text())
     assert (nothing["steps"], nothing["steps_since_start"]) == (12, 0) and "tokens_per_second" not in nothing
     assert nothing["val_loss"] == resumed["val_loss"]
+
+
+def test_times_and_rates_are_those_of_all_sessions(train: Train, tiny: list[str]) -> None:
+    """Also of one that was killed, as far as its metrics tell, and of one in another directory."""
+    output = train("run", "--max_steps", 4)
+    first = json.loads((output / "train_summary.json").read_text())
+    killed = output / "metrics.csv"
+    columns = killed.read_text().splitlines()[0].split(",")
+    row = dict.fromkeys(columns, "") | {"step": "4", "wall_seconds": "5000.0"}
+    half = "5,0.1"
+    killed.write_text(killed.read_text() + ",".join(row.values()) + "\r\n" + half)
+    output = train("run", "--max_steps", 8, "--resume_from_checkpoint", "last")
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert 5000 < summary["wall_seconds"] < 5600
+    assert summary["training_seconds"] > first["training_seconds"]
+    assert summary["samples_per_second"] * summary["training_seconds"] == pytest.approx(8 * 4 - 2)  # epochs of 22
+    tokens = summary["tokens_per_second"] * summary["training_seconds"]
+    assert tokens == pytest.approx(sum(tokens_of_steps(tiny, 2)[:8]))
+    run = read_run(output)
+    assert list(run.metrics["train_loss"]) == list(range(1, 9))
+    assert list(run.metrics["wall_seconds"].values()) == sorted(run.metrics["wall_seconds"].values())
+    assert facts_of(run, "test")["Training, wall clock"].startswith("1:23:")
+    assert facts_of(run, "test")["Sessions"] == "2"
+    moved = train("moved", "--max_steps", 12, "--resume_from_checkpoint", output / "last.ckpt")
+    assert json.loads((moved / "train_summary.json").read_text())["wall_seconds"] > summary["wall_seconds"]
 
 
 def test_the_loss_is_the_mean_over_the_interval_also_where_a_run_was_ended_within_it(train: Train) -> None:
