@@ -25,6 +25,7 @@ from utils.training.callbacks import CountSkippedSteps
 logger = logging.getLogger(__name__)
 Stamp = float | torch.cuda.Event
 PERCENTILES = (50, 95, 99)
+LOG_SECONDS = 60  # between two lines of a validation in the log, where no terminal shows how far it is
 
 
 def stamp(device: torch.device) -> Stamp:
@@ -74,6 +75,9 @@ class Measurements(Callback):
         self.began = time.perf_counter()
         self.earlier_seconds = earlier_seconds
         self.since: Stamp = 0.0
+        # Of the validations in this session: when the last one began, their number, which grows with their batches, and
+        # the time that the finished ones took.
+        self.validation_began = self.validations = self.validation_seconds = 0.0
         # Of the interval under way, on this process.
         self.steps: list[tuple[Stamp, Stamp]] = []
         self.losses: list[Tensor | float] = []
@@ -111,24 +115,33 @@ class Measurements(Callback):
             write_metrics(trainer, values)
             self.shown = [named("train_loss", values), format_metric("tokens_per_second", values["tokens_per_second"])]
         self.line.notes = [*self.shown, f"val in {min(interval - step % interval, total - step):,}"]
-        self.line.update(step - self.line.done)
+        self.line.done = step
+        self.line.left = self._seconds_left(trainer)
+        self.line.update(0)
         if closes and trainer.is_global_zero:
             more = [named(name, values) for name in ("lr", "grad_norm", "mfu", "skipped_steps") if values.get(name)]
             logger.info("  ".join([self.line.text(), *more]), extra=IN_THE_LINE)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.validation_began = time.monotonic()
         self.line.notes = ["validating"]
+        self.line.log_every(LOG_SECONDS)
         self.line.update(0)
 
     def on_validation_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
     ) -> None:
-        batches = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
-        self.line.notes = [f"validating {batch_idx + 1:,}/{sum(batches):,}"]
+        batches = sum(trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches)
+        self.line.notes = [f"validating {batch_idx + 1:,}/{batches:,}"]
+        if not trainer.sanity_checking:
+            self.line.left = self._seconds_left(trainer, (batch_idx + 1) / batches)
         self.line.update(0)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.line.log_every(math.inf)
         if not trainer.sanity_checking:
+            self.validations += 1
+            self.validation_seconds += time.monotonic() - self.validation_began
             metrics = trainer.callback_metrics.items()
             values = {name: float(value) for name, value in metrics if name.startswith("val_")}
             write_metrics(trainer, values)
@@ -136,6 +149,21 @@ class Measurements(Callback):
                 parts = [f"val {trainer.global_step:,}", *(named(name, values) for name in values)]
                 logger.info("  ".join(parts), extra=IN_ONE_LINE)
         self.line.notes = self.shown
+
+    def _seconds_left(self, trainer: pl.Trainer, validated: float = 0.0) -> float:
+        """The time until the end of the run, as long as steps and validations take as before; infinity if nobody knows.
+
+        Args:
+            validated: the share of the validation under way that is done.
+        """
+        step, total, interval = trainer.global_step, trainer.datamodule.total_steps, trainer.val_check_batch
+        now, validations, of_validations = time.monotonic(), self.validations + validated, self.validation_seconds
+        of_validations += now - self.validation_began if validated else 0.0
+        of_steps = now - self.line.began - of_validations
+        left = (total - step) * of_steps / max(1, step - self.line.done_before)
+        if validations:
+            left += (math.ceil(total / interval) - (step - 1) // interval - validated) * of_validations / validations
+        return left if validations or step < total else math.inf
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.line.__exit__()

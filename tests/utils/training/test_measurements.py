@@ -6,12 +6,14 @@ import json
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
 
 from tests import forked
 from tests.tiny_run import Train, checkpoint_of, order_of, rows
+from utils.app import progress as progress_module
 from utils.evaluation.report.runs import read_run
 from utils.evaluation.report.tables import facts_of
 from utils.tasks.summarization import Summarization
@@ -75,6 +77,49 @@ def test_speed_counts_loading_and_neither_validation_nor_checkpoints(
     assert summary["tokens_per_second"] == pytest.approx(sum(tokens) / (9 * step))
     assert summary["samples_per_second"] == pytest.approx(66 / (9 * step))
     assert summary["epochs"] == 3
+
+
+def test_the_time_left_counts_validations_which_a_pipe_sees_too(
+    train: Train, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps of 10 s, and validations of three batches of 100 s after steps 3 and 6."""
+    caplog.set_level(logging.INFO)
+    now = [0.0]
+    for owner, name, seconds in ((TrainingModule, "training_step", 10), (TrainingModule, "validation_step", 100)):
+
+        def call(*args: object, original: object = getattr(owner, name), seconds: int = seconds) -> object:
+            now[0] += seconds
+            return original(*args)
+
+        monkeypatch.setattr(owner, name, call)
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
+    for module in (measurements, progress_module):
+        monkeypatch.setattr(module, "time", clock)
+    train("run", "--max_steps", 6, "--val_check_interval", 0.5, "--eval_batch_size", 2, "--log_every_n_steps", 1)
+    lines = [record.message for record in caplog.records if record.message.startswith("step ")]
+    assert [re.sub(r"  (loss|val in) .*", "", line) for line in lines] == [
+        "step 1/6  0:50 left",
+        "step 2/6  0:40 left",
+        "step 3/6  0:30 left",  # how long a validation takes is not known yet
+        "step 3/6  8:50 left  validating 1/3",
+        "step 3/6  7:10 left  validating 2/3",
+        "step 3/6  5:30 left  validating 3/3",
+        "step 4/6  5:20 left",
+        "step 5/6  5:10 left",
+        "step 6/6  5:00 left",
+        "step 6/6  3:20 left  validating 1/3",
+        "step 6/6  1:40 left  validating 2/3",
+        "step 6/6  0:00 left  validating 3/3",
+    ]
+
+
+def test_nobody_knows_how_long_the_first_validation_takes_that_ends_a_run(
+    train: Train, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    train("run", "--max_steps", 1)
+    assert any(record.message.startswith("step 1/1  loss") for record in caplog.records)
+    assert any(re.match(r"random weights: [\d,]+ parameters, by --config_path", r.message) for r in caplog.records)
 
 
 def test_step_time_percentiles() -> None:
