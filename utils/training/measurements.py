@@ -212,6 +212,7 @@ class Measurements(Callback):
             **({"mfu": operations / elapsed / (self.peak_rate * trainer.world_size)} if operations else {}),
             **step_time_percentiles(times),
             "peak_memory_gb": peak,
+            SECONDS: self.wall_seconds,
         }
 
 
@@ -238,9 +239,8 @@ def named(name: str, values: Mapping[str, float]) -> str:
 def write_metrics(trainer: pl.Trainer, values: Mapping[str, float]) -> None:
     """Write metrics to all loggers, as of the last optimizer step."""
     step = trainer.global_step
-    values = {**values, "epoch": trainer.datamodule.epoch(step), SECONDS: _of(Measurements, trainer).wall_seconds}
     for each in trainer.loggers:
-        each.log_metrics(values, step - 1)  # files count steps from 0
+        each.log_metrics({**values, "epoch": trainer.datamodule.epoch(step)}, step - 1)  # files count steps from 0
         each.save()
 
 
