@@ -97,15 +97,13 @@ class progress(Generic[Item]):
         self.notes: Sequence[str] | None = None
         self.left: float | None = None
         self.wait, self.interval = (wait, REDRAW) if console.is_interactive else (every, every)
-        if not is_first():
-            self.wait = math.inf
         self.begin()
 
     def begin(self, done: int = 0) -> None:
         """Let the work begin now, with so many units done before."""
         self.done = self.done_before = done
         self.began = time.monotonic()
-        self.due = self.began + self.wait
+        self.due = self.began + self.wait if is_first() else math.inf
 
     def log_every(self, seconds: float) -> None:
         """From now on let the log, where there is no terminal, have a line each so many seconds."""

@@ -25,12 +25,8 @@ def of_sessions(folder: Path, name: str) -> list[Path]:
     A run that goes on keeps those of its earlier sessions under numbers, such as metrics.1.csv beside metrics.csv.
     """
     path = folder / name
-    numbered = {
-        int(number): earlier
-        for earlier in folder.glob(f"{path.stem}.*{path.suffix}")
-        if (number := earlier.name[len(path.stem) + 1 : -len(path.suffix)]).isdecimal()
-    }
-    return [*(numbered[number] for number in sorted(numbered)), *([path] if path.exists() else [])]
+    earlier = [each for each in folder.glob(f"{path.stem}.*{path.suffix}") if each.suffixes[0][1:].isdecimal()]
+    return [*sorted(earlier, key=lambda each: int(each.suffixes[0][1:])), *([path] if path.exists() else [])]
 
 
 def scored(*splits: str) -> list[str]:
