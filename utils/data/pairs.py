@@ -13,9 +13,8 @@ import numpy as np
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Inputs, pad, pad_ids
-from utils.data.cut import encode_cut, warn_of_cut
 from utils.data.tables import Table, TableReader
-from utils.data.tokenized import TokenizedTexts
+from utils.data.tokenized import TokenizedTexts, encode_cut, warn_of_cut
 
 # Bytes of English text for each token of BART's vocabulary. Only how well batches are grouped depends on it.
 BYTES_PER_TOKEN = 4

@@ -1,7 +1,8 @@
-"""Token ids of many texts."""
+"""Token ids of many texts, which are cut where they are longer than a model reads, and counted."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -11,8 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.progress import progress
-from utils.data.cut import encode_cut
+from utils.app.start import is_first
+
+logger = logging.getLogger(__name__)
 
 # Texts that the tokenizer gets at once: enough to keep its threads busy, few enough to bound its memory.
 _AT_ONCE = 512
@@ -80,3 +84,16 @@ def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_len
             return
         ids = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), np.concatenate(flat))
         yield pa.record_batch([ids, np.concatenate(cut)], schema=schema)
+
+
+def encode_cut(tokenizer: PretrainedTokenizer, texts: Sequence[str], most: int) -> tuple[list[list[int]], np.ndarray]:
+    """The ids of texts, at most so many of each, the last of them the end token; and (B,) whether each was cut."""
+    rows = tokenizer.encode_many(texts, most + 1)  # one more, so that a text that just fits is told from a longer one
+    is_cut = np.array([len(row) > most for row in rows])
+    return [[*row[: most - 1], row[-1]] if cut else row for row, cut in zip(rows, is_cut, strict=True)], is_cut
+
+
+def warn_of_cut(cut: int, total: int, texts: str, most: int, option: str, effect: str = "and are cut there") -> None:
+    """Say in one line, in the first process, how many texts are cut, and which option changes it."""
+    if cut and is_first():
+        logger.warning(f"{cut:,} of {total:,} {texts} are longer than {most:,} tokens ({option}) {effect}")

@@ -27,9 +27,9 @@ from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs
 from utils.data.columns import Record, column_of, read_records
-from utils.data.cut import encode_cut, warn_of_cut
 from utils.data.options import Place, PlaceOptions
 from utils.data.places import is_streamed
+from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions

@@ -20,8 +20,8 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForQuestionAnswering
 from utils.app.cli import all_settings, option, part
 from utils.data.batches import Inputs
-from utils.data.cut import encode_cut, warn_of_cut
 from utils.data.squad import Question, read_questions
+from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.squad import best, exact_match, f1
 from utils.models.loading import LoadedModel
 from utils.tasks.head import Example, HeadExamples, HeadTask, ReadingOptions

@@ -25,8 +25,8 @@ from bert.modeling.modeling_bert import BertForTokenClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs, pad
 from utils.data.columns import Record, column_of, read_records
-from utils.data.cut import warn_of_cut
 from utils.data.splits import SPLIT_NAMES
+from utils.data.tokenized import warn_of_cut
 from utils.metrics.tags import entity_counts, scores_of_tags
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions

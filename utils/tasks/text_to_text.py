@@ -28,13 +28,13 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import option, part
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad
-from utils.data.cut import warn_of_cut
 from utils.data.options import Place
 from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
 from utils.data.parallel_text import Pairs
 from utils.data.places import check_fields, is_streamed
 from utils.data.tables import Table, open_split, read_sources, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
+from utils.data.tokenized import warn_of_cut
 from utils.models import loading, model_to_train
 from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
 from utils.models.loading import LoadedModel, check_lengths

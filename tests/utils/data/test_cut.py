@@ -16,9 +16,9 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, Train
-from utils.data.cut import encode_cut, warn_of_cut
 from utils.data.pairs import StreamedPairs
 from utils.data.tables import Table
+from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.predict import main
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.serving.app import create_app

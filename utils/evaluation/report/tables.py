@@ -159,11 +159,10 @@ def speed_table(runs: Sequence[Run], split: str) -> ScoreTable:
         rows.append([f"Latency, ms, {name}", *(shown(latency.get(name), 0) for latency in latencies)])
     rows = [row for row in rows if set(row[1:]) != {NOTHING}]
     caption = "Latency: from an article's entry into the batch to its end."
-    earlier = {run.name: speed.get("resumed_articles") for run, speed in zip(runs, speeds, strict=True)}
     notes = [
-        f"{name}: {count:,} articles were predicted before the run was broken off, and are not timed."
-        for name, count in earlier.items()
-        if count
+        f"{run.name}: {count:,} articles were predicted before the run was broken off, and are not timed."
+        for run, speed in zip(runs, speeds, strict=True)
+        if (count := speed.get("resumed_articles"))
     ]
     return ScoreTable(caption, ["Speed", *_headings(runs, "Value")], rows, notes=notes)
 
