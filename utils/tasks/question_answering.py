@@ -174,7 +174,7 @@ class QuestionAnswering(HeadTask):
             part = slice(begin, begin + room)
             ids = np.asarray([*begins, *context[part], end], np.int32)
             labels = None if question.answers is None else self._answer_in(question, spans[part], second)
-            yield Window(ids, labels, second, spans[part])
+            yield Window(ids, labels, second, places=spans[part])
 
     def _answer_in(self, question: Question, spans: np.ndarray, first: int) -> tuple[int, int]:
         """The first and the last token of a window that the first right answer covers."""
