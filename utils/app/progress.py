@@ -85,6 +85,7 @@ class progress(Generic[Item]):
 
     Attributes:
         notes: parts of the line that follow the time left; None for the rate.
+        left: seconds until the end, where the caller knows better than the rate tells; infinity where nobody knows.
     """
 
     shown: progress[Any] | None = None
@@ -94,16 +95,20 @@ class progress(Generic[Item]):
     ) -> None:
         self.what, self.total, self.unit, self.items = what, total, unit, items
         self.notes: Sequence[str] | None = None
+        self.left: float | None = None
         self.wait, self.interval = (wait, REDRAW) if console.is_interactive else (every, every)
-        if not is_first():
-            self.wait = math.inf
         self.begin()
 
     def begin(self, done: int = 0) -> None:
         """Let the work begin now, with so many units done before."""
         self.done = self.done_before = done
         self.began = time.monotonic()
-        self.due = self.began + self.wait
+        self.due = self.began + self.wait if is_first() else math.inf
+
+    def log_every(self, seconds: float) -> None:
+        """From now on let the log, where there is no terminal, have a line each so many seconds."""
+        if not console.is_interactive and is_first():
+            self.interval, self.due = seconds, time.monotonic() + seconds
 
     def __enter__(self) -> progress[Item]:
         self.begin()
@@ -152,8 +157,11 @@ class progress(Generic[Item]):
         total = "" if self.total is None else f"/{self.total:,}"
         parts = [f"{self.what} {self.done:,}{total} {self.unit}".rstrip()]
         speed = (self.done - self.done_before) / max(time.monotonic() - self.began, 1e-9)
-        if speed and self.total is not None:
-            parts.append(f"{duration((self.total - self.done) / speed)} left")
+        left = self.left
+        if left is None:
+            left = (self.total - self.done) / speed if speed and self.total is not None else math.inf
+        if left < math.inf:
+            parts.append(f"{duration(left)} left")
         if speed and self.notes is None:
             parts.append(rate(speed, self.unit))
         return fitted([*parts, *(self.notes or ())], width)

@@ -136,8 +136,8 @@ def inspect(
         hashes[split] = np.array([(hash(pair[0]), hash(pair[1]), hash(pair)) for pair in pairs])
         lengths[split] = {}
         for side in SIDES:
-            chunks = tokenise(iter_lines(folder / f"{split}.{side}"), len(hashes[split]), tokenizer, _UNCUT)
-            lengths[split][side] = np.concatenate([pc.list_value_length(chunk).to_numpy() for chunk in chunks])
+            batches = tokenise(iter_lines(folder / f"{split}.{side}"), len(hashes[split]), tokenizer, _UNCUT)
+            lengths[split][side] = np.concatenate([pc.list_value_length(batch["ids"]).to_numpy() for batch in batches])
     sizes = {split: len(rows) for split, rows in hashes.items()}
     first, last = splits[0], splits[-1]
     scored = drawn(folder, last, sizes[last], rouge_examples)

@@ -14,10 +14,11 @@ from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Inputs, pad, pad_ids
 from utils.data.tables import Table, TableReader
-from utils.data.tokenized import TokenizedTexts
+from utils.data.tokenized import TokenizedTexts, encode_cut, warn_of_cut
 
 # Bytes of English text for each token of BART's vocabulary. Only how well batches are grouped depends on it.
 BYTES_PER_TOKEN = 4
+SIDES, OPTIONS = ("sources", "targets"), ("--max_source_length", "--max_target_length")
 
 
 @dataclass
@@ -99,6 +100,7 @@ class StreamedPairs:
         self.table, self.tokenizers = table, tokenizers
         self.longest = source_length, target_length
         self.name = table.name
+        self.seen, self.cut = 0, [0, 0]
         self.bins = [range(table.dataset.num_shards)]
         self.counts = None
         self.identity = table.identity
@@ -112,15 +114,22 @@ class StreamedPairs:
         ]
 
     def encode(self, records: Sequence[tuple[str, str]], epoch: int) -> tuple[list[Pair], int]:
-        sources, targets = (
-            tokenizer.encode_many(texts, limit)
-            for tokenizer, texts, limit in zip(self.tokenizers, zip(*records, strict=True), self.longest, strict=True)
-        )
+        self.seen += len(records)
+        sources, targets = (self._encode_side(side, texts) for side, texts in enumerate(zip(*records, strict=True)))
         pairs = [
             Pair(np.asarray(source, dtype=np.int32), np.asarray(target, dtype=np.int32))
             for source, target in zip(sources, targets, strict=True)
         ]
         return pairs, sum(len(pair.source) + len(pair.target) for pair in pairs)
+
+    def _encode_side(self, side: int, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of sources or of targets. The first that are cut are named; nobody knows how many will be."""
+        rows, is_cut = encode_cut(self.tokenizers[side], texts, self.longest[side])
+        if not self.cut[side]:
+            self.cut[side] = int(is_cut.sum())
+            name, option = SIDES[side], OPTIONS[side]
+            warn_of_cut(self.cut[side], self.seen, f"{name} read of {self.name}", self.longest[side], option)
+        return rows
 
 
 def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:

@@ -310,6 +310,6 @@ class ShardExamples(TokenPairs):
         sources, targets, records = [], [], iter(shards.reader())
         while rows := list(islice(records, _AT_ONCE)):
             pairs, _ = shards.encode(rows, 0)
-            sources.append(pa.array([pair.source for pair in pairs]))
-            targets.append(pa.array([pair.target for pair in pairs]))
+            sources.append(pa.record_batch([pa.array([pair.source for pair in pairs])], ["ids"]))
+            targets.append(pa.record_batch([pa.array([pair.target for pair in pairs])], ["ids"]))
         super().__init__(TokenizedTexts(sources), TokenizedTexts(targets), known_by=shards.identity)

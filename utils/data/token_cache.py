@@ -22,12 +22,12 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.progress import progress
 from utils.data.parallel_text import check_counts, pair_paths
-from utils.data.tokenized import TokenizedTexts, tokenise, type_of_ids
+from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
 from utils.runs.outputs import writable_folder
 from utils.text.lines import decoded_lines, iter_lines
 
 logger = logging.getLogger(__name__)
-_FORMAT = "3"  # of the files of the cache and of their content; a new number makes them anew
+_FORMAT = "4"  # of the files of the cache and of their content; a new number makes them anew
 KEPT = 4  # caches of one text file: those of the settings that were used last
 
 
@@ -90,13 +90,12 @@ class TextFile:
     def _write(self, name: str, tokenizer: BartTokenizer, max_length: int) -> None:
         for leftover in self.cache.glob(".*.arrow.*.tmp"):  # of a process that was killed
             leftover.unlink()
-        schema = pa.schema([("ids", pa.list_(type_of_ids(tokenizer)))])
         path = self.cache / f"{name}.arrow"
         temporary = temporary_beside(path)
         try:
-            with pa.ipc.new_file(str(temporary), schema) as file:
-                for ids in tokenise(self._texts(), len(self), tokenizer, max_length):
-                    file.write(pa.record_batch([ids], schema=schema))
+            with pa.ipc.new_file(str(temporary), tokens_schema(tokenizer)) as file:
+                for batch in tokenise(self._texts(), len(self), tokenizer, max_length):
+                    file.write(batch)
             if _checked(self.path) != (self.digest, self.lines):
                 raise RunError(f"{self.path}: it changed while it was read; start again")
             with pa.memory_map(str(temporary)) as file:
@@ -121,7 +120,7 @@ class TextFile:
                 content = pa.memory_map(str(path)).read_buffer()
                 if xxhash.xxh3_64_hexdigest(content) != path.stem.rpartition("-")[2]:
                     raise pa.ArrowInvalid("its bytes have changed")
-                ids = pa.ipc.open_file(content).read_all()["ids"]
+                ids = pa.ipc.open_file(content).read_all()
             except FileNotFoundError:  # another process has made it anew
                 continue
             except (pa.ArrowInvalid, OSError) as error:
@@ -130,7 +129,7 @@ class TextFile:
             if len(ids) >= len(self):
                 with suppress(OSError):  # it may be another user's
                     os.utime(path)  # tells _remove_stale that it was used
-                return TokenizedTexts(ids.chunks, self.limit)
+                return TokenizedTexts(ids.to_batches(), self.limit)
         return None
 
     def _remove_stale(self) -> None:

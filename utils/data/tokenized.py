@@ -1,7 +1,8 @@
-"""Token ids of many texts."""
+"""Token ids of many texts, which are cut where they are longer than a model reads, and counted."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -11,7 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.progress import progress
+from utils.app.start import is_first
+
+logger = logging.getLogger(__name__)
 
 # Texts that the tokenizer gets at once: enough to keep its threads busy, few enough to bound its memory.
 _AT_ONCE = 512
@@ -22,17 +27,20 @@ class TokenizedTexts:
     """Token ids of many texts in flat arrays, which take a sixteenth of the memory of lists of Python integers.
 
     Args:
-        chunks: lists of ids, which may be made while they are taken.
+        batches: lists of `ids`, and whether each text is `cut` if any may be; they may be made while they are taken.
         limit: the number of texts to take, the first ones; all if negative.
 
     Attributes:
         lengths: (N,) int64, tokens of each text.
+        cut: the number of texts that were longer.
         seconds: the time that it took to make or to map them.
     """
 
-    def __init__(self, chunks: Iterable[pa.ListArray], limit: int = -1) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], limit: int = -1) -> None:
         began = time.perf_counter()
-        self._texts = pa.chunked_array(chunks).slice(0, None if limit < 0 else limit)
+        table = pa.Table.from_batches(batches).slice(0, None if limit < 0 else limit)
+        self._texts = table["ids"]
+        self.cut: int = pc.sum(table["cut"]).as_py() if "cut" in table.column_names else 0
         self.lengths = pc.list_value_length(self._texts).to_numpy().astype(np.int64)
         self.seconds = time.perf_counter() - began
 
@@ -49,22 +57,43 @@ class TokenizedTexts:
         return self._texts[index].values.to_numpy()
 
 
-def type_of_ids(tokenizer: BartTokenizer) -> pa.DataType:
-    """The smallest type of integers that holds a vocabulary."""
-    return pa.uint16() if len(tokenizer) <= 1 << 16 else pa.int32()
+def tokens_schema(tokenizer: BartTokenizer) -> pa.Schema:
+    """The columns of what `tokenise` yields; ids have the smallest type of integers that holds a vocabulary."""
+    kind = pa.uint16() if len(tokenizer) <= 1 << 16 else pa.int32()
+    return pa.schema([("ids", pa.list_(kind)), ("cut", pa.bool_())])
 
 
-def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[pa.ListArray]:
-    """Yield the ids of `total` texts, _CHUNK of them at a time, cut to max_length tokens with `</s>` kept last."""
-    kind = type_of_ids(tokenizer)
+def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[pa.RecordBatch]:
+    """Yield `ids` of `total` texts, _CHUNK of them at a time, cut to max_length tokens with `</s>` kept last.
+
+    `cut` says of each text whether it was longer.
+    """
+    schema = tokens_schema(tokenizer)
+    kind = schema.field("ids").type.value_type
     texts = iter(progress("tokenising", total, "texts", texts))
     while True:
         flat: list[np.ndarray] = []
         ends = [0]
+        cut: list[np.ndarray] = []
         while len(ends) <= _CHUNK and (batch := list(islice(texts, _AT_ONCE))):
-            rows = tokenizer.encode_many(batch, max_length)
+            rows, is_cut = encode_cut(tokenizer, batch, max_length)
+            cut.append(is_cut)
             flat.append(np.fromiter(chain.from_iterable(rows), kind.to_pandas_dtype()))
             ends += (ends[-1] + np.cumsum([len(row) for row in rows])).tolist()
         if not flat:
             return
-        yield pa.ListArray.from_arrays(pa.array(ends, pa.int32()), np.concatenate(flat))
+        ids = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), np.concatenate(flat))
+        yield pa.record_batch([ids, np.concatenate(cut)], schema=schema)
+
+
+def encode_cut(tokenizer: PretrainedTokenizer, texts: Sequence[str], most: int) -> tuple[list[list[int]], np.ndarray]:
+    """The ids of texts, at most so many of each, the last of them the end token; and (B,) whether each was cut."""
+    rows = tokenizer.encode_many(texts, most + 1)  # one more, so that a text that just fits is told from a longer one
+    is_cut = np.array([len(row) > most for row in rows])
+    return [[*row[: most - 1], row[-1]] if cut else row for row, cut in zip(rows, is_cut, strict=True)], is_cut
+
+
+def warn_of_cut(cut: int, total: int, texts: str, most: int, option: str, effect: str = "and are cut there") -> None:
+    """Say in one line, in the first process, how many texts are cut, and which option changes it."""
+    if cut and is_first():
+        logger.warning(f"{cut:,} of {total:,} {texts} are longer than {most:,} tokens ({option}) {effect}")

@@ -63,7 +63,7 @@ def initial_model(
         if labels is not None:
             config.labels = labels
         config.validate()
-        model = model_class(config)
+        model = random_model(model_class, config, weights.config_path)
     else:
         stored, generation = stored_configs(name, [type(config)])
         if stored is not None:
@@ -200,7 +200,7 @@ def pretraining_model(
     config.vocab_size = len(tokenizer)
     config.validate()
     if weights is None:
-        model = model_class(config)
+        model = random_model(model_class, config, config_path)
     else:
         vocabulary = model_class.tokenizer_class.from_pretrained(weights)
         if not tokenizer.same_vocabulary(vocabulary):
@@ -217,6 +217,14 @@ def pretraining_model(
     fit_vocabulary(model, tokenizer)
     set_computing(model, computing)
     return LoadedModel(model, tokenizer)
+
+
+def random_model(model_class: type[Model], config: ModelConfig, config_path: str) -> Model:
+    """A model with random weights; the log says how large it is, since the config may be one that nobody named."""
+    model = model_class(config)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    logger.info("random weights: %s parameters, by --config_path %s", f"{count:,}", config_path)
+    return model
 
 
 def check_same_config(

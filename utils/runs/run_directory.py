@@ -19,6 +19,16 @@ RECORDS = "arguments.yaml arguments.[0-9]*.yaml environment.json environment.[0-
 RECORDS += "events.out.tfevents.* report.html report_figures".split()
 
 
+def of_sessions(folder: Path, name: str) -> list[Path]:
+    """The files of this name that the sessions of a run have left, the first session's first.
+
+    A run that goes on keeps those of its earlier sessions under numbers, such as metrics.1.csv beside metrics.csv.
+    """
+    path = folder / name
+    earlier = [each for each in folder.glob(f"{path.stem}.*{path.suffix}") if each.suffixes[0][1:].isdecimal()]
+    return [*sorted(earlier, key=lambda each: int(each.suffixes[0][1:])), *([path] if path.exists() else [])]
+
+
 def scored(*splits: str) -> list[str]:
     """Names of the files with the scores of some splits."""
     return [name.format(split) for split in splits for name in SCORED]

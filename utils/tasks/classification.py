@@ -28,6 +28,7 @@ from utils.data.batches import Inputs
 from utils.data.columns import Record, column_of, read_records
 from utils.data.options import Place, PlaceOptions
 from utils.data.places import is_streamed
+from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
@@ -271,19 +272,24 @@ class Classification(HeadTask):
     def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
         began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
         if raw.pairs is None:
-            rows = [(row, None) for row in tokenizer.encode_many(raw.texts, length)]
+            ids, is_cut = encode_cut(tokenizer, raw.texts, length)
+            rows = [(row, None) for row in ids]
         else:  # whole ones, since the longer text is cut first
-            pairs = zip(*(tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs)), strict=True)
-            cut = (tokenizer.cut(first[1:-1], second[1:-1], length) for first, second in pairs)
+            encoded = (tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs))
+            pairs = [(first[1:-1], second[1:-1]) for first, second in zip(*encoded, strict=True)]
+            cut = [tokenizer.cut(*pair, length) for pair in pairs]
             rows = [tokenizer.join(*both) for both in cut]
+            is_cut = np.array([both != pair for both, pair in zip(cut, pairs, strict=True)])
+        texts = f"texts{self.of_split(split)}"
+        warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
         took = time.perf_counter() - began
         targets = [None] * len(raw)
         if raw.labels is not None:
             _name_labels(raw, loaded.model.config)
             targets = _targets(raw, loaded)
         examples = [
-            Example(np.asarray(row, np.int32), target, second)
-            for (row, second), target in zip(rows, targets, strict=True)
+            Example(np.asarray(row, np.int32), target, second, bool(was_cut))
+            for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
         ]
         return HeadExamples(examples, took)
 
@@ -385,7 +391,7 @@ class Classification(HeadTask):
             label = raw.labels[number]
             row["reference"] = label if isinstance(chosen, (list, float)) else name_of(label)
         row["prediction"] = ", ".join(chosen) if isinstance(chosen, list) else str(chosen)
-        return {**row, **values, "source_tokens": int(examples.lengths[number, 0])}
+        return {**row, **values, **examples.counts(number)}
 
     def files(self, raw: LabelledTexts, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
         if self.glue is None or raw.labels is not None:

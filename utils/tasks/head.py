@@ -81,12 +81,14 @@ class Example:
     Attributes:
         ids: (S,).
         second: where the second text begins; None of a single one.
+        is_cut: true if the model reads a part of it alone.
         labels: the right ones, as the task's `collate` takes them; None where nobody knows.
     """
 
     ids: np.ndarray
     labels: Any = None
     second: int | None = None
+    is_cut: bool = False
 
 
 class HeadExamples:
@@ -105,6 +107,11 @@ class HeadExamples:
 
     def __getitem__(self, number: int) -> Example:
         return self.examples[number]
+
+    def counts(self, number: int) -> dict[str, Any]:
+        """The end of an example's row: the tokens that were read, and, where there were more, that it was cut."""
+        read = {"source_tokens": int(self.lengths[number, 0])}
+        return read | {"is_cut": True} if self.examples[number].is_cut else read
 
 
 class HeadTask(Task[PretrainedModel]):

@@ -21,6 +21,7 @@ from bert.modeling.modeling_bert import BertForQuestionAnswering
 from utils.app.cli import all_settings, option, part
 from utils.data.batches import Inputs
 from utils.data.squad import Question, read_questions
+from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.squad import best, exact_match, f1
 from utils.models.loading import LoadedModel
 from utils.tasks.head import Example, HeadExamples, HeadTask, ReadingOptions
@@ -129,7 +130,10 @@ class QuestionAnswering(HeadTask):
             )
         contexts = list(dict.fromkeys(question.context for question in raw))
         encoded = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
-        asked = tokenizer.encode_many([question.question.strip() for question in raw], options.max_query_length + 2)
+        most = options.max_query_length + 2
+        asked, is_cut = encode_cut(tokenizer, [question.question.strip() for question in raw], most)
+        questions = f"questions{self.of_split(split)}"
+        warn_of_cut(int(is_cut.sum()), len(raw), questions, options.max_query_length, "--max_query_length")
         several = [
             list(self._windows(question, ids, *encoded[question.context], length, stride, tokenizer))
             for question, ids in zip(raw, asked, strict=True)
@@ -142,10 +146,11 @@ class QuestionAnswering(HeadTask):
                 np.concatenate([window.ids for window in windows]),
                 [window.labels for window in windows],
                 None,
+                bool(was_cut),
                 windows,
                 question,
             )
-            for windows, question in zip(several, raw, strict=True)
+            for windows, question, was_cut in zip(several, raw, is_cut, strict=True)
         ]
         return HeadExamples(examples, took)
 
@@ -169,7 +174,7 @@ class QuestionAnswering(HeadTask):
             part = slice(begin, begin + room)
             ids = np.asarray([*begins, *context[part], end], np.int32)
             labels = None if question.answers is None else self._answer_in(question, spans[part], second)
-            yield Window(ids, labels, second, spans[part])
+            yield Window(ids, labels, second, places=spans[part])
 
     def _answer_in(self, question: Question, spans: np.ndarray, first: int) -> tuple[int, int]:
         """The first and the last token of a window that the first right answer covers."""
@@ -303,7 +308,7 @@ class QuestionAnswering(HeadTask):
             row["reference"] = " | ".join(dict.fromkeys(asked.answers))
         row["prediction"] = prediction.values["text"]
         row |= {name: prediction.values[name] for name in ("span", "score", "probability")}
-        return {**row, "source_tokens": int(examples.lengths[number, 0])}
+        return {**row, **examples.counts(number)}
 
     def files(self, raw: list[Question], predictions: Sequence[Prediction], split: str) -> dict[str, str]:
         """The files that SQuAD's official script reads."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from utils.app.cli import option
 from utils.data.batches import Inputs, pad
 from utils.data.columns import Record, column_of, read_records
 from utils.data.splits import SPLIT_NAMES
+from utils.data.tokenized import warn_of_cut
 from utils.metrics.tags import entity_counts, scores_of_tags
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
@@ -34,7 +34,6 @@ from utils.tasks.head import Example, HeadExamples, HeadTask, HeadTrainingOption
 from utils.tasks.task import Prediction, Scores, text_of
 from utils.text.lines import iter_lines
 
-logger = logging.getLogger(__name__)
 CONLL = (".conll", ".txt", ".bio")
 DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
@@ -161,13 +160,12 @@ class Tagging(HeadTask):
         for piece, ids in zip(pieces, tokenizer(list(pieces))["input_ids"], strict=True):
             pieces[piece] = ids[1:-1] or [tokenizer.unk_token_id]  # BERT reads no control characters
         numbers = {label: number for number, label in enumerate(loaded.labels)}
-        examples, cut = [], 0
+        examples = []
         for sentence in raw:
             ids, firsts = [tokenizer.bos_token_id], []
             for place, word in enumerate(sentence.words):
                 of_word = pieces[f" {word}" if place else word]
                 if len(ids) + len(of_word) >= length:
-                    cut += 1
                     break
                 firsts.append(len(ids))
                 ids += of_word
@@ -182,12 +180,13 @@ class Tagging(HeadTask):
                             f"allowed: {', '.join(loaded.labels)}"
                         )
                     labels[first] = numbers[tag]
-            examples.append(TaggedExample(np.asarray(ids, np.int32), labels, firsts=np.asarray(firsts, np.int64)))
-        if cut:
-            logger.warning(
-                "%d of %d sentences of the %s split are longer than %d tokens; words behind get the tag %s",
-                *(cut, len(raw), split, length, OUTSIDE),
+            is_cut = len(firsts) < len(sentence.words)
+            examples.append(
+                TaggedExample(np.asarray(ids, np.int32), labels, None, is_cut, np.asarray(firsts, np.int64))
             )
+        cut, sentences = sum(example.is_cut for example in examples), f"sentences{self.of_split(split)}"
+        effect = f"and are cut there: the words behind get the tag {OUTSIDE}"
+        warn_of_cut(cut, len(raw), sentences, length, "--max_source_length", effect)
         return HeadExamples(examples, time.perf_counter() - began)
 
     def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
@@ -253,7 +252,7 @@ class Tagging(HeadTask):
             row["reference"] = " ".join(sentence.tags)
         tags = self.tags_of(sentence, prediction)
         row |= {"prediction": " ".join(tags), "words": sentence.words, "tags": tags}
-        return {**row, "source_tokens": int(examples.lengths[number, 0])}
+        return {**row, **examples.counts(number)}
 
 
 def _loss(logits: Tensor, labels: Tensor) -> Tensor:

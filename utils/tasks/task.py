@@ -123,6 +123,10 @@ class TrainedTask(ABC, Generic[Model]):
         moved.place = place
         return moved
 
+    def of_split(self, split: str) -> str:
+        """Words that name a split in a message; none where examples are given and no split is read."""
+        return f" of the {split} split" if self.place.data_dir else ""
+
     @abstractmethod
     def read(self, split: str, for_scoring: bool = False) -> Any:
         """Find a split's examples (train, val or test) and check them as far as that goes without a vocabulary.

@@ -34,6 +34,7 @@ from utils.data.parallel_text import Pairs
 from utils.data.places import check_fields, is_streamed
 from utils.data.tables import Table, open_split, read_sources, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
+from utils.data.tokenized import warn_of_cut
 from utils.models import loading, model_to_train
 from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
 from utils.models.loading import LoadedModel, check_lengths
@@ -203,9 +204,21 @@ class TextToText(Task[BartForConditionalGeneration]):
             sides = zip(raw, tokenizers, lengths, strict=True)
             tokens = (file.tokenized(tokenizer, longest) for file, tokenizer, longest in sides)
             identity = {"source": source.identity, "target": target.identity}
-            return TokenPairs(*tokens, target.read() if split == "val" else None, identity)
-        sources = [self.evaluation.prefix + text for text in source]
-        return TokenPairs.from_texts(sources, target, tokenizers, *lengths)
+            pairs = TokenPairs(*tokens, target.read() if split == "val" else None, identity)
+        else:
+            sources = [self.evaluation.prefix + text for text in source]
+            pairs = TokenPairs.from_texts(sources, target, tokenizers, *lengths)
+        self._warn_of_cut(pairs, split, lengths)
+        return pairs
+
+    def _warn_of_cut(self, pairs: TokenPairs, split: str, lengths: tuple[int, int]) -> None:
+        sources, targets = (f"{side}{self.of_split(split)}" for side in ("sources", "targets"))
+        warn_of_cut(pairs.sources.cut, len(pairs), sources, lengths[0], "--max_source_length")
+        if pairs.targets is not None:
+            prefix = "" if split == "train" or not self.training.max_target_length else f"{split}_"
+            effect = "and are cut there" + ("" if split == "train" else " for the loss")
+            option = f"--{prefix}max_target_length"
+            warn_of_cut(pairs.targets.cut, len(pairs), targets, lengths[1], option, effect)
 
     def _target_length(self, split: str) -> int | None:
         """The tokens that a split's targets are cut to; None for the model's positions."""

@@ -19,11 +19,13 @@ from utils.app.formatting import format_metric
 from utils.app.progress import IN_ONE_LINE, IN_THE_LINE, progress
 from utils.data.batches import Batch
 from utils.runs.memory import peak_memory_gb
+from utils.runs.metrics import SECONDS
 from utils.training.callbacks import CountSkippedSteps
 
 logger = logging.getLogger(__name__)
 Stamp = float | torch.cuda.Event
 PERCENTILES = (50, 95, 99)
+LOG_SECONDS = 60  # between two lines of a validation in the log, where no terminal shows how far it is
 
 
 def stamp(device: torch.device) -> Stamp:
@@ -58,17 +60,24 @@ class Measurements(Callback):
     includes the loading of its batches, but neither validation nor the writing of checkpoints: it ends before those,
     and `StartClock` starts the next one after them.
 
+    `wall_seconds` and the sums over the run go on from those of its earlier sessions.
+
     Args:
         every: optimizer steps of an interval.
         peak_rate: operations per second of a process's GPU, where it is known.
+        earlier_seconds: the wall clock of the run's earlier sessions.
     """
 
-    def __init__(self, every: int, peak_rate: float | None = None) -> None:
+    def __init__(self, every: int, peak_rate: float | None = None, earlier_seconds: float = 0.0) -> None:
         self.every, self.peak_rate = every, peak_rate
         self.line = progress[Any]("step", None, "", wait=0, every=math.inf)  # the log has the intervals
         self.shown: list[str] = []  # parts of the line, of the last interval
-        self.started_at = time.perf_counter()
+        self.began = time.perf_counter()
+        self.earlier_seconds = earlier_seconds
         self.since: Stamp = 0.0
+        # Of the validations in this session: when the last one began, their number, which grows with their batches, and
+        # the time that the finished ones took.
+        self.validation_began = self.validations = self.validation_seconds = 0.0
         # Of the interval under way, on this process.
         self.steps: list[tuple[Stamp, Stamp]] = []
         self.losses: list[Tensor | float] = []
@@ -106,24 +115,33 @@ class Measurements(Callback):
             write_metrics(trainer, values)
             self.shown = [named("train_loss", values), format_metric("tokens_per_second", values["tokens_per_second"])]
         self.line.notes = [*self.shown, f"val in {min(interval - step % interval, total - step):,}"]
-        self.line.update(step - self.line.done)
+        self.line.done = step
+        self.line.left = self._seconds_left(trainer)
+        self.line.update(0)
         if closes and trainer.is_global_zero:
             more = [named(name, values) for name in ("lr", "grad_norm", "mfu", "skipped_steps") if values.get(name)]
             logger.info("  ".join([self.line.text(), *more]), extra=IN_THE_LINE)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.validation_began = time.monotonic()
         self.line.notes = ["validating"]
+        self.line.log_every(LOG_SECONDS)
         self.line.update(0)
 
     def on_validation_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
     ) -> None:
-        batches = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
-        self.line.notes = [f"validating {batch_idx + 1:,}/{sum(batches):,}"]
+        batches = sum(trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches)
+        self.line.notes = [f"validating {batch_idx + 1:,}/{batches:,}"]
+        if not trainer.sanity_checking:
+            self.line.left = self._seconds_left(trainer, (batch_idx + 1) / batches)
         self.line.update(0)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.line.log_every(math.inf)
         if not trainer.sanity_checking:
+            self.validations += 1
+            self.validation_seconds += time.monotonic() - self.validation_began
             metrics = trainer.callback_metrics.items()
             values = {name: float(value) for name, value in metrics if name.startswith("val_")}
             write_metrics(trainer, values)
@@ -131,6 +149,21 @@ class Measurements(Callback):
                 parts = [f"val {trainer.global_step:,}", *(named(name, values) for name in values)]
                 logger.info("  ".join(parts), extra=IN_ONE_LINE)
         self.line.notes = self.shown
+
+    def _seconds_left(self, trainer: pl.Trainer, validated: float = 0.0) -> float:
+        """The time until the end of the run, as long as steps and validations take as before; infinity if nobody knows.
+
+        Args:
+            validated: the share of the validation under way that is done.
+        """
+        step, total, interval = trainer.global_step, trainer.datamodule.total_steps, trainer.val_check_batch
+        now, validations, of_validations = time.monotonic(), self.validations + validated, self.validation_seconds
+        of_validations += now - self.validation_began if validated else 0.0
+        of_steps = now - self.line.began - of_validations
+        left = (total - step) * of_steps / max(1, step - self.line.done_before)
+        if validations:
+            left += (math.ceil(total / interval) - (step - 1) // interval - validated) * of_validations / validations
+        return left if validations or step < total else math.inf
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.line.__exit__()
@@ -140,11 +173,21 @@ class Measurements(Callback):
     def on_exception(self, *_: Any) -> None:
         self.line.__exit__()
 
+    @property
+    def wall_seconds(self) -> float:
+        """The time that this session and the earlier ones have taken."""
+        return self.earlier_seconds + time.perf_counter() - self.began
+
     def state_dict(self) -> dict[str, Any]:
-        return {"losses": [float(loss) for loss in self.losses]}
+        sums = [self.run_tokens, self.run_samples, self.run_seconds]
+        return {"losses": [float(loss) for loss in self.losses], "sums": sums, SECONDS: self.wall_seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.losses = state_dict["losses"]
+        # A session that was killed has written metrics after its last checkpoint; one that was ended, before it. Former
+        # versions kept losses alone.
+        self.earlier_seconds = max(self.earlier_seconds, state_dict.get(SECONDS, 0.0))
+        self.run_tokens, self.run_samples, self.run_seconds = state_dict.get("sums", (0.0, 0.0, 0.0))
 
     def _close_interval(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, float]:
         """The interval's loss, speed and memory; waits for the device, and reduces over processes."""
@@ -169,6 +212,7 @@ class Measurements(Callback):
             **({"mfu": operations / elapsed / (self.peak_rate * trainer.world_size)} if operations else {}),
             **step_time_percentiles(times),
             "peak_memory_gb": peak,
+            SECONDS: self.wall_seconds,
         }
 
 
@@ -206,9 +250,10 @@ def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
 
 
 def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Path) -> dict[str, Any]:
-    """The content of train_summary.json: steps and epochs of the whole run, times and speeds since it was last started.
+    """The content of train_summary.json: steps, epochs, times and rates of the whole run, with all its sessions.
 
-    Unknown values are left out: epochs of a stream of texts, or speeds of a resumed run with no step left.
+    The percentiles of step times are those of the last session. Unknown values are left out: epochs of a stream of
+    texts, or speeds where a session had no step left.
 
     Args:
         metric: the name of the score by which checkpoints are compared.
@@ -220,7 +265,7 @@ def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Pat
     if data.steps_per_epoch:
         summary |= {"epochs": trainer.global_step / data.steps_per_epoch, "train_examples": len(data.train)}
     summary |= {
-        "wall_seconds": time.perf_counter() - measured.started_at,
+        SECONDS: measured.wall_seconds,
         "training_seconds": measured.run_seconds,
     }
     if measured.step_times:

@@ -28,6 +28,7 @@ from utils.models.loading import LoadedModel, export
 from utils.runs.distributed import lost_peers_named
 from utils.runs.machine import peak_rate
 from utils.runs.memory import keep_freed_memory
+from utils.runs.metrics import seconds_of_sessions
 from utils.runs.run_directory import LAST, REPORT_ORDER, remove, scored
 from utils.tasks.task import TrainedTask
 from utils.training import lightning_internals
@@ -204,7 +205,10 @@ def build_callbacks(plan: Plan, task: TrainedTask, streams: bool) -> tuple[BestC
     run = plan.run
     metric, mode = task.validation_name(plan.metric), plan.direction
     checkpoints = BestCheckpoints(run.output_dir, metric, mode, run.save_top_k, plan.conditions)
-    measurements, termination = Measurements(run.log_every_n_steps, gpu_rate(plan.hardware)), Termination()
+    measurements, termination = (
+        Measurements(run.log_every_n_steps, gpu_rate(plan.hardware), seconds_of_sessions(Path(run.output_dir))),
+        Termination(),
+    )
     callbacks: list[Callback] = [
         SameStart(plan.checkpoint),
         StopOnNonFinite(),

@@ -6,12 +6,16 @@ import json
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
 
 from tests import forked
 from tests.tiny_run import Train, checkpoint_of, order_of, rows
+from utils.app import progress as progress_module
+from utils.evaluation.report.runs import read_run
+from utils.evaluation.report.tables import facts_of
 from utils.tasks.summarization import Summarization
 from utils.training import measurements
 from utils.training.module import TrainingModule
@@ -75,6 +79,49 @@ def test_speed_counts_loading_and_neither_validation_nor_checkpoints(
     assert summary["epochs"] == 3
 
 
+def test_the_time_left_counts_validations_which_a_pipe_sees_too(
+    train: Train, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps of 10 s, and validations of three batches of 100 s after steps 3 and 6."""
+    caplog.set_level(logging.INFO)
+    now = [0.0]
+    for owner, name, seconds in ((TrainingModule, "training_step", 10), (TrainingModule, "validation_step", 100)):
+
+        def call(*args: object, original: object = getattr(owner, name), seconds: int = seconds) -> object:
+            now[0] += seconds
+            return original(*args)
+
+        monkeypatch.setattr(owner, name, call)
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0])
+    for module in (measurements, progress_module):
+        monkeypatch.setattr(module, "time", clock)
+    train("run", "--max_steps", 6, "--val_check_interval", 0.5, "--eval_batch_size", 2, "--log_every_n_steps", 1)
+    lines = [record.message for record in caplog.records if record.message.startswith("step ")]
+    assert [re.sub(r"  (loss|val in) .*", "", line) for line in lines] == [
+        "step 1/6  0:50 left",
+        "step 2/6  0:40 left",
+        "step 3/6  0:30 left",  # how long a validation takes is not known yet
+        "step 3/6  8:50 left  validating 1/3",
+        "step 3/6  7:10 left  validating 2/3",
+        "step 3/6  5:30 left  validating 3/3",
+        "step 4/6  5:20 left",
+        "step 5/6  5:10 left",
+        "step 6/6  5:00 left",
+        "step 6/6  3:20 left  validating 1/3",
+        "step 6/6  1:40 left  validating 2/3",
+        "step 6/6  0:00 left  validating 3/3",
+    ]
+
+
+def test_nobody_knows_how_long_the_first_validation_takes_that_ends_a_run(
+    train: Train, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    train("run", "--max_steps", 1)
+    assert any(record.message.startswith("step 1/1  loss") for record in caplog.records)
+    assert any(re.match(r"random weights: [\d,]+ parameters, by --config_path", r.message) for r in caplog.records)
+
+
 def test_step_time_percentiles() -> None:
     """Those of 1 to 100, interpolated linearly (Hyndman & Fan, 1996, definition 7)."""
     expected = {"step_time_p50": 50.5, "step_time_p95": 95.05, "step_time_p99": 99.01}
@@ -111,6 +158,31 @@ def test_a_run_ends_with_a_summary(train: Train, monkeypatch: pytest.MonkeyPatch
     nothing = json.loads((output / "train_summary.json").read_text())
     assert (nothing["steps"], nothing["steps_since_start"]) == (12, 0) and "tokens_per_second" not in nothing
     assert nothing["val_loss"] == resumed["val_loss"]
+
+
+def test_times_and_rates_are_those_of_all_sessions(train: Train, tiny: list[str]) -> None:
+    """Also of one that was killed, as far as its metrics tell, and of one in another directory."""
+    output = train("run", "--max_steps", 4)
+    first = json.loads((output / "train_summary.json").read_text())
+    killed = output / "metrics.csv"
+    columns = killed.read_text().splitlines()[0].split(",")
+    row = dict.fromkeys(columns, "") | {"step": "4", "wall_seconds": "5000.0"}
+    half = "5,0.1"
+    killed.write_text(killed.read_text() + ",".join(row.values()) + "\r\n" + half)
+    output = train("run", "--max_steps", 8, "--resume_from_checkpoint", "last")
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert 5000 < summary["wall_seconds"] < 5600
+    assert summary["training_seconds"] > first["training_seconds"]
+    assert summary["samples_per_second"] * summary["training_seconds"] == pytest.approx(8 * 4 - 2)  # epochs of 22
+    tokens = summary["tokens_per_second"] * summary["training_seconds"]
+    assert tokens == pytest.approx(sum(tokens_of_steps(tiny, 2)[:8]))
+    run = read_run(output)
+    assert list(run.metrics["train_loss"]) == list(range(1, 9))
+    assert list(run.metrics["wall_seconds"].values()) == sorted(run.metrics["wall_seconds"].values())
+    assert facts_of(run, "test")["Training, wall clock"].startswith("1:23:")
+    assert facts_of(run, "test")["Sessions"] == "2"
+    moved = train("moved", "--max_steps", 12, "--resume_from_checkpoint", output / "last.ckpt")
+    assert json.loads((moved / "train_summary.json").read_text())["wall_seconds"] > summary["wall_seconds"]
 
 
 def test_the_loss_is_the_mean_over_the_interval_also_where_a_run_was_ended_within_it(train: Train) -> None:

@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -19,7 +18,7 @@ from bart.files import replacing
 from utils.app.charts import COLOURS, GRID, INK, Chart, draw
 from utils.app.errors import unwritable
 from utils.evaluation.report import articles, charts, tables
-from utils.evaluation.report.runs import Run, read_run, scored_splits
+from utils.evaluation.report.runs import read_run, scored_splits
 
 logger = logging.getLogger(__name__)
 
@@ -65,46 +64,31 @@ def build_report(
             svg = svg.replace(colour, variable)
         return svg
 
-    content = content_of(runs, split)
+    compared = articles.same_articles(runs)
+    scores = [tables.score_table(runs, name, compared) for name in (splits if len(runs) == 1 else [split])]
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     try:
         pictures.mkdir(parents=True, exist_ok=True)
-        page = templates.get_template("page.html").render(**content, picture=picture)
+        page = templates.get_template("page.html").render(
+            runs=runs,
+            split=split,
+            compared=compared,
+            scores=[table for table in scores if table.rows],
+            texts=articles.shown_texts(compared),
+            columns=articles.columns_of(compared),
+            sources=[articles.text_of(article, "source") for run in compared[:1] for article in run.articles],
+            tables=tables,
+            charts=charts,
+            picture=picture,
+        )
         with replacing(output) as temporary:
             temporary.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise unwritable(f"{output}", error) from None
     return output
-
-
-def content_of(runs: Sequence[Run], split: str) -> dict[str, Any]:
-    """The variables of the page's template."""
-    several, compared = len(runs) > 1, articles.same_articles(runs)
-    score_tables = [tables.score_table(runs, name, compared) for name in ([split] if several else scored_splits(runs))]
-    texts, columns = articles.shown_texts(compared), articles.columns_of(compared)
-    sources = [articles.text_of(article, "source") for run in compared[:1] for article in run.articles]
-    return {
-        "title": " · ".join(run.name for run in runs),
-        "runs": runs,
-        "several": several,
-        "split": split,
-        "facts": tables.facts_of(runs[0], split),
-        "overview": tables.runs_table(runs, split),
-        "scores": [table for table in score_tables if table.rows],
-        "curves": charts.training_charts(runs),
-        "latency": charts.latency_charts(runs, split),
-        "speed": tables.speed_table(runs, split),
-        "lengths": charts.length_charts(compared),
-        "statistics": tables.statistics_table(compared) if articles.have_statistics(compared) else None,
-        "compared": compared,
-        "texts": texts,
-        "columns": columns,
-        "data": {"sources": sources, "texts": texts, "columns": columns},
-        "settings": tables.settings_of(runs, split),
-    }
 
 
 def write_report(folder: str | os.PathLike[str], split: str | None = None) -> None:

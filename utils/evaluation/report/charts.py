@@ -11,11 +11,9 @@ from utils.evaluation.report.runs import Run, label_of
 
 
 def curve(run: Run, column: str, name: str) -> list[Series]:
-    """One column of metrics.csv over the optimizer steps, as a list of one; empty where the column has no values."""
-    # Lightning counts steps from 0; the log and the checkpoints' names say how many are done.
-    pairs = zip(run.metrics.get("step", []), run.metrics.get(column, []), strict=False)
-    points = [(step + 1, value) for step, value in pairs if step is not None and value is not None]
-    return [Series(name, *map(list, zip(*points, strict=True)))] if points else []
+    """One metric over the optimizer steps, as a list of one; empty where it has no values."""
+    values = run.metrics.get(column)
+    return [Series(name, list(values), list(values.values()))] if values else []
 
 
 def training_charts(runs: Sequence[Run]) -> list[Chart]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -15,7 +14,8 @@ import yaml
 
 from bart.errors import InputError
 from utils.app.errors import brief
-from utils.runs.run_directory import REPORT_ORDER
+from utils.runs.metrics import SECONDS, Metrics, joined, metrics_of_sessions
+from utils.runs.run_directory import REPORT_ORDER, of_sessions
 
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "Loss"}
 NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  # which the report formats as such
@@ -26,7 +26,9 @@ class Run:
     """The content of a run's directory; a part that is not there is empty.
 
     Attributes:
-        metrics: columns of metrics.csv; a cell that is empty or not finite is None.
+        metrics: those of all sessions.
+        environments: of each session, the first one first.
+        untimed: sessions whose wall clock nobody knows, since a former version ran them.
         summary: train_summary.json.
         scores, speeds: split -> `<split>_scores.json`, `<split>_speed.json`.
         articles: the articles of one split, which `add_articles` reads.
@@ -34,13 +36,18 @@ class Run:
 
     folder: Path
     name: str
-    metrics: dict[str, list[float | None]]
+    metrics: Metrics
     arguments: dict[str, Any]
-    environment: dict[str, Any]
+    environments: list[dict[str, Any]]
+    untimed: int
     summary: dict[str, Any]
     scores: dict[str, dict[str, Any]]
     speeds: dict[str, dict[str, Any]]
     articles: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self.environments[-1] if self.environments else {}
 
     def articles_path(self, split: str) -> Path:
         return self.folder / f"{split}_articles.jsonl"
@@ -74,30 +81,9 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
                 raise ValueError(f"{name} is {content[name]!r}; a number is expected")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
     return content
-
-
-def _columns(text: str) -> dict[str, list[float | None]]:
-    """The columns of metrics.csv by name.
-
-    Raises:
-        ValueError: a row is cut, or holds something else than numbers; the message names its line.
-    """
-    rows = csv.reader(text.splitlines())
-    header = next(rows, [])
-    columns: dict[str, list[float | None]] = {name: [] for name in header}
-    for row in rows:
-        if len(row) != len(header):
-            raise ValueError(f"line {rows.line_num}: {len(row)} cells; the header has {len(header)}")
-        for name, cell in zip(header, row, strict=True):
-            try:
-                value = float(cell or "nan")
-            except ValueError:
-                raise ValueError(f"line {rows.line_num}: {name} is {cell!r}; a number is expected") from None
-            columns[name].append(value if math.isfinite(value) else None)
-    return columns
 
 
 def read_run(folder: str | os.PathLike[str]) -> Run:
@@ -114,17 +100,19 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         records = {split: _read(folder / f"{split}_{name}.json", json.loads) for split in REPORT_ORDER}
         return {split: record for split, record in records.items() if record}
 
+    sessions = metrics_of_sessions(folder)
     run = Run(
         folder=folder,
         name=folder.resolve().name,
-        metrics=_read(folder / "metrics.csv", _columns),
+        metrics=joined(sessions),
         arguments=_read(folder / "arguments.yaml", yaml.safe_load),
-        environment=_read(folder / "environment.json", json.loads),
+        environments=[_read(path, json.loads) for path in of_sessions(folder, "environment.json")],
+        untimed=sum(SECONDS not in session for session in sessions[:-1]),
         summary=_read(folder / "train_summary.json", json.loads),
         scores=of_splits("scores"),
         speeds=of_splits("speed"),
     )
-    if not (run.summary or scored_splits([run]) or (folder / "metrics.csv").exists()):
+    if not (run.summary or scored_splits([run]) or sessions):
         raise InputError(
             f"run directory {folder}: holds no metrics.csv, train_summary.json, <split>_scores.json, "
             "<split>_speed.json or <split>_articles.jsonl; what finetune.py or run_eval.py wrote is expected"

@@ -12,6 +12,7 @@ import yaml
 
 from utils.evaluation.report.runs import LABELS, Run, label_of, scores_of
 from utils.metrics.significance import compare, p_shown
+from utils.runs.metrics import SECONDS
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 SPEEDS = {
@@ -62,27 +63,26 @@ def interval_shown(interval: Sequence[float] | None, digits: int, sign: str = ""
 def facts_of(run: Run, split: str) -> dict[str, str]:
     """The most important facts of a run, as far as they are known."""
     trained, scores, speed = run.summary, run.scores.get(split, {}), run.speeds.get(split, {})
-
-    def formatted(value: float | None, digits: int, unit: str = "") -> str | None:
-        return None if value is None else f"{value:,.{digits}f}{unit}"
-
-    wall = trained.get("wall_seconds")
+    rate = trained.get("tokens_per_second")
+    wall = max([trained.get(SECONDS) or 0, *run.metrics.get(SECONDS, {}).values()])
+    untimed = f" without {run.untimed} earlier sessions, whose time is not known" if run.untimed else ""
     facts = {
-        "Started": str(run.environment.get("date") or "")[:16].replace("T", " "),
-        "Trained on": ", ".join(run.environment.get("devices", [])),
-        "Steps": formatted(trained.get("steps"), 0),
-        "Epochs": formatted(trained.get("epochs"), 2),
-        "Training, wall clock": None if wall is None else timedelta(seconds=round(wall)),
-        "Training speed": formatted(trained.get("tokens_per_second"), 0, " tokens/s"),
+        "Started": str(run.environments[0].get("date") or "")[:16].replace("T", " ") if run.environments else None,
+        "Trained on": "; ".join(dict.fromkeys(", ".join(each.get("devices", [])) for each in run.environments)),
+        "Sessions": len(run.environments) if len(run.environments) > 1 else None,
+        "Steps": shown(trained.get("steps"), 0),
+        "Epochs": shown(trained.get("epochs"), 2),
+        "Training, wall clock": f"{timedelta(seconds=round(wall))}{untimed}" if wall else None,
+        "Training speed": rate and f"{shown(rate, 0)} tokens/s",
         "Best checkpoint": trained.get("best_checkpoint"),
-        f"Examples scored, {split}": formatted(scores.get("examples"), 0),
+        f"Examples scored, {split}": shown(scores.get("examples"), 0),
         "Beams": scores.get("generation", {}).get("num_beams"),
         "Precision": scores.get("precision"),
         "Scored on": speed.get("device"),
         "Batching": speed.get("batching") and f"{speed['batching']}, {speed.get('batch_size')} at once",
         "Note": scores.get("info"),
     }
-    return {name: str(fact) for name, fact in facts.items() if fact not in (None, "")}
+    return {name: str(fact) for name, fact in facts.items() if fact not in (None, "", NOTHING)}
 
 
 def runs_table(runs: Sequence[Run], split: str) -> ScoreTable:
@@ -159,7 +159,12 @@ def speed_table(runs: Sequence[Run], split: str) -> ScoreTable:
         rows.append([f"Latency, ms, {name}", *(shown(latency.get(name), 0) for latency in latencies)])
     rows = [row for row in rows if set(row[1:]) != {NOTHING}]
     caption = "Latency: from an article's entry into the batch to its end."
-    return ScoreTable(caption, ["Speed", *_headings(runs, "Value")], rows)
+    notes = [
+        f"{run.name}: {count:,} articles were predicted before the run was broken off, and are not timed."
+        for run, speed in zip(runs, speeds, strict=True)
+        if (count := speed.get("resumed_articles"))
+    ]
+    return ScoreTable(caption, ["Speed", *_headings(runs, "Value")], rows, notes=notes)
 
 
 def statistics_table(runs: Sequence[Run]) -> ScoreTable:

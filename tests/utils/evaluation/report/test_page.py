@@ -14,6 +14,7 @@ from bart.errors import InputError
 from tests.scored_run import HOSTILE, write_articles, write_run
 from utils.evaluation.report.__main__ import main
 from utils.evaluation.report.building import build_report, write_report
+from utils.evaluation.report.runs import read_run
 from utils.evaluation.report.tables import MINUS, NOTHING
 from utils.metrics.rouge import ROUGE_TYPES
 from utils.metrics.significance import compare
@@ -101,6 +102,43 @@ def test_articles_are_embedded_whole_whatever_they_hold(tmp_path: Path) -> None:
     assert page.sources == [article["source"] for article in articles] and page.sources[0] == HOSTILE["source"]
     assert page.columns[1] == [round(article["rouge1"], 3) for article in articles]
     assert "b" not in page.tags and "boom" not in page.text
+
+
+def test_all_sessions_of_a_run_are_shown_and_a_repeated_step_once(tmp_path: Path) -> None:
+    """The tenth session comes after the second; half a line is what a session leaves that was killed."""
+    for folder, column in ((tmp_path / "run", ",wall_seconds"), (tmp_path / "former", "")):
+        folder.mkdir()
+        for name, lines in {
+            "metrics.1.csv": ["9,3.0,,60.5", "19,2.5,,90.5", "19,,2.4,95", "29,2.2,,120"],
+            "metrics.2.csv": ["19,,2.3,150", "24,2.1,,180", "34,2.0,,200", "44,1"],
+            "metrics.10.csv": ["34,1.9,,300", "44,1.8,,400"],
+            "metrics.csv": ["44,1.7,,500", "54,1.6,,600"],
+        }.items():
+            rows = [
+                f"step,train_loss,val_loss{column}",
+                *(line if column else line[: line.rfind(",")] for line in lines),
+            ]
+            (folder / name).write_text("\n".join(rows) + ("" if name == "metrics.2.csv" else "\n"))
+        for number, day in ((".1", 1), (".2", 2), ("", 3)):
+            facts = {"date": f"2026-05-0{day}T10:00:00+00:00", "devices": ["CPU A" if day < 3 else "CPU B"]}
+            (folder / f"environment{number}.json").write_text(json.dumps(facts))
+        (folder / "train_summary.json").write_text(json.dumps({"steps": 55, "wall_seconds": 605 if column else 152}))
+    run, former = read_run(tmp_path / "run"), read_run(tmp_path / "former")
+    assert run.metrics["train_loss"] == {10: 3, 20: 2.5, 25: 2.1, 35: 1.9, 45: 1.7, 55: 1.6}
+    assert run.metrics["val_loss"] == {20: 2.3}
+    assert former.metrics["train_loss"] == run.metrics["train_loss"]
+    text = page_of(tmp_path / "run").text
+    assert "Started 2026-05-01 10:00 Trained on CPU A; CPU B Sessions 3 Steps 55 Training, wall clock 0:10:05" in text
+    both = page_of(tmp_path / "run", tmp_path / "former").text
+    assert "0:02:32 without 3 earlier sessions, whose time is not known" in both
+    (tmp_path / "run" / "train_summary.json").unlink()  # the last session is still at work, or was killed
+    assert "Training, wall clock 0:10:00" in page_of(tmp_path / "run").text
+
+
+def test_articles_that_were_not_timed_are_counted(run: Path) -> None:
+    path = run / "test_speed.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "resumed_articles": 70}))
+    assert "run: 70 articles were predicted before the run was broken off, and are not timed." in page_of(run).text
 
 
 def test_names_and_settings_cannot_become_markup(tmp_path: Path) -> None:

@@ -1,0 +1,168 @@
+"""Texts that are longer than a model reads are counted, in one line with the option that changes it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from fastapi.testclient import TestClient
+from transformers import AutoTokenizer
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
+from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import CONFIG, Train
+from utils.data.pairs import StreamedPairs
+from utils.data.tables import Table
+from utils.data.tokenized import encode_cut, warn_of_cut
+from utils.predict import main
+from utils.prediction.options import InferenceOptions, LongDocumentOptions
+from utils.serving.app import create_app
+from utils.serving.arguments import ServeArguments
+from utils.serving.predictions import PredictionService
+
+MOST = 16
+TEXTS = [" ".join(["word"] * count) for count in (1, MOST - 3, MOST - 2, MOST - 1, 9606)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BartTokenizer:
+    return BartTokenizer.train(["word words who he said so"] * 3, 290)
+
+
+@pytest.fixture(scope="module")
+def theirs(tokenizer: BartTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if " longer than " in record.getMessage()]
+    caplog.clear()
+    return lines
+
+
+def test_what_is_cut_is_what_transformers_cuts(tokenizer: BartTokenizer, theirs: Any) -> None:
+    for most in (3, MOST, MOST + 1):
+        ids, is_cut = encode_cut(tokenizer, TEXTS, most)
+        assert ids == theirs(TEXTS, max_length=most, truncation=True).input_ids
+        assert is_cut.tolist() == [len(row) > most for row in theirs(TEXTS).input_ids]
+
+
+def test_the_first_process_says_it_alone(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    warn_of_cut(0, 5000, "texts", 1024, "--most")
+    monkeypatch.setenv("RANK", "1")
+    warn_of_cut(1200, 5000, "texts", 1024, "--most")
+    assert lines_of(caplog) == []
+    monkeypatch.setenv("RANK", "0")
+    warn_of_cut(1200, 5000, "texts", 1024, "--most")
+    assert lines_of(caplog) == ["1,200 of 5,000 texts are longer than 1,024 tokens (--most) and are cut there"]
+
+
+HEADS: dict[str, tuple[type[Any], str, Any, str]] = {
+    "classification": (BartForSequenceClassification, "/classify", {"text": TEXTS[-1]}, "1 of 2 texts"),
+    "tagging": (BartForTokenClassification, "/tag", {"words": TEXTS[-1].split()}, "1 of 2 sentences"),
+    "question_answering": (
+        BartForQuestionAnswering,
+        "/answer",
+        {"question": TEXTS[-1], "context": "he said so"},
+        "1 of 2 questions",
+    ),
+}
+SHORT = {"text": "word", "words": ["word"], "question": "who", "context": TEXTS[-1]}
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_predictions_of_a_part_say_so(
+    task: str, tokenizer: BartTokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the command line and from the service; a long context is read whole, in windows."""
+    head, path, long, counted = HEADS[task]
+    config = BartConfig(**{**CONFIG, "vocab_size": len(tokenizer), "max_position_embeddings": 128})
+    config.labels = ["O", "B-X"]
+    head(config).save_pretrained(tmp_path / "model", tokenizer)
+    short = {name: SHORT[name] for name in long}
+    (tmp_path / "inputs").write_text(f"{json.dumps(short)}\n{json.dumps(long)}\n")
+    places = ["--input", str(tmp_path / "inputs"), "--output", str(tmp_path / "out")]
+    main([str(tmp_path / "model"), "--task", task, "--gpus", "0", "--json", *places])
+    rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert ["is_cut" in row for row in rows] == [False, True]
+    most, option = (64, "query") if task == "question_answering" else (128, "source")
+    effect = "and are cut there" + (": the words behind get the tag O" if task == "tagging" else "")
+    expected = [f"{counted} are longer than {most} tokens (--max_{option}_length) {effect}"]
+    assert lines_of(caplog) == expected
+    inference = InferenceOptions(model=str(tmp_path / "model"), gpus=0)
+    args = ServeArguments(inference=inference, documents=LongDocumentOptions(), task=task)
+    with TestClient(create_app(PredictionService(args)), base_url="http://localhost") as client:
+        predictions = client.post(path, json={"inputs": [short, long]}).json()["predictions"]
+    assert ["is_cut" in row for row in predictions] == [False, True]
+    assert lines_of(caplog) == expected
+
+
+def test_pairs_of_texts_are_counted_together(
+    tokenizer: BartTokenizer, theirs: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = BartConfig(**{**CONFIG, "vocab_size": len(tokenizer)})
+    BartForSequenceClassification(config).save_pretrained(tmp_path / "model", tokenizer)
+    sizes = [(29, 31), (30, 30), (30, 31), (2, 100)]
+    inputs = [{"text": " ".join(["word"] * a), "pair": " ".join(["word"] * b)} for a, b in sizes]
+    (tmp_path / "inputs").write_text("".join(f"{json.dumps(each)}\n" for each in inputs))
+    main([str(tmp_path / "model"), "--task", "classification", "--gpus", "0", "--input", str(tmp_path / "inputs")])
+    count = sum(len(theirs(each["text"], each["pair"]).input_ids) > 64 for each in inputs)
+    assert lines_of(caplog) == [f"{count} of 4 texts are longer than 64 tokens (--max_source_length) and are cut there"]
+
+
+def test_a_run_counts_sources_and_targets_of_each_split(
+    train: Train, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when the ids come from the cache; and scoring, whose targets are cut for the loss alone."""
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+
+    def expected(split: str, side: str, most: int, option: str, effect: str = "") -> str:
+        lines = (tmp_path / "data" / f"{split}.{side}").read_text().splitlines()
+        count = sum(len(row) > most for row in theirs(lines).input_ids)
+        assert count
+        return (
+            f"{count} of {len(lines)} {side}s of the {split} split are longer than {most} tokens ({option}) and are "
+            f"cut there{effect}"
+        )
+
+    lengths = ("--max_source_length", 40, "--max_target_length", 6, "--val_max_target_length", 5)
+    in_training = [
+        expected("train", "source", 40, "--max_source_length"),
+        expected("train", "target", 6, "--max_target_length"),
+        expected("val", "source", 40, "--max_source_length"),
+        expected("val", "target", 5, "--val_max_target_length", " for the loss"),
+    ]
+    in_scoring = [
+        expected("test", "source", 40, "--max_source_length"),
+        expected("test", "target", 7, "--test_max_target_length", " for the loss"),
+    ]
+    options = (*lengths, "--test_max_target_length", 7, "--max_steps", 1, "--do_predict")
+    train("run", *options)
+    assert lines_of(caplog) == in_training + in_scoring
+    train("again", *options, "--n_train", 3)
+    source = [len(row) for row in theirs((tmp_path / "data" / "train.source").read_text().splitlines()).input_ids]
+    assert lines_of(caplog)[0].startswith(f"{sum(length > 40 for length in source[:3])} of 3 sources of the train")
+
+
+def test_a_stream_names_the_first_that_it_cuts(tokenizer: BartTokenizer, caplog: pytest.LogCaptureFixture) -> None:
+    rows = {"article": ["word", *TEXTS], "highlights": ["word"] * 6}
+    table = Table(datasets.Dataset.from_dict(rows).to_iterable_dataset(), ("article", "highlights"), "hub:org/name")
+    pairs = StreamedPairs(table, (tokenizer, tokenizer), MOST, MOST)
+    records = list(zip(*rows.values(), strict=True))
+    for begin in (0, 2, 4, 0, 2, 4):
+        pairs.encode(records[begin : begin + 2], epoch=0)
+    assert lines_of(caplog) == [
+        "2 of 6 sources read of hub:org/name are longer than 16 tokens (--max_source_length) and are cut there"
+    ]
+
+
+@pytest.fixture(autouse=True)
+def all_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
