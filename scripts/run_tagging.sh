@@ -4,9 +4,9 @@
 #   bash scripts/run_tagging.sh <DATA_DIR> <CONFIG_PATH> <NUM_GPU> <LR> <BS> <ACCUM> <PREC> <TRAIN_STEPS> <WARMUP_STEPS>
 #       <MAX_SOURCE_LEN> <EVAL_BS> [--any_option_of_finetune.py ...]
 #
-# DATA_DIR holds {train,val,test}.conll, or tables with a column of words and one of their tags, or is hub:NAME. A preset
-# takes a minute on a laptop: $(source scripts/params/tagging_params.sh && cpu_smoke). The other values and the environment are
-# those of run_glue.sh.
+# DATA_DIR holds {train,val,test}.conll, or tables with a column of words and one of their tags, or is hub:NAME. The log says the
+# columns and the scheme of tags that were found; --words_column and --tags_column name other columns. A preset takes a minute on
+# a laptop: $(source scripts/params/tagging_params.sh && cpu_smoke). The other values and the environment are those of run_glue.sh.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 source "$root/scripts/task.sh"

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -43,8 +44,12 @@ class _AboveLine(logging.Handler):
             console.print(Text(text))
 
 
-def start_log(debug: bool = False, file: Path | None = None) -> None:
-    """Send the first process's log to the terminal, and to a file if one is named; the others only warn."""
+def start_log(debug: bool = False, file: Path | None = None, keep: bool = False) -> None:
+    """Send the first process's log to the terminal, and to a file if one is named; the others only warn.
+
+    Args:
+        keep: true if a later call names the file, which then begins with what was logged until then.
+    """
     # Imported here: processes that only compute ROUGE need not wait for it.
     from huggingface_hub.utils import disable_progress_bars
     from huggingface_hub.utils import logging as hub_log
@@ -52,6 +57,14 @@ def start_log(debug: bool = False, file: Path | None = None) -> None:
     handlers: list[logging.Handler] = [_AboveLine() if console.is_terminal else logging.StreamHandler()]
     if file is not None and is_first():
         handlers.append(logging.FileHandler(file, encoding="utf-8", delay=True))
+    for early in [handler for handler in logging.root.handlers if isinstance(handler, MemoryHandler)]:
+        handlers[-1].setFormatter(logging.root.handlers[0].formatter)
+        early.setTarget(handlers[-1])
+        early.flush()
+        logging.root.removeHandler(early)
+        logging.root.addHandler(handlers[-1])
+    if keep and is_first():
+        handlers.append(MemoryHandler(capacity=sys.maxsize, flushLevel=sys.maxsize))
     level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=handlers)
     for chatty in ("httpx", "httpx2", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):

@@ -55,7 +55,7 @@ def read_records(
         path = Path(data_dir).expanduser()
         of_table = _records_of(_table_of(path, split))
         if path.is_file():
-            of_table = _of_split(split, of_table, text_column)
+            of_table = of_split(split, of_table, text_column)
         records = list(islice(of_table, end))
     if not records:
         raise InputError(f"{data_dir}: the {split} split has no rows")
@@ -92,7 +92,7 @@ def _records_of(path: Path) -> Iterator[Record]:
                 yield Record(f"{path}:{number}", values)
 
 
-def _of_split(split: str, rows: Iterable[Record], text_column: Callable[[Collection[str]], str]) -> Iterator[Record]:
+def of_split(split: str, rows: Iterable[Record], text_column: Callable[[Collection[str]], str]) -> Iterator[Record]:
     """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
     column, shares = None, ratios_of(DEFAULT_RATIO)
     if split == WHOLE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.columns import read_records
+from utils.data.columns import Record, of_split, read_records
 from utils.data.places import is_streamed
 from utils.data.splits import SPLIT_NAMES
+
+logger = logging.getLogger(__name__)
+NAMED = 5  # misplaced answers that a message names
 
 
 @dataclass(frozen=True)
@@ -33,26 +37,47 @@ class Question:
     starts: tuple[int, ...] = ()
 
 
-def read_questions(data_dir: str, split: str, limit: int = -1, labelled: bool = True) -> list[Question]:
+def read_questions(
+    data_dir: str, split: str, limit: int = -1, labelled: bool = True, skip_bad_answers: bool = False
+) -> list[Question]:
     """Read a split's questions, the first `limit` unless it is negative.
 
     Args:
-        data_dir: a directory that holds SQuAD's JSON, such as train-v2.0.json or val.json, or what `read_records`
-            takes, with the columns id, question, context and answers.
+        data_dir: a directory that holds SQuAD's JSON, such as train-v2.0.json or val.json; one such file, whose
+            questions are split by their contexts; or what `read_records` takes, with the columns id, question, context
+            and answers.
         labelled: read the answers.
+        skip_bad_answers: leave out answers that are not at their place in the context, and questions that have no
+            others; the log counts them.
 
     Raises:
-        InputError: there is no such file, it is malformed, or an answer is not at its place in the context.
+        InputError: there is no such file, it is malformed, or answers are not at their place in the context.
     """
-    file = None if is_streamed(data_dir) else _squad_file(Path(data_dir).expanduser(), split)
+    place = Path(data_dir).expanduser()
+    file = None if is_streamed(data_dir) else _squad_file(place, split)
     if file is None:
-        rows = ((record.name, record.values) for record in read_records(data_dir, split, lambda _: "context", limit))
+        rows: Iterator[Record] = iter(read_records(data_dir, split, lambda _: "context", limit))
     else:
         rows = _squad_rows(file)
-    end = None if limit < 0 else limit
-    questions = [_question(name, values, labelled) for name, values in islice(rows, end)]
+        if file == place:
+            rows = of_split(split, rows, lambda _: "context")
+    bad: list[str] = []
+    every = [_question(*row, labelled, bad) for row in islice(rows, None if limit < 0 else limit)]
+    questions = [question for question in every if question is not None]
+    if bad:
+        named = "; ".join(bad[:NAMED]) + (f"; and {len(bad) - NAMED} more" if len(bad) > NAMED else "")
+        text = f"{len(bad)} answers of the {split} split are not at their places"
+        if not skip_bad_answers:
+            raise InputError(f"{text}: {named}; --skip_bad_answers leaves them out")
+        without = len(every) - len(questions)
+        logger.warning("%s and left out, with %d questions that have no others: %s", text, without, named)
     if not questions:
-        raise InputError(f"{file or data_dir}: no questions")
+        raise InputError(f"{file or data_dir}: the {split} split has no questions")
+    if file == place:
+        logger.info(
+            "%s is split by its contexts, and %d questions are its %s split; a directory with %s.json is read whole",
+            *(file, len(questions), split, split),
+        )
     seen: dict[str, str] = {}
     for question in questions:
         if question.id in seen:
@@ -73,37 +98,36 @@ def _squad_file(path: Path, split: str) -> Path | None:
     squad = []
     for file in files:
         with file.open("rb") as opened:
-            if b'"data"' in opened.read(1 << 12):
-                squad.append(file)
+            begin = opened.read(1 << 16)
+        if b'"paragraphs"' in begin or b'"data"' in begin[: 1 << 12]:
+            squad.append(file)
     if len(squad) > 1:
         raise InputError(f"{path}: {' and '.join(file.name for file in squad)} are both {split}; allowed: one of them")
     return squad[0] if squad else None
 
 
-def _squad_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _squad_rows(file: Path) -> Iterator[Record]:
+    """The questions of a file, which stand in paragraphs of articles, or one after the other."""
     try:
-        articles = json.loads(file.read_bytes())["data"]
-        for article in articles:
+        content = json.loads(file.read_bytes())
+        for article in content["data"] if isinstance(content, dict) else content:
+            if "paragraphs" not in article:
+                yield Record(f"{file}, question {article['id']}", article)
+                continue
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
-                    answers = question.get("answers", [])
-                    yield (
-                        f"{file}, question {question['id']}",
-                        {
-                            "id": question["id"],
-                            "question": question["question"],
-                            "context": paragraph["context"],
-                            "answers": {
-                                "text": [answer["text"] for answer in answers],
-                                "answer_start": [answer["answer_start"] for answer in answers],
-                            },
-                        },
-                    )
+                    values = {"id": question["id"], "question": question["question"], "context": paragraph["context"]}
+                    if "answers" in question or question.get("is_impossible"):
+                        answers = question.get("answers", [])
+                        columns = ("text", "answer_start")
+                        values["answers"] = {name: [answer.get(name) for answer in answers] for name in columns}
+                    yield Record(f"{file}, question {question['id']}", values)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
 
 
-def _question(name: str, values: Mapping[str, Any], labelled: bool) -> Question:
+def _question(name: str, values: Mapping[str, Any], labelled: bool, bad: list[str]) -> Question | None:
+    """A question; `bad` gets what is wrong with misplaced answers. None if it has no others."""
     for column in ("question", "context"):
         value = values.get(column)
         if not isinstance(value, str) or not value.strip():
@@ -113,16 +137,23 @@ def _question(name: str, values: Mapping[str, Any], labelled: bool) -> Question:
     if not labelled:
         return question
     answers = values.get("answers")
+    if isinstance(answers, Mapping) and answers.get("text") and None in (answers.get("answer_start") or [None]):
+        raise InputError(f"{name}: its answers have no answer_start; allowed: the character where each begins")
     try:
         columns = answers["text"], answers["answer_start"]
         places = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
     except (TypeError, KeyError, ValueError):
         raise InputError(
-            f"{name}: answers are {str(answers)[:80]}; allowed: lists of text and answer_start, of one length"
+            f"{name}: answers are {str(answers)[:80]}; allowed: lists of text and answer_start, of one length, "
+            "or --predict, which reads none"
         ) from None
+    good = []
     for text, start in places:
-        if not text or start < 0 or context[start : start + len(text)] != text:
-            begin = max(0, start)
-            there = context[begin : begin + len(text)]
-            raise InputError(f"{name}: the answer {text!r} is not at answer_start {start}, where {there!r} is")
-    return replace(question, answers=tuple(text for text, _ in places), starts=tuple(start for _, start in places))
+        there = context[max(0, start) :][: len(text)]
+        if text and start >= 0 and there == text:
+            good.append((text, start))
+        else:
+            bad.append(f"{name}: the answer {text!r} is not at answer_start {start}, where {there!r} is")
+    if places and not good:
+        return None
+    return replace(question, answers=tuple(text for text, _ in good), starts=tuple(start for _, start in good))

@@ -15,26 +15,27 @@ def confusion_of(right: Tensor, predicted: Tensor, classes: int) -> Tensor:
     return torch.bincount(right * classes + predicted, minlength=classes**2).view(classes, classes)
 
 
-def of_classes(confusion: Tensor) -> dict[str, float]:
+def of_classes(confusion: Tensor, classes: int | None = None) -> dict[str, float]:
     """Accuracy, F1 and Matthews' correlation in percent.
 
-    F1 is that of the second of two classes, as GLUE has it, or the mean over classes.
+    F1 is that of the second of two classes, as GLUE has it, or the mean over classes that are right or predicted.
 
     Args:
         confusion: (C, C), as `confusion_of` gives it.
+        classes: how many of them count for F1 as the two of a task with two; the others are of labels that are none.
     """
-    classes = len(confusion)
+    size = len(confusion)
     right, predicted = (
         axis.repeat_interleave(confusion.long().flatten())
-        for axis in torch.cartesian_prod(torch.arange(classes), torch.arange(classes)).unbind(1)
+        for axis in torch.cartesian_prod(torch.arange(size), torch.arange(size)).unbind(1)
     )
-    if classes == 2:
-        f1 = binary_f1_score(predicted, right)
+    if (classes or size) == 2:
+        f1 = binary_f1_score(predicted == 1, right == 1)
     else:
-        f1 = multiclass_f1_score(predicted, right, classes, average="macro")
+        f1 = multiclass_f1_score(predicted, right, size, average="macro")
     matthews = 0.0
     if min(len(right.unique()), len(predicted.unique())) > 1:  # torchmetrics gives other values than 0 otherwise
-        matthews = matthews_corrcoef(predicted, right, "multiclass", num_classes=classes)
+        matthews = matthews_corrcoef(predicted, right, "multiclass", num_classes=size)
     values = {"accuracy": (right == predicted).double().mean(), "f1": f1, "matthews": matthews}
     return {name: 100 * float(value) for name, value in values.items()}
 

@@ -63,6 +63,7 @@ def run(args: TrainingArguments) -> None:
         check_compiler(args.hardware.gpus)
     if args.trains and is_first():
         check_free(output_dir, args.resumed, args.run.overwrite_output_dir)
+    start_log(keep=True)
     task = args.make_task()
     task = task.fitted(task.config(args.model))
     args = with_defaults(args, task)
@@ -76,6 +77,9 @@ def run(args: TrainingArguments) -> None:
     if isinstance(args, FinetuneArguments) and args.do_predict:
         to_score = task.read(args.scoring.type_path, for_scoring=True)
         check_output("json_summary", args.scoring.json_summary)
+    if args.trains:
+        to_check = examples if to_score is None else {**examples, args.scoring.type_path: to_score}
+        task.check(to_check, learned)
     log = output_dir / LOG
     writable_folder("--output_dir", output_dir, log=LOG)
     earlier_log = log.stat().st_size if log.exists() else 0

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from torch import Tensor
 from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, ModelConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
+from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
@@ -40,8 +41,8 @@ from utils.tasks.head import (
     HeadExamples,
     HeadTask,
     HeadTrainingOptions,
+    LabelOptions,
     Labels,
-    ReadingOptions,
     logits_of,
 )
 from utils.tasks.task import Prediction, Scores, text_of
@@ -60,7 +61,7 @@ TASK_NAME_HELP = f"a task of GLUE ({', '.join(GLUE)}): its columns, labels and, 
 
 
 @dataclass(frozen=True)
-class ClassificationOptions(ReadingOptions):
+class ClassificationOptions(LabelOptions):
     """The columns of a table that examples are made of, and the part of a text that is read."""
 
     task_name: str | None = option(None, section="texts", choices=tuple(GLUE), help=TASK_NAME_HELP)
@@ -223,6 +224,15 @@ class Classification(HeadTask):
             )
         return Labels(ordered, problem, train.columns)
 
+    def labels_in(self, raw: LabelledTexts) -> Iterator[tuple[str, str]]:
+        for place, label in zip(raw.names, raw.labels or (), strict=False):
+            for each in label if isinstance(label, list) else [label]:
+                yield name_of(each), place
+
+    def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
+        if learned is not None and learned.problem != REGRESSION:
+            super().check(examples, learned)
+
     # ---- Model
 
     def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
@@ -283,10 +293,11 @@ class Classification(HeadTask):
         texts = f"texts{self.of_split(split)}"
         warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
         took = time.perf_counter() - began
-        targets = [None] * len(raw)
         if raw.labels is not None:
             _name_labels(raw, loaded.model.config)
-            targets = _targets(raw, loaded)
+        if loaded.model.config.problem_type != REGRESSION:
+            self.check_labels({split: raw}, loaded.labels)
+        targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
         examples = [
             Example(np.asarray(row, np.int32), target, second, bool(was_cut))
             for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
@@ -304,8 +315,7 @@ class Classification(HeadTask):
     # ---- Training and validation
 
     def count(self, batch: Inputs) -> Tensor:
-        labels = batch["labels"]
-        return torch.tensor(labels.numel(), device=labels.device)
+        return _is_target(batch["labels"]).sum()
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
@@ -314,14 +324,15 @@ class Classification(HeadTask):
     def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
         """Sums: loss, targets, and what the metrics are made of.
 
-        These are the table (C·C,) of right and predicted classes; or, of any number of labels, examples that are right
-        and each label's hits, false and missed ones (3L,); or the moments (6,) of a regression.
+        These are the table of right and predicted classes, the last of which stands for unknown labels; or, of any
+        number of labels, examples that are right and each label's hits, false and missed ones (3L,); or the moments
+        (6,) of a regression.
         """
         labels, problem = batch["labels"], loaded.model.config.problem_type
         logits = logits_of(self.output_of(loaded.model, batch))
         loss = loaded.model.loss(logits, labels, reduction="sum")
         if problem == SINGLE_LABEL:
-            parts = confusion_of(labels, logits.argmax(dim=1), len(loaded.labels)).flatten()
+            parts = _confusion(labels, logits.argmax(dim=1), loaded).flatten()
         elif problem == MULTI_LABEL:
             chosen, right = logits > 0, labels > 0
             each = torch.stack([chosen & right, chosen & ~right, ~chosen & right]).sum(dim=1)
@@ -335,7 +346,7 @@ class Classification(HeadTask):
         loss, targets, *parts = sums
         classes, problem = len(loaded.labels), loaded.model.config.problem_type
         if problem == SINGLE_LABEL:
-            metrics = of_classes(torch.tensor(parts).view(classes, -1))
+            metrics = of_classes(torch.tensor(parts).view(classes + 1, -1), classes)
         elif problem == MULTI_LABEL:
             counts = torch.tensor(parts[1:]).view(3, -1).t()
             metrics = of_label_sets(counts, targets / classes, parts[0])
@@ -343,7 +354,7 @@ class Classification(HeadTask):
             n, x, y, xx, yy, xy = parts
             spread = math.sqrt(max(0.0, n * xx - x * x) * max(0.0, n * yy - y * y))
             metrics = {"pearson": 100 * (n * xy - x * y) / spread if spread else 0.0}
-        return {"loss": loss / targets, **{name: metrics[name] for name in METRICS[problem]}}
+        return {"loss": loss / max(targets, 1), **{name: metrics[name] for name in METRICS[problem]}}
 
     # ---- Prediction
 
@@ -353,7 +364,8 @@ class Classification(HeadTask):
         losses = [(0.0, 0)] * len(logits)
         if "labels" in batch:
             each = loaded.model.loss(logits, batch["labels"], reduction="none").view(len(logits), -1)
-            losses = [(loss, each.shape[1]) for loss in each.sum(dim=1).tolist()]
+            counts = _is_target(batch["labels"]).view(each.shape).sum(dim=1)
+            losses = list(zip(each.sum(dim=1).tolist(), counts.tolist(), strict=True))
         if problem == REGRESSION:
             values = [{"chosen": number, "number": number} for number in logits[:, 0].tolist()]
         else:
@@ -375,7 +387,7 @@ class Classification(HeadTask):
             return of_numbers(chosen, targets), {}
         if problem == SINGLE_LABEL:
             numbers = torch.tensor([labels.index(label) for label in chosen])
-            return of_classes(confusion_of(torch.tensor(targets), numbers, len(labels))), {}
+            return of_classes(_confusion(torch.tensor(targets), numbers, loaded), len(labels)), {}
         right = torch.tensor(targets) > 0
         predicted = torch.tensor([[label in likely for label in labels] for likely in chosen])
         counts = torch.stack([predicted & right, predicted & ~right, ~predicted & right], dim=2).sum(dim=0)
@@ -405,10 +417,10 @@ class Classification(HeadTask):
 
 
 def _targets(raw: LabelledTexts, loaded: LoadedModel[PretrainedModel]) -> list[int | float | list[float]]:
-    """The labels of texts as the loss takes them.
+    """The labels of texts as the loss takes them; a class that the model does not know is IGNORE_INDEX.
 
     Raises:
-        InputError: one is none that the model knows.
+        InputError: one is nothing of the kind, or one of several labels is none that the model knows.
     """
     problem, names = loaded.model.config.problem_type, loaded.labels
     return [_target(where, label, problem, names) for where, label in zip(raw.names, raw.labels, strict=True)]
@@ -423,16 +435,15 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
         if not math.isfinite(number):
             raise InputError(f"{where}: the label is {label!r}; allowed: a number")
         return number
-    labels = label if problem == MULTI_LABEL else [label]
-    if not isinstance(labels, list):
-        raise InputError(f"{where}: the label is {label!r}; allowed: a list of labels")
-    for name in labels:
-        if name_of(name) not in names:
-            named = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
-            raise InputError(f"{where}: the label is {name!r}, which training has not seen; allowed: {named}")
+    if isinstance(label, list) != (problem == MULTI_LABEL):
+        allowed = "a list of labels" if problem == MULTI_LABEL else "one label"
+        raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
     if problem == SINGLE_LABEL:
-        return names.index(name_of(label))
-    return [float(name in map(name_of, labels)) for name in names]
+        return names.index(name_of(label)) if name_of(label) in names else IGNORE_INDEX
+    given = set(map(name_of, label))
+    if not given <= set(names):
+        raise InputError(f"{where}: the labels are {label!r}; --unknown_labels wrong is for one label a text")
+    return [float(name in given) for name in names]
 
 
 def name_of(label: Any) -> str:
@@ -477,6 +488,17 @@ def _label(record: Record, column: str) -> Any:
     if None in labels or "" in labels:
         raise InputError(f"{record.name}: {column} is {value!r}; allowed: a label that is not blank")
     return labels if isinstance(value, list) else labels[0]
+
+
+def _is_target(labels: Tensor) -> Tensor:
+    """True for labels that the loss counts; numbers all do."""
+    return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
+
+
+def _confusion(right: Tensor, predicted: Tensor, loaded: LoadedModel[PretrainedModel]) -> Tensor:
+    """The table (C + 1, C + 1) of classes, whose last one stands for labels that the model does not know."""
+    classes = len(loaded.labels)
+    return confusion_of(right.where(right != IGNORE_INDEX, classes), predicted, classes + 1)
 
 
 def _text(record: Record, column: str, may_be_blank: bool = False) -> str:

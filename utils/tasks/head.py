@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +30,8 @@ from utils.models.loading import LoadedModel, check_lengths
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Task
 
+logger = logging.getLogger(__name__)
+REFUSE = "refuse"
 MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
 
 
@@ -38,6 +41,19 @@ class ReadingOptions:
 
     max_source_length: int | None = option(
         None, section="texts", least=8, help=f"tokens read at once; by default {MOST_READ} at most", in_card=True
+    )
+
+
+@dataclass(frozen=True)
+class LabelOptions(ReadingOptions):
+    """The same for texts with labels, and what becomes of labels that training lacks."""
+
+    unknown_labels: str = option(
+        REFUSE,
+        choices=(REFUSE, "wrong"),
+        help="labels of validation and test data that training has not seen: refuse them before it starts, or count "
+        "them as errors (wrong)",
+        on_resume="validation",
     )
 
 
@@ -166,6 +182,39 @@ class HeadTask(Task[PretrainedModel]):
         return self.options.max_source_length or min(MOST_READ, loaded.model.config.max_position_embeddings)
 
     # ---- Data
+
+    def labels_in(self, raw: Any) -> Iterator[tuple[str, str]]:
+        """The labels of examples, each with the place where it stands."""
+        return iter(())
+
+    def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
+        if learned is not None:
+            self.check_labels(examples, learned.names)
+
+    def check_labels(self, examples: Mapping[str, Any], names: Sequence[str]) -> None:
+        """Compare the labels of splits with those that a model knows.
+
+        Raises:
+            InputError: there are others, unless --unknown_labels counts them as errors; the log then names them.
+        """
+        known, unknown = set(names), {}
+        for split, raw in examples.items():
+            for label, place in self.labels_in(raw):
+                if label not in known:
+                    unknown.setdefault((label, split), []).append(place)
+        if not unknown:
+            return
+        listed = ", ".join(
+            f"{label!r} of {split} ({len(places)} in all, the first one {places[0]})"
+            for (label, split), places in unknown.items()
+        )
+        if self.options.unknown_labels == REFUSE:
+            allowed = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
+            raise InputError(
+                f"labels that training has not seen: {listed}; allowed: {allowed}; --unknown_labels wrong counts them "
+                "as errors"
+            )
+        logger.warning("labels that training has not seen count as errors: %s", listed)
 
     def inputs_of(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
         """input_ids and attention_mask (B, S) of examples; and token_type_ids, of an architecture that has types."""

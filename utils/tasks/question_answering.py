@@ -73,6 +73,9 @@ class WindowOptions:
 class QuestionAnsweringOptions(ReadingOptions):
     """The part of a text that is read at once, and its windows."""
 
+    skip_bad_answers: bool = option(
+        False, help="leave out answers that are not where answer_start says, and questions that have no others"
+    )
     windows: WindowOptions = part(WindowOptions)
 
 
@@ -107,7 +110,8 @@ class QuestionAnswering(HeadTask):
     # ---- Data
 
     def read(self, split: str, for_scoring: bool = False) -> list[Question]:
-        return read_questions(self.place.data_dir, split, self.place.limit(split), self.is_labelled)
+        place, skip = self.place, self.options.skip_bad_answers
+        return read_questions(place.data_dir, split, place.limit(split), self.is_labelled, skip)
 
     def given(self, inputs: Sequence[Any]) -> list[Question]:
         questions = []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
+from bart.files import read_json
 from bart.modeling.heads import STACKS, BartForTokenClassification
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
@@ -24,28 +26,45 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs, pad
-from utils.data.columns import Record, column_of, read_records
+from utils.data.columns import Record, column_of, of_split, read_records
+from utils.data.places import TABLES, suffix_of
 from utils.data.splits import SPLIT_NAMES
 from utils.data.tokenized import warn_of_cut
-from utils.metrics.tags import entity_counts, scores_of_tags
+from utils.metrics.tags import ENTITY_METRICS, PLAIN_METRICS, score_tags, tag_counts, tag_scores
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
-from utils.tasks.head import Example, HeadExamples, HeadTask, HeadTrainingOptions, Labels, ReadingOptions, logits_of
+from utils.tasks.head import Example, HeadExamples, HeadTask, HeadTrainingOptions, LabelOptions, Labels, logits_of
 from utils.tasks.task import Prediction, Scores, text_of
-from utils.text.lines import iter_lines
+from utils.text.conll import Sentence, read_conll
+from utils.text.lines import read_lines
+from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 
-CONLL = (".conll", ".txt", ".bio")
-DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
+logger = logging.getLogger(__name__)
+CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")
+WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
-OUTSIDE = "O"
+NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 
 
 @dataclass(frozen=True)
-class TaggingOptions(ReadingOptions):
-    """The columns of a table that examples are made of, and the part of a text that is read."""
+class TaggingOptions(LabelOptions):
+    """The columns of a file that examples are made of, and the part of a text that is read."""
 
-    words_field: str | None = option(None, section="texts", help=f"column of the words; by default {', '.join(WORDS)}")
+    words_field: str | None = option(
+        None, section="texts", help=f"column of a table's words; by default {', '.join(WORDS)}"
+    )
     tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
+    words_column: str | None = option(
+        None,
+        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one "
+        "that does not count words",
+    )
+    tags_column: str | None = option(None, help="column of their tags; by default the last one")
+    tag_names: tuple[str, ...] | None = option(
+        None,
+        help="names of tags that are numbers, in their order, or a file of them: one a line, or a JSON object; by "
+        f"default {', '.join(NAMES_FILES)} in the data directory",
+    )
 
 
 @dataclass(frozen=True)
@@ -68,32 +87,25 @@ class TaggedExample(Example):
     Attributes:
         labels: (S,) of each token, -100 where it does not begin a word.
         firsts: (W,) where words begin; fewer than there are words if the sentence was cut.
+        words: how many there are.
+        tags: (W,) the right ones; None where nobody knows.
     """
 
     firsts: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence as it was read; its tags are None where they are only to be predicted."""
-
-    name: str
-    words: list[str]
-    tags: list[str] | None
+    words: int = 0
+    tags: Sequence[str] | None = None
 
 
 class Tagging(HeadTask):
-    """Words to tags. Where tags are B-, I-, E-, S- of something, metrics count whole entities as seqeval does."""
+    """Words to tags. Where tags are in a scheme such as BIO, metrics count whole entities as seqeval does."""
 
     Options = TaggingOptions
     TrainingOptions = TaggingTrainingOptions
     model_classes = (BartForTokenClassification, BertForTokenClassification)
-    metrics: ClassVar[Mapping[str, str]] = {
-        "f1": "max",
-        "entity_precision": "max",
-        "entity_recall": "max",
-        "accuracy": "max",
-    }
+    metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*ENTITY_METRICS, *PLAIN_METRICS), "max")
+
+    def metrics_for(self, learned: Labels) -> Mapping[str, str]:
+        return dict.fromkeys(PLAIN_METRICS if scheme_of(learned.names) is None else ENTITY_METRICS, "max")
 
     def config(self, model: ModelOptions) -> ModelConfig:
         config, stack = super().config(model), self.training.token_states
@@ -106,10 +118,24 @@ class Tagging(HeadTask):
     # ---- Data
 
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
-        file, limit = _conll_file(self.place.data_dir, split), self.place.limit(split)
+        options, data_dir, limit = self.options, self.place.data_dir, self.place.limit(split)
+        file = _conll_file(data_dir, split)
+        kind, of_others = ("column", "field") if file is not None else ("field", "column")
+        for side in ("words", "tags"):
+            if (value := getattr(options, f"{side}_{of_others}")) is not None:
+                raise InputError(f"--{side}_{of_others} is {value}; allowed for {file or data_dir}: --{side}_{kind}")
         if file is None:
-            return self._read_table(split, limit)
-        sentences = list(read_conll(file, self.is_labelled))
+            sentences = self._read_table(split, limit)
+        else:
+            sentences = read_conll(file, self.is_labelled, options.words_column, options.tags_column)
+            if file == Path(data_dir).expanduser():  # one for all splits
+                rows = (Record(s.name, {"text": " ".join(s.words), "sentence": s}) for s in sentences)
+                sentences = [record.values["sentence"] for record in of_split(split, rows, lambda _: "text")]
+            if self.is_labelled and options.tag_names is not None:
+                names = self._tag_names()
+                sentences = [replace(s, tags=[_named(s.name, tag, names) for tag in s.tags]) for s in sentences]
+        if not sentences:
+            raise InputError(f"{file or data_dir}: the {split} split has no sentences")
         return sentences if limit < 0 else sentences[:limit]
 
     def learn(self, train: list[Sentence]) -> Labels:
@@ -121,7 +147,20 @@ class Tagging(HeadTask):
         tags = {tag for sentence in train for tag in sentence.tags}
         if len(tags) < 2:
             raise InputError(f"{self.place.data_dir}: the training tags are {', '.join(tags)}; allowed: at least two")
-        return Labels(sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
+        scheme = scheme_of(tags)
+        if scheme is None:
+            logger.info("the training tags are plain: accuracy and macro F1 are computed, for %d tags", len(tags))
+        else:
+            name = "IOB1" if is_iob1((sentence.tags for sentence in train), scheme) else scheme.name
+            strays = sorted(tag for tag in tags if not scheme.fits(tag))
+            rest = f"; outside of all entities: {', '.join(strays)}" if strays else ""
+            logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", name, rest)
+        return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)))
+
+    def labels_in(self, raw: list[Sentence]) -> Iterator[tuple[str, str]]:
+        for sentence in raw:
+            for number, tag in enumerate(sentence.tags or (), 1):
+                yield tag, f"{sentence.name}, word {number}"
 
     def _read_table(self, split: str, limit: int) -> list[Sentence]:
         options, where = self.options, self.place.data_dir
@@ -130,17 +169,44 @@ class Tagging(HeadTask):
         columns = list(records[0].values)
         if not self.is_labelled and "text" in columns and not {*WORDS, options.words_field} & {*columns}:
             return self.given([record.values for record in records])
-        words_in = words_column(columns)
-        if not self.is_labelled:
-            return [Sentence(record.name, _strings(record, words_in), None) for record in records]
-        tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where)
-        sentences = []
+        words_in, tags_in, names = words_column(columns), None, None
+        if self.is_labelled:
+            tags_in, names = column_of("tags_field", options.tags_field, TAGS, columns, where), self._tag_names()
+        sentences, blank = [], 0
         for record in records:
-            words, tags = _strings(record, words_in), _strings(record, tags_in)
-            if len(words) != len(tags):
-                raise InputError(f"{record.name}: {len(words)} words and {len(tags)} tags; they must be equally many")
-            sentences.append(Sentence(record.name, words, tags))
+            words, tags = _strings(record, words_in, may_be_blank=True), None
+            kept = [number for number, word in enumerate(words) if word.strip()]
+            blank += len(words) - len(kept)
+            if tags_in is not None:
+                values = record.values.get(tags_in)
+                if isinstance(values, list):
+                    if len(words) != len(values):
+                        counts = f"{len(words)} words and {len(values)} tags"
+                        raise InputError(f"{record.name}: {counts}; they must be equally many")
+                    values = [_named(record.name, values[number], names) for number in kept]
+                tags = _strings(Record(record.name, {tags_in: values}), tags_in, may_be_blank=not kept)
+            if kept:
+                sentences.append(Sentence(record.name, [words[number] for number in kept], tags))
+        if blank:
+            empty = len(records) - len(sentences)
+            logger.info("%s, %s: %d blank words and %d sentences of no others left out", where, split, blank, empty)
         return sentences
+
+    def _tag_names(self) -> list[str] | None:
+        """The names of tags that are numbers: those of --tag_names, or of a file in the data directory."""
+        given, folder = self.options.tag_names, Path(self.place.data_dir).expanduser()
+        files = [folder / name for name in NAMES_FILES] if given is None else [Path(given[0])]
+        file = next(filter(Path.is_file, files), None)
+        if file is None:
+            return None if given is None else [name for part in given for name in part.split(",")]
+        if file.suffix != ".json":
+            return read_lines(file)
+        content = read_json(file)
+        by_number = content if "0" in content else {str(number): name for name, number in content.items()}
+        names = [by_number.get(str(number)) for number in range(len(by_number))]
+        if not all(isinstance(name, str) for name in names):
+            raise InputError(f"{file}: allowed: names of tags by their numbers from 0, or numbers by names")
+        return names
 
     def given(self, inputs: Sequence[Any]) -> list[Sentence]:
         sentences = []
@@ -159,6 +225,7 @@ class Tagging(HeadTask):
         pieces |= {sentence.words[0]: [] for sentence in raw}
         for piece, ids in zip(pieces, tokenizer(list(pieces))["input_ids"], strict=True):
             pieces[piece] = ids[1:-1] or [tokenizer.unk_token_id]  # BERT reads no control characters
+        self.check_labels({split: raw}, loaded.labels)
         numbers = {label: number for number, label in enumerate(loaded.labels)}
         examples = []
         for sentence in raw:
@@ -173,16 +240,17 @@ class Tagging(HeadTask):
             labels = None
             if sentence.tags is not None:
                 labels = [IGNORE_INDEX] * len(ids)
-                for word, (first, tag) in enumerate(zip(firsts, sentence.tags, strict=False), 1):
-                    if tag not in numbers:
-                        raise InputError(
-                            f"{sentence.name}: the tag of word {word} is {tag!r}, which training has not seen; "
-                            f"allowed: {', '.join(loaded.labels)}"
-                        )
-                    labels[first] = numbers[tag]
-            is_cut = len(firsts) < len(sentence.words)
+                for first, tag in zip(firsts, sentence.tags, strict=False):
+                    labels[first] = numbers.get(tag, IGNORE_INDEX)
             examples.append(
-                TaggedExample(np.asarray(ids, np.int32), labels, None, is_cut, np.asarray(firsts, np.int64))
+                TaggedExample(
+                    np.asarray(ids, np.int32),
+                    labels,
+                    is_cut=len(firsts) < len(sentence.words),
+                    firsts=np.asarray(firsts, np.int64),
+                    words=len(sentence.words),
+                    tags=None if sentence.tags is None else sentence.tags[: len(firsts)],
+                )
             )
         cut, sentences = sum(example.is_cut for example in examples), f"sentences{self.of_split(split)}"
         effect = f"and are cut there: the words behind get the tag {OUTSIDE}"
@@ -190,9 +258,11 @@ class Tagging(HeadTask):
         return HeadExamples(examples, time.perf_counter() - began)
 
     def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
-        inputs = self.inputs_of(examples, tokenizer) | {"firsts": [example.firsts for example in examples]}
+        inputs = self.inputs_of(examples, tokenizer)
+        inputs |= {name: [getattr(example, name) for example in examples] for name in ("firsts", "words")}
         if examples[0].labels is not None:
             inputs["labels"] = pad([np.asarray(example.labels) for example in examples], IGNORE_INDEX)
+            inputs["tags"] = [example.tags for example in examples]
         return inputs
 
     # ---- Training and validation
@@ -202,18 +272,19 @@ class Tagging(HeadTask):
         return _loss(logits, batch["labels"]).sum()
 
     def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
-        """Sums (6,): loss, words, words that are right, and entities that are right, predicted, there."""
-        logits, labels = logits_of(self.output_of(loaded.model, batch)), batch["labels"]
-        chosen = logits.argmax(dim=-1)
-        counts = np.zeros(3)
-        for *both, firsts in zip(chosen.tolist(), labels.tolist(), batch["firsts"], strict=True):
-            counts += entity_counts(*([loaded.labels[row[first]] for first in firsts] for row in both))
-        sums = [_loss(logits, labels).sum(), self.count(batch), (chosen == labels).sum()]
-        return torch.cat([torch.stack([value.double() for value in sums]), torch.from_numpy(counts).to(logits.device)])
+        """Sums: loss, targets, and the counts of `tag_counts`."""
+        logits = logits_of(self.output_of(loaded.model, batch))
+        scheme, chosen = scheme_of(loaded.labels), logits.argmax(dim=-1).tolist()
+        counts = sum(
+            tag_counts([loaded.labels[row[first]] for first in firsts], tags, loaded.labels, scheme)
+            for row, firsts, tags in zip(chosen, batch["firsts"], batch["tags"], strict=True)
+        )
+        sums = torch.stack([_loss(logits, batch["labels"]).sum().double(), self.count(batch).double()])
+        return torch.cat([sums, torch.from_numpy(counts).to(sums)])
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
-        loss, words, right, *counts = sums
-        return {"loss": loss / words, **scores_of_tags(words, right, *counts)}
+        loss, targets, *counts = sums
+        return {"loss": loss / max(targets, 1), **tag_scores(counts, scheme_of(loaded.labels))}
 
     # ---- Prediction
 
@@ -224,33 +295,26 @@ class Tagging(HeadTask):
         if "labels" in batch:
             losses = _loss(logits, batch["labels"]).sum(dim=1).tolist()
             counts = (batch["labels"] != IGNORE_INDEX).sum(dim=1).tolist()
-        return [
-            Prediction({"tags": [loaded.labels[row[first]] for first in firsts]}, loss, count)
-            for row, firsts, loss, count in zip(chosen, batch["firsts"], losses, counts, strict=True)
-        ]
-
-    def tags_of(self, sentence: Sentence, prediction: Prediction) -> list[str]:
-        """The predicted tags of all words."""
-        tags = prediction.values["tags"]
-        return tags + [OUTSIDE] * (len(sentence.words) - len(tags))
+        outside = next(filter(is_outside, loaded.labels), OUTSIDE)
+        predictions = []
+        for row, firsts, words, loss, count in zip(
+            chosen, batch["firsts"], batch["words"], losses, counts, strict=True
+        ):
+            tags = [loaded.labels[row[first]] for first in firsts]
+            predictions.append(Prediction({"tags": tags + [outside] * (words - len(tags))}, loss, count))
+        return predictions
 
     def score(
         self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
     ) -> Scores:
-        counts, words, right = np.zeros(3), 0, 0
-        for sentence, prediction in zip(raw, predictions, strict=True):
-            tags = self.tags_of(sentence, prediction)
-            counts += entity_counts(tags, sentence.tags)
-            words += len(tags)
-            right += sum(predicted == tag for predicted, tag in zip(tags, sentence.tags, strict=True))
-        return scores_of_tags(words, right, *counts.tolist()), {}
+        predicted = [prediction.values["tags"] for prediction in predictions]
+        return score_tags(predicted, [sentence.tags for sentence in raw], scheme_of(loaded.labels)), {}
 
     def row(self, raw: list[Sentence], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
-        sentence = raw[number]
+        sentence, tags = raw[number], prediction.values["tags"]
         row = {"index": number, "source": " ".join(sentence.words)}
         if sentence.tags is not None:
             row["reference"] = " ".join(sentence.tags)
-        tags = self.tags_of(sentence, prediction)
         row |= {"prediction": " ".join(tags), "words": sentence.words, "tags": tags}
         return {**row, **examples.counts(number)}
 
@@ -261,39 +325,16 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _conll_file(data_dir: str, split: str) -> Path | None:
-    """The CoNLL file of a split in a data directory."""
-    folder = Path(data_dir).expanduser()
-    names = (f"{name}{suffix}" for name in SPLIT_NAMES.get(split, ()) for suffix in CONLL)
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def read_conll(path: Path, labelled: bool = True) -> Iterator[Sentence]:
-    """Read a CoNLL file: a word a line, first its text and last its tag, and a blank line behind each sentence.
-
-    Raises:
-        InputError: a line has no tag, or other columns than the first one.
-    """
-    words: list[str] = []
-    tags: list[str] = []
-    width, begin = 0, 1
-    for number, line in enumerate(iter_lines(path, blank=True), 1):
-        columns = line.split()
-        if columns and columns[0] != DOCUMENT:
-            width = width or len(columns)
-            if len(columns) != width or (labelled and width < 2):
-                raise InputError(
-                    f"{path}, line {number}: {len(columns)} columns; allowed: {max(width, 2)}, a word first and its "
-                    "tag last"
-                )
-            words.append(columns[0])
-            tags.append(columns[-1])
-        elif words:
-            yield Sentence(f"{path}:{begin}", words, tags if labelled else None)
-            words, tags = [], []
-        if not words:
-            begin = number + 1
-    if words:
-        yield Sentence(f"{path}:{begin}", words, tags if labelled else None)
+    """The file of a split, or of all, that has a word a line; None where there is another one or none."""
+    place = Path(data_dir).expanduser()
+    names = (
+        f"{name}{suffix}{gz}"
+        for gz in ("", ".gz")
+        for name in SPLIT_NAMES.get(split, ())
+        for suffix in (*CONLL, *TABLES)
+    )
+    file = place if place.is_file() else next((place / name for name in names if (place / name).is_file()), None)
+    return file if file is not None and suffix_of(file) in WORD_A_LINE else None
 
 
 def split_words(text: str) -> list[str]:
@@ -301,8 +342,22 @@ def split_words(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text)
 
 
-def _strings(record: Record, column: str) -> list[str]:
+def _strings(record: Record, column: str, may_be_blank: bool = False) -> list[str]:
     values = record.values.get(column)
-    if not isinstance(values, list) or not values or not all(isinstance(text, str) and text.strip() for text in values):
+    is_list = isinstance(values, list) and all(isinstance(text, str) for text in values)
+    if not is_list or not (may_be_blank or (values and all(text.strip() for text in values))):
         raise InputError(f"{record.name}: {column} is {str(values)[:80]}; allowed: a list of texts that are not blank")
     return values
+
+
+def _named(where: str, tag: Any, names: Sequence[str] | None) -> Any:
+    """A tag, by its name where it is a number."""
+    is_number = isinstance(tag, int) or (isinstance(tag, str) and tag.isdecimal() and names is not None)
+    if not is_number or isinstance(tag, bool):
+        return tag
+    if names is None or not 0 <= int(tag) < len(names):
+        allowed = "names, or numbers that --tag_names names"
+        if names is not None:
+            allowed = f"0 to {len(names) - 1}, for {', '.join(names)}"
+        raise InputError(f"{where}: a tag is {tag}; allowed: {allowed}")
+    return names[int(tag)]

@@ -146,6 +146,14 @@ class TrainedTask(ABC, Generic[Model]):
         """
         return None
 
+    def check(self, examples: Mapping[str, Any], learned: Any) -> None:
+        """Compare what `read` gave for each split of a run with what `learn` gave, before training starts.
+
+        Raises:
+            InputError: a split has what training cannot know.
+        """
+        return None
+
     @abstractmethod
     def encode(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> Examples | StreamedExamples:
         """Turn what `read` gave into token ids."""

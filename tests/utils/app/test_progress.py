@@ -140,3 +140,15 @@ def test_what_the_hub_says_is_said_once(capsys: pytest.CaptureFixture[str], monk
     log(monkeypatch)
     library.warning("Retrying in 1s [Retry 1/5].")
     assert capsys.readouterr().err.count("Retrying") == 1
+
+
+def test_a_file_that_is_named_later_holds_what_was_logged_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    start_log(keep=True)
+    logging.getLogger("test").info("read")
+    start_log(file=tmp_path / "log.txt")
+    logging.getLogger("test").info("trained")
+    assert [line.split()[-1] for line in (tmp_path / "log.txt").read_text().splitlines()] == ["read", "trained"]

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from utils.metrics.classification import of_classes, of_label_sets, of_numbers
+from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
 
 
 @pytest.mark.parametrize("classes", [2, 3, 36])
@@ -26,6 +26,17 @@ def test_classes(classes: int) -> None:
         "matthews": matthews_corrcoef(right, predicted),
     }
     assert of_classes(confusion) == pytest.approx({name: 100 * value for name, value in expected.items()}, abs=1e-4)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_labels_that_are_no_class_are_missed(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    right, predicted = rng.integers(0, classes + 1, 200), rng.integers(0, classes, 200)
+    confusion = confusion_of(torch.tensor(right), torch.tensor(predicted), classes + 1)
+    f1 = f1_score(right == 1, predicted == 1) if classes == 2 else f1_score(right, predicted, average="macro")
+    expected = {"accuracy": accuracy_score(right, predicted), "f1": f1, "matthews": matthews_corrcoef(right, predicted)}
+    scores = of_classes(confusion, classes)
+    assert scores == pytest.approx({name: 100 * value for name, value in expected.items()}, abs=1e-4)
 
 
 def test_one_class_alone_is_found() -> None:

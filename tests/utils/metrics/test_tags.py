@@ -1,40 +1,147 @@
-"""Entities against seqeval."""
+"""Tags in all schemes and spellings against seqeval, plain ones against scikit-learn, published figures."""
 
 from __future__ import annotations
 
 import random
 import warnings
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
+from seqeval.scheme import BILOU, IOBES
+from sklearn import metrics as sklearn_metrics
 
-from utils.metrics.tags import entity_counts, scores_of_tags
+from utils.metrics.tags import score_tags
+from utils.text.conll import read_conll
+from utils.text.tags import is_iob1, scheme_of
 
-BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-BIOES = [*BIO, "E-PER", "S-PER", "E-LOC", "S-LOC"]
-
-
-@pytest.mark.parametrize("tags", [BIO, BIOES, ["O", "B", "I"]], ids=["BIO", "BIOES", "no kinds"])
-def test_seqeval_agrees(tags: list[str]) -> None:
-    rng = random.Random(1)
-    for _ in range(50):
-        lengths = [rng.randint(1, 12) for _ in range(rng.randint(1, 6))]
-        right = [rng.choices(tags, k=length) for length in lengths]
-        predicted = [[tag if rng.random() < 0.7 else rng.choice(tags) for tag in row] for row in right]
-        counts = [sum(each) for each in zip(*map(entity_counts, predicted, right), strict=True)]
-        words = sum(lengths)
-        pairs = zip(chain.from_iterable(predicted), chain.from_iterable(right), strict=True)
-        hits = sum(guess == tag for guess, tag in pairs)
-        measures = {"f1": f1_score, "entity_precision": precision_score, "entity_recall": recall_score}
-        with warnings.catch_warnings(action="ignore"):  # of the division by no entities
-            expected = {
-                name: 100 * measure(right, predicted)
-                for name, measure in {**measures, "accuracy": accuracy_score}.items()
-            }
-        assert scores_of_tags(words, hits, *counts) == pytest.approx(expected)
+KINDS = ("PER", "LOC")
+SCHEMES = {"BIO": None, "BIOES": IOBES, "BILOU": BILOU}  # seqeval's, of strict mode
+SPELLINGS = {
+    "b-per": str.lower,
+    "B_PER": lambda tag: tag.replace("-", "_"),
+    "PER-B": lambda tag: "-".join(reversed(tag.split("-"))),
+    "per_b": lambda tag: "_".join(reversed(tag.lower().split("-"))),
+}
+Rows = list[list[str]]
 
 
-def test_tags_that_are_no_entities() -> None:
-    assert entity_counts(["NOUN", "VERB"], ["NOUN", "NOUN"]) == (0, 0, 0)
-    assert scores_of_tags(2, 1, 0, 0, 0) == {"f1": 0, "entity_precision": 0, "entity_recall": 0, "accuracy": 50}
+def random_tags(letters: str, seed: int) -> tuple[Rows, Rows]:
+    """Predicted and right tags of sentences, the former often wrong and of no valid order."""
+    rng = random.Random(seed)
+    tags = ["O", *(f"{letter}-{kind}" for letter in letters for kind in KINDS)]
+    right = [rng.choices(tags, k=rng.randint(1, 12)) for _ in range(rng.randint(1, 6))]
+    right[0] = tags  # each one once, by which the scheme is found
+    return [[tag if rng.random() < 0.7 else rng.choice(tags) for tag in row] for row in right], right
+
+
+def scored(predicted: Rows, right: Rows) -> dict[str, float]:
+    return score_tags(predicted, right, scheme_of(chain.from_iterable(right)))
+
+
+def expected_of(predicted: Rows, right: Rows, scheme: type | None) -> dict[str, float]:
+    options = {} if scheme is None else {"mode": "strict", "scheme": scheme}
+    measures = {"f1": f1_score, "entity_precision": precision_score, "entity_recall": recall_score}
+    with warnings.catch_warnings(action="ignore"):  # of the division by no entities
+        scores = {name: 100 * measure(right, predicted, **options) for name, measure in measures.items()}
+        return {**scores, "accuracy": 100 * accuracy_score(right, predicted)}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_seqeval_agrees(name: str) -> None:
+    for seed in range(50):
+        predicted, right = random_tags(name.replace("O", ""), seed)
+        expected = expected_of(predicted, right, SCHEMES[name])
+        assert scored(predicted, right) == pytest.approx(expected)
+        for spell in SPELLINGS.values():
+            assert scored(*([list(map(spell, row)) for row in rows] for rows in (predicted, right))) == pytest.approx(
+                expected
+            )
+
+
+def test_bmes_and_its_like_count_as_bioes() -> None:
+    for names in ("BMES", "BMEW"):
+        table = str.maketrans("BIES", names)
+        for seed in range(20):
+            rows = random_tags("BIES", seed)
+            spelled = ([[tag[0].translate(table) + tag[1:] for tag in row] for row in part] for part in rows)
+            assert scored(*spelled) == pytest.approx(expected_of(*rows, IOBES))
+    segments = [list("SBMES"), list("BEBE")]  # of words in a line of Chinese
+    predicted = [list("SBMES"), list("BESS")]
+    spelled = ([[f"{'I' if tag == 'M' else tag}-X" for tag in row] for row in part] for part in (predicted, segments))
+    assert scored(predicted, segments) == pytest.approx(expected_of(*spelled, IOBES))
+
+
+def test_entities_of_one_word_that_are_missed() -> None:
+    right = [["U-PER"], ["B-ORG", "I-ORG", "L-ORG"], ["U-LOC", "U-LOC", "U-LOC"]]
+    predicted = [*right[:2], ["U-LOC", "O", "O"]]
+    assert scored(predicted, right)["f1"] == pytest.approx(75)
+    assert scored(right, right)["f1"] == 100
+
+
+@pytest.mark.parametrize(
+    ("tags", "name"),
+    [
+        ("O B-PER I-PER", "BIO"),
+        ("O I-PER", "BIO"),
+        ("B I O", "BIO"),
+        ("o b_per i_per", "BIO"),
+        ("O PER-B PER-I LOC-B", "BIO"),
+        ("O B-PER I-PER X", "BIO"),
+        ("O I-PER E-PER", "IOE"),
+        ("O B-PER I-PER E-PER S-PER", "BIOES"),
+        ("O S-PER", "BIOES"),
+        ("O B-PER L-PER U-PER", "BILOU"),
+        ("O U-PER", "BILOU"),
+        ("B M E S", "BMES"),
+        ("O B-PER M-PER E-PER W-PER", "BMES"),
+        ("O PER LOC", None),
+        ("NOUN VERB ADJ X", None),
+        ("S M L", None),
+        ("NNP NN-PL B-X", None),
+        ("n v b i m q", None),
+        ("O", None),
+    ],
+)
+def test_schemes_are_found(tags: str, name: str | None) -> None:
+    scheme = scheme_of(tags.split())
+    assert (None if scheme is None else scheme.name) == name
+
+
+def test_iob1_is_told_from_bio() -> None:
+    scheme = scheme_of(["B-X", "I-X"])
+    assert is_iob1(["O I-X I-X B-X I-X I-Y".split(), ["O"]], scheme)
+    assert not is_iob1(["O B-X I-X B-X O".split()], scheme)
+    assert not is_iob1(["O I-X O B-X".split()], scheme)
+
+
+def test_plain_tags() -> None:
+    rng = random.Random(0)
+    for _ in range(20):
+        right = [rng.choices(["NOUN", "VERB", "ADJ"], k=rng.randint(1, 9)) for _ in range(5)]
+        predicted = [[rng.choice([tag, "NOUN", "DET"]) for tag in row] for row in right]
+        flat = [list(chain.from_iterable(rows)) for rows in (right, predicted)]
+        expected = {
+            "accuracy": 100 * sklearn_metrics.accuracy_score(*flat),
+            "macro_f1": 100 * sklearn_metrics.f1_score(*flat, average="macro"),
+        }
+        assert scored(predicted, right) == pytest.approx(expected)
+    assert scored([["PER", "O"]], [["PER", "O"]]) == {"accuracy": 100, "macro_f1": 100}
+
+
+PUBLISHED = {
+    **{"arcada": 39.98, "drexel_cci": 26.30, "flytxt": 38.35, "mic-cis": 37.06, "sjtu_adapt": 40.42},
+    **{"spinningbytes": 40.78, "uh_ritual": 41.86},
+}
+
+
+@pytest.mark.parametrize("system", PUBLISHED)
+def test_published_scores_of_wnut17(system: str, shared: Path) -> None:
+    folder = shared / "data" / "wnut17"
+    if not folder.is_dir():
+        pytest.skip("the submissions of WNUT-17 are not there")
+    files = (folder / "submissions" / f"{system}.txt", folder / "test.conll")
+    predicted, right = ([sentence.tags for sentence in read_conll(file)] for file in files)
+    assert len(right) == 1287
+    assert round(scored(predicted, right)["f1"], 2) == PUBLISHED[system]

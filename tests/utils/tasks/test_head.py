@@ -273,7 +273,20 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         (
             *("classification", {"train__jsonl": TEXTS, "val__jsonl": TEXTS.replace("y", "z")}, ()),
-            r"val.jsonl:2: the label is 'z', which training has not seen; allowed: x, y",
+            r"not seen: 'z' of val \(1 in all, the first one .*val.jsonl:2\); allowed: x, y; --unknown_labels wrong",
+        ),
+        (
+            "classification",
+            {
+                "train__jsonl": TEXTS.replace('"x"', '["x"]').replace('"y"', '["y"]'),
+                "val__jsonl": TEXTS.replace('"x"', '["z"]'),
+            },
+            ("--unknown_labels", "wrong"),
+            r"val.jsonl:1: the labels are \['z'\]; --unknown_labels wrong is for one label a text",
+        ),
+        (
+            *("classification", {"train__jsonl": TEXTS, "val__jsonl": TEXTS.replace('"x"', '["x"]')}, ()),
+            r"val.jsonl:1: the label is \['x'\]; allowed: one label",
         ),
         (
             "classification",
@@ -315,13 +328,32 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         (
             *("tagging", {"train__conll": "a O\nb B-X\n", "val__conll": "a O\nb B-Y\n"}, ()),
-            "val.conll:1: the tag of word 2 is 'B-Y', which training has not seen; allowed: O, B-X",
+            r"not seen: 'B-Y' of val \(1 in all, the first one .*val.conll:1, word 2\); allowed: O, B-X; --unknown",
         ),
         ("tagging", {"both__conll": "a O\nb\n"}, (), "train.conll, line 2: 1 columns; allowed: 2, a word first"),
-        ("tagging", {"both__jsonl": WORDS.replace('"b"', '""')}, (), r"words is \['a', ''\]; allowed: a list of texts"),
+        ("tagging", {"both__jsonl": WORDS.replace('"b"', "1")}, (), r"words is \['a', 1\]; allowed: a list of texts"),
+        (
+            "tagging",
+            {"both__jsonl": WORDS.replace('"B-X"', "1")},
+            (),
+            r"a tag is 1; allowed: names, or numbers that --tag",
+        ),
+        (
+            "tagging",
+            {"both__jsonl": WORDS},
+            ("--words_column", 1),
+            "--words_column is 1; allowed for .*: --words_field",
+        ),
+        ("tagging", {"both__conll": "a O\nb X\n"}, ("--tags_field", "t"), "--tags_field is t; .*conll: --tags_column"),
+        (
+            "tagging",
+            {"both__conll": "a X\nb Y\n"},
+            ("--val_metric", "f1"),
+            "--val_metric is 'f1'; allowed.*accuracy, macro",
+        ),
         (
             *("question_answering", {"both__jsonl": ASKED.replace("[3]", "[2]")}, ()),
-            "train.jsonl:1: the answer 'answer' is not at answer_start 2, where ' answe' is",
+            "1 answers of the train .*train.jsonl:1: the answer 'answer' is not at answer_start 2, where ' answe' is",
         ),
         (
             *("question_answering", {"both__jsonl": ASKED}, ("--max_source_length", 100, "--doc_stride", 32)),
@@ -343,6 +375,59 @@ def test_what_is_refused(
     folder = write(tmp_path / "data", **files)
     with pytest.raises(InputError, match=message):
         train("run", task, "--data_dir", folder, *options)
+
+
+UNSEEN = {
+    "classification": ("jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n', '"z"'),
+    "tagging": ("conll", "a O\nb B-X\n\nc I-X\nd O\n", "B-Z"),
+}
+
+
+@pytest.mark.parametrize("task", UNSEEN)
+def test_labels_that_training_has_not_seen(
+    task: str, train: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are found before training in all splits that it will read, or count as errors."""
+    kind, seen, label = UNSEEN[task]
+    first, second = ('"x"', '"y"') if task == "classification" else ("B-X", "I-X")
+    files = {
+        "train": seen,
+        "val": seen.replace(first, label),
+        "test": seen.replace(second, label.replace("Z", "W").replace("z", "w")),
+    }
+    folder = write(tmp_path / "data", **{f"{split}__{kind}": content for split, content in files.items()})
+    options = ("--data_dir", folder, "--do_predict")
+    with monkeypatch.context() as patch:
+        patch.setattr("utils.recipes.training.train_on", None)
+        with pytest.raises(
+            InputError, match=r"' of val \(1 in all, .*, '.*' of test \(1 in all, .*; --unknown_labels wrong"
+        ):
+            train("refused", task, *options)
+    assert not (tmp_path / "refused").exists()
+    run = train("run", task, *options, "--unknown_labels", "wrong")
+    assert any("test" in message and "count as errors" in message for message in caplog.messages)
+    articles = articles_of(run)
+    pairs = [
+        pair
+        for article in articles
+        for pair in zip(article["reference"].split(), article["prediction"].split(), strict=True)
+    ]
+    right = 100 * sum(reference == predicted for reference, predicted in pairs) / len(pairs)
+    assert scores_of(run)["accuracy"] == pytest.approx(right) != 100
+    assert max(row["val_accuracy"] for row in rows(run, "val_accuracy")) <= 100 * (1 - 1 / len(pairs))
+
+
+def test_plain_tags_choose_the_best_checkpoint(train: Run, tmp_path: Path) -> None:
+    """A scheme without letters has no entities; the run must not end for want of a better F1."""
+    text = "Rome PLACE\nis O\nold O\n\nMaria NAME\nsings O\n\n" * 6
+    folder = write(tmp_path / "data", both__conll=text, test__conll=text)
+    run = train(
+        "run", "tagging", "--data_dir", folder, "--early_stopping_patience", 3, "--max_steps", 40, "--do_predict"
+    )
+    assert {"accuracy", "macro_f1"} <= scores_of(run).keys() and "f1" not in scores_of(run)
+    values = [row["val_accuracy"] for row in rows(run, "val_accuracy")]
+    assert values[-1] > values[0]
+    assert json.loads((run / "train_summary.json").read_text())["val_accuracy"] == max(values)
 
 
 @pytest.mark.parametrize(

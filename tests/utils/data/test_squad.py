@@ -1,0 +1,108 @@
+"""Questions of SQuAD's files: answers that are misplaced or absent, other layouts, one file for all splits."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bart.errors import InputError
+from utils.data.squad import Question, read_questions
+
+CONTEXT = "a cat and a dog"
+
+
+def squad(*answers: list[dict[str, Any]] | None, layout: str = "articles") -> str:
+    """A file with a question for each list of answers."""
+    questions = [
+        {"id": str(number), "question": "what?", **({} if each is None else {"answers": each})}
+        for number, each in enumerate(answers)
+    ]
+    if layout == "rows":
+        columns = ("text", "answer_start")
+        rows = [
+            {
+                **question,
+                "context": CONTEXT,
+                "answers": {name: [a[name] for a in question["answers"]] for name in columns},
+            }
+            for question in questions
+        ]
+        return json.dumps({"data": rows})
+    articles = [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]
+    return json.dumps(articles if layout == "list" else {"version": "1.1", "data": articles}, indent=2)
+
+
+def read(folder: Path, content: str, **options: Any) -> list[Question]:
+    (folder / "val.json").write_text(content, encoding="utf-8")
+    return read_questions(str(folder), "val", **options)
+
+
+CAT, DOG = {"text": "cat", "answer_start": 2}, {"text": "dog", "answer_start": 12}
+
+
+@pytest.mark.parametrize("layout", ["articles", "list", "rows"])
+def test_layouts(layout: str, tmp_path: Path) -> None:
+    first, second = read(tmp_path, squad([CAT], [DOG, CAT], layout=layout))
+    assert (first.answers, first.starts, first.context) == (("cat",), (2,), CONTEXT)
+    assert (second.answers, second.starts) == (("dog", "cat"), (12, 2))
+
+
+def test_misplaced_answers_are_counted_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wrong = [{"text": "cat", "answer_start": start} for start in (0, 1, 3, 40, -1, 5, 6)]
+    content = squad(wrong[:3], [CAT, *wrong[3:]], [DOG], [])
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, content)
+    message = str(refused.value)
+    assert message.startswith("7 answers of the val split are not at their places: ")
+    assert message.count("the answer 'cat' is not at answer_start") == 5
+    assert "answer_start 0, where 'a c' is" in message
+    assert message.endswith("; and 2 more; --skip_bad_answers leaves them out")
+    kept = read(tmp_path, content, skip_bad_answers=True)
+    assert [(question.id, question.answers) for question in kept] == [("1", ("cat",)), ("2", ("dog",)), ("3", ())]
+    assert "7 answers of the val split are not at their places and left out, with 1 questions that have" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([{"text": "cat"}], "question 0: its answers have no answer_start; allowed: the character"),
+        ([CAT, {"text": "cat"}], "question 0: its answers have no answer_start"),
+        (None, "question 0: answers are None; allowed: .*, or --predict, which reads none"),
+        (["cat"], "val.json: not SQuAD's JSON .AttributeError"),
+    ],
+)
+def test_answers_without_places(answers: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, squad(answers))
+    if answers != ["cat"]:
+        assert read(tmp_path, squad(answers), labelled=False)[0].answers is None
+
+
+def test_a_table_without_places(tmp_path: Path) -> None:
+    row = {"id": "1", "question": "what?", "context": CONTEXT, "answers": {"text": ["cat"]}}
+    (tmp_path / "val.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(InputError, match="val.jsonl:1: its answers have no answer_start"):
+        read_questions(str(tmp_path), "val")
+
+
+def test_impossible_questions_need_no_answers(tmp_path: Path) -> None:
+    content = json.loads(squad(None))
+    content["data"][0]["paragraphs"][0]["qas"][0]["is_impossible"] = True
+    assert read(tmp_path, json.dumps(content))[0].answers == ()
+
+
+@pytest.mark.parametrize("language", ["ar", "en", "zh"])
+def test_one_file_is_split_by_its_contexts(language: str, shared: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    file = shared / "data" / "xquad" / f"xquad.{language}.json"
+    if not file.is_file():
+        pytest.skip("XQuAD is not there")
+    parts = {split: read_questions(str(file), split) for split in ("train", "val", "test")}
+    contexts = [{question.context for question in part} for part in parts.values()]
+    assert sum(map(len, contexts)) == len(set.union(*contexts)) == 240
+    assert sum(map(len, parts.values())) == 1190
+    assert f"{len(parts['test'])} questions are its test split" in caplog.text

@@ -1,0 +1,124 @@
+"""Sentences as tagging reads them: names of numbers, blank words, files by their suffix, one file for all splits."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bart.errors import InputError
+from utils.data.options import Place
+from utils.tasks.tagging import Tagging, TaggingOptions
+
+NAMES = ["O", "B-PER", "I-PER"]
+
+
+def read(folder: Path, split: str = "train", **options: Any) -> list[tuple[list[str], list[str] | None]]:
+    sentences = Tagging(Place(str(folder)), TaggingOptions(**options)).read(split)
+    return [(sentence.words, sentence.tags) for sentence in sentences]
+
+
+def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("labels.txt", "O\nB-PER\nI-PER\n"),
+        ("label.json", '{"O": 0, "B-PER": 1, "I-PER": 2}'),
+        ("labels.json", '{\n "0": "O",\n "1": "B-PER",\n "2": "I-PER"\n}'),
+        ("other.txt", "O\nB-PER\nI-PER\n"),
+        ("", ""),
+    ],
+)
+def test_names_of_tags_that_are_numbers(name: str, content: str, tmp_path: Path) -> None:
+    write_rows(tmp_path, {"tokens": ["Ann", "Lee", "sang"], "ner_tags": [1, 2, 0]})
+    if name:
+        (tmp_path / name).write_text(content)
+    given = {"": tuple(NAMES), "other.txt": (str(tmp_path / name),)}
+    assert read(tmp_path, tag_names=given.get(name)) == [(["Ann", "Lee", "sang"], ["B-PER", "I-PER", "O"])]
+    assert read(tmp_path, tag_names=("O,B-PER,I-PER",)) == read(tmp_path, tag_names=tuple(NAMES))
+
+
+def test_numbers_in_conll_files_have_names_too(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("Ann 1\nsang 0\n")
+    assert read(tmp_path, tag_names=tuple(NAMES)) == [(["Ann", "sang"], ["B-PER", "O"])]
+
+
+@pytest.mark.parametrize(
+    ("tags", "names", "message"),
+    [
+        ([1, 3], tuple(NAMES), "train.jsonl:1: a tag is 3; allowed: 0 to 2"),
+        ([1, -100], tuple(NAMES), "train.jsonl:1: a tag is -100; allowed: 0 to 2"),
+        ([1, True], tuple(NAMES), "allowed: a list of texts"),
+        ([1, 0], None, "train.jsonl:1: a tag is 1; allowed: names, or numbers that --tag_names names"),
+        ([1, 0], ("absent.txt",), "train.jsonl:1: a tag is 1; allowed: 0 to 0, for absent.txt"),
+    ],
+)
+def test_numbers_that_have_no_name(
+    tags: list[Any], names: tuple[str, ...] | None, message: str, tmp_path: Path
+) -> None:
+    write_rows(tmp_path, {"tokens": ["Ann", "sang"], "ner_tags": tags})
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, tag_names=names)
+
+
+def test_names_that_are_none(tmp_path: Path) -> None:
+    write_rows(tmp_path, {"tokens": ["Ann", "sang"], "ner_tags": [1, 0]})
+    for content in ('{"O": 0, "B-PER": 2}', "[1, 2]", '["O"', '{"0": 1, "1": 2}'):
+        (tmp_path / "labels.json").write_text(content)
+        with pytest.raises(InputError, match=r"labels.json: (allowed: names of tags|not valid JSON|holds a JSON list)"):
+            read(tmp_path)
+
+
+def test_blank_words_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    blank = ["", " ", "\u00a0", "\u3000"]
+    write_rows(
+        tmp_path,
+        {"words": ["Ann", *blank, "sang"], "tags": ["B-PER", "O", "O", "I-PER", "O", "O"]},
+        {"words": blank[:1], "tags": ["O"]},
+        {"words": [], "tags": []},
+    )
+    assert read(tmp_path) == [(["Ann", "sang"], ["B-PER", "O"])]
+    assert "train: 5 blank words and 2 sentences of no others left out" in caplog.text
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "iob2", "conllu", "txt", "conll.gz"])
+def test_files_of_a_word_a_line(suffix: str, tmp_path: Path) -> None:
+    import gzip
+
+    content = b"1\tAnn\tB-PER\tO\n2\tsang\tO\tO\n"
+    (tmp_path / f"train.{suffix}").write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    assert read(tmp_path) == [(["Ann", "sang"], ["B-PER", "O"])]
+
+
+def test_one_file_is_split_by_its_sentences(tmp_path: Path) -> None:
+    file = tmp_path / "all.conll"
+    file.write_text("".join(f"word{number} O\nx B-X\n\n" for number in range(200)) * 2)
+    parts = {split: {words[0] for words, _ in read(file, split)} for split in ("train", "val", "test")}
+    assert sum(map(len, parts.values())) == len(set.union(*parts.values())) == 200
+    assert len(parts["train"]) > len(parts["val"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ("O B-X I-X", "the training tags are in BIO: whole entities"),
+        ("O I-X I-Y", "the training tags are in IOB1: whole entities"),
+        ("O B-X L-X U-X", "the training tags are in BILOU: whole"),
+        ("O X Y", "the training tags are plain: accuracy and macro F1"),
+        ("O B-X I-X -X-", "in BIO: whole entities are counted, as seqeval does; outside of all entities: -X-"),
+    ],
+)
+def test_the_log_says_the_scheme(tags: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    (tmp_path / "train.conll").write_text("".join(f"word {tag}\n" for tag in tags.split()))
+    task = Tagging(Place(str(tmp_path)))
+    learned = task.learn(task.read("train"))
+    assert said in caplog.text
+    assert task.default_metric(learned) == ("accuracy" if "plain" in said else "f1")

@@ -1,0 +1,177 @@
+"""CoNLL files: a word a line with its tag in another column, and a blank line behind each sentence."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from bart.errors import InputError
+from utils.text.lines import iter_lines
+from utils.text.tags import is_outside, scheme_of
+
+logger = logging.getLogger(__name__)
+DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
+HEADINGS = {"word", "words", "token", "tokens", "form", "text"}  # of words, where the first line names columns
+PHRASES = {"NP", "VP", "PP"}  # which CoNLL-2000 tags, in a column beside that of names
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence as it was read; its tags are None where they are only to be predicted."""
+
+    name: str
+    words: list[str]
+    tags: list[str] | None
+
+
+class _Row(NamedTuple):
+    """A line with columns."""
+
+    number: int
+    sentence: int
+    line: str
+    columns: list[str]
+
+
+def read_conll(
+    path: Path, labelled: bool = True, words_column: str | None = None, tags_column: str | None = None
+) -> list[Sentence]:
+    """Read a CoNLL file, whose columns stand between tabs, or between blanks.
+
+    Comments, which begin with #, a header, and words that are blank are left out. By default the first column holds the
+    words and the last one the tags. Behind numbers of words these are the second one and the first one in a scheme such
+    as BIO, as in GermEval, whose last column holds inner entities. The log says what was taken.
+
+    Args:
+        labelled: read the tags.
+        words_column, tags_column: columns by their number, from 1, or by their name in the header.
+
+    Raises:
+        InputError: a line has other columns than most, a column is not there, or nobody can tell the column of tags.
+    """
+    rows, is_tabbed = _rows(path)
+    likely = [row for row in rows if not row.line.startswith("#")] or rows
+    widths = Counter(len(row.columns) for row in likely)
+    # Of as many lines, those with fewer columns are right: a word that holds a blank makes more of them.
+    width = max(widths, key=lambda width: (widths[width], width > 1, -width), default=2)
+    width = max(width, 2) if labelled else width
+    likely = [row for row in likely if len(row.columns) == width]
+    header = next((row for row in likely[:1] if _is_header(row, likely[1:])), None)
+    likely = likely if header is None else likely[1:]
+    is_numbered = width > (2 if labelled else 1) and _are_numbers(likely)
+    names = [] if header is None else header.columns
+
+    def column(option: str, given: str | None, usual: int | None) -> int:
+        if given in names:
+            return names.index(given)
+        if given is not None and given.isdecimal() and 1 <= int(given) <= width:
+            return int(given) - 1
+        if given is None and usual is not None:
+            return usual
+        value = "not given, and nothing tells the column" if given is None else given
+        raise InputError(f"{path}: --{option} is {value}; allowed: {', '.join([f'1 to {width}', *names])}")
+
+    usual = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), int(is_numbered))
+    words_in, usual = column("words_column", words_column, usual), width - 1
+    if labelled and is_numbered and width > 3:
+        usual = next((place for place in range(words_in + 1, width) if _holds_tags(likely, place)), None)
+    tags_in = column("tags_column", tags_column, usual)
+    known = {row.columns[tags_in] for row in likely}
+    scheme = scheme_of(known)
+
+    def is_comment(row: _Row, begins: bool) -> bool:
+        """True for a line with # that is no word: by its width or, where comments stand, by what would be its tag."""
+        if not row.line.startswith("#"):
+            return False
+        if len(row.columns) != width:
+            return begins or (row.line[1:2].isspace() and row.line.split()[-1] not in known)
+        tag = row.columns[tags_in]
+        if width == 1 or tag in known:
+            return False
+        if scheme is not None:
+            return not scheme.fits(tag)
+        return begins and not is_tabbed and row.columns[0] == "#" and scheme_of([tag]) is None
+
+    left_out: Counter[str] = Counter(header=header is not None)
+    sentences = []
+    for _, lines in groupby(rows, key=lambda row: row.sentence):
+        kept: list[_Row] = []
+        for row in lines:
+            if is_comment(row, not kept):
+                left_out["comments"] += 1
+            elif len(row.columns) != width:
+                wide = "; a word that holds a blank needs tabs between columns" if len(row.columns) > width else ""
+                raise InputError(
+                    f"{path}, line {row.number}: {len(row.columns)} columns; allowed: {width}, a word first and its "
+                    f"tag last{wide}"
+                )
+            elif is_numbered and row is not header and not row.columns[0].isdecimal():
+                left_out["ranges and empty nodes"] += 1  # 1-2 and 8.1 of CoNLL-U
+            elif row is not header and not row.columns[words_in].strip():
+                left_out["blank words"] += 1
+            elif row is not header:
+                kept.append(row)
+        if kept:
+            words, tags = ([row.columns[place] for row in kept] for place in (words_in, tags_in))
+            sentences.append(Sentence(f"{path}:{kept[0].number}", words, tags if labelled else None))
+    taken = f"words from column {words_in + 1}" + (f", tags from column {tags_in + 1}" if labelled else "")
+    missing = "".join(f", {what} left out: {count}" for what, count in left_out.items() if count)
+    logger.info("%s: %s of %d%s", path, taken, width, missing)
+    return sentences
+
+
+def _rows(path: Path) -> tuple[list[_Row], bool]:
+    """The lines that hold columns, and true if tabs stand between these."""
+    lines, sentence = [], 0
+    for number, line in enumerate(iter_lines(path, blank=True), 1):
+        if not line.strip() or line.split()[0] == DOCUMENT:
+            sentence += 1
+        else:
+            lines.append((number, sentence, line))
+    tabbed = ["\t" in line.rstrip() for _, _, line in lines if not line.startswith("#")]
+    is_tabbed = 2 * sum(tabbed) > len(tabbed)
+
+    def columns_of(line: str) -> list[str]:
+        if is_tabbed:  # words may hold blanks, and be blank
+            return [column.strip(" ") for column in re.split("\t+", line.rstrip(" \t"))]
+        return re.split("[ \t]+", line.strip(" \t"))
+
+    return [_Row(*row, columns_of(row[-1])) for row in lines], is_tabbed
+
+
+def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
+    """True where the first row names columns: no other one has its last cell, and it is no tag."""
+    tag, known = first.columns[-1], {row.columns[-1] for row in others}
+    scheme = scheme_of(known)
+    if tag in known or (is_outside(tag) if scheme is None else scheme.fits(tag)) or len(first.columns) == 1:
+        return False
+    return scheme is not None or any(name.lower() in HEADINGS for name in first.columns)
+
+
+def _are_numbers(rows: Sequence[_Row]) -> bool:
+    """True where the first column counts the words of sentences of more than one."""
+    longest = 0
+    for _, sentence in groupby(rows, key=lambda row: row.sentence):
+        cells = [row.columns[0] for row in sentence if not re.fullmatch(r"\d+[-.]\d+", row.columns[0])]
+        if not all(map(str.isdecimal, cells)):
+            return False
+        steps = {int(cell) - place for place, cell in enumerate(cells)}
+        if len(steps) > 1:
+            return False
+        longest = max(longest, len(cells))
+    return longest > 1
+
+
+def _holds_tags(rows: Sequence[_Row], place: int) -> bool:
+    """True for a column of tags in a scheme, or outside alone, that are no phrases."""
+    tags = {row.columns[place] for row in rows}
+    scheme = scheme_of(tags)
+    if scheme is None:
+        return all(map(is_outside, tags))
+    return not PHRASES & {scheme.kind(tag) for tag in tags}

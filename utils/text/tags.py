@@ -1,0 +1,80 @@
+"""Schemes of tags, in which a letter tells where in an entity a word stands, such as B-PER."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+OUTSIDE = "O"
+_LETTER = "(?P<letter>[BIELMSUW])"
+_PREFIXED = re.compile(rf"{_LETTER}([-_](?P<kind>.+))?", re.IGNORECASE)
+_SUFFIXED = re.compile(rf"(?P<kind>.+)[-_]{_LETTER}", re.IGNORECASE)
+_IN_BIOES = str.maketrans("MLUW", "IESS")  # Middle, Last, Unit and Word
+
+
+def is_outside(tag: str) -> bool:
+    """True for the tag of words that belong to no entity."""
+    return tag.upper() == OUTSIDE
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The scheme of some tags.
+
+    Attributes:
+        name: BIO, which stands for IOB1 too; IOE, BIOES, BILOU or BMES.
+        pattern: matches a tag that has a letter.
+    """
+
+    name: str
+    pattern: re.Pattern[str]
+
+    def fits(self, tag: str) -> bool:
+        """True for a tag of this scheme."""
+        return is_outside(tag) or self.pattern.fullmatch(tag) is not None
+
+    def kind(self, tag: str) -> str | None:
+        """The kind of a tag's entity, "" where the scheme names none; None of a tag outside."""
+        match = self.pattern.fullmatch(tag)
+        return None if match is None else match["kind"] or ""
+
+    def in_bioes(self, tag: str) -> str:
+        """A tag spelled as BIOES has it, such as S-PER for PER_u; O where it is none of this scheme."""
+        match = self.pattern.fullmatch(tag)
+        if match is None:
+            return OUTSIDE
+        letter = match["letter"].upper().translate(_IN_BIOES)
+        return f"{letter}-{match['kind']}" if match["kind"] else letter
+
+
+def scheme_of(tags: Iterable[str]) -> Scheme | None:
+    """Find the scheme of tags; None of plain ones, such as parts of speech.
+
+    Tags without a letter, such as X, may be among them if more than half have a letter and a kind.
+    """
+    inside = {tag for tag in tags if not is_outside(tag)}
+    matches = {pattern: [m for tag in inside if (m := pattern.fullmatch(tag))] for pattern in (_PREFIXED, _SUFFIXED)}
+    pattern = max(matches, key=lambda pattern: len(matches[pattern]))
+    with_kind = [match for match in matches[pattern] if match["kind"]]
+    letters = {match["letter"].upper() for match in with_kind or matches[pattern]}
+    is_scheme = 2 * len(with_kind) > len(inside) or (not with_kind and len(matches[pattern]) == len(inside))
+    if not is_scheme or not (letters & {"B", "I"} or letters in ({"S"}, {"U"})):
+        return None
+    for name, allowed in (("BIO", "BI"), ("IOE", "IE"), ("BIOES", "BIES"), ("BILOU", "BILU")):
+        if letters <= set(allowed):
+            return Scheme(name, pattern)
+    return Scheme("BMES", pattern)
+
+
+def is_iob1(sentences: Iterable[Sequence[str]], scheme: Scheme) -> bool:
+    """True for tags in BIO of which B- stands only between two entities of one kind that touch."""
+    begins_with_i = False
+    for tags in sentences:
+        for before, tag in zip([OUTSIDE, *tags], tags, strict=False):
+            follows = scheme.kind(before) == scheme.kind(tag)
+            letter = scheme.in_bioes(tag)[0]
+            if letter == "B" and not follows:
+                return False
+            begins_with_i |= letter == "I" and not follows
+    return begins_with_i
