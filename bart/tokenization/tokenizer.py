@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
+SPECIAL_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"  # of transformers' slow tokenizers
+_FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")  # of an added token
+_STRATEGIES = ("longest_first", "only_first", "only_second", "do_not_truncate")
 Ids = Sequence[int] | torch.Tensor
 
 
@@ -60,7 +63,7 @@ class PretrainedTokenizer:
     """
 
     kind: ClassVar[str]
-    special_tokens: ClassVar[tuple[str, str, str, str, str]]
+    special_tokens: tuple[str, str, str, str, str]
     vocabulary_files: ClassVar[tuple[str, ...]]
     separators: ClassVar[int]
     mask_takes_space: ClassVar[bool] = False
@@ -75,6 +78,8 @@ class PretrainedTokenizer:
         if not self.is_pipeline(backend):
             raise InputError(f"{source}: not {self.kind}")
         vocabulary = backend.get_vocab(with_added_tokens=True)
+        if getattr(backend.model, "unk_token", None) is not None:
+            self.special_tokens = (*self.special_tokens[:3], backend.model.unk_token, self.special_tokens[4])
         if missing := [token for token in self.special_tokens if token not in vocabulary]:
             raise InputError(f"{source}: the vocabulary lacks {' '.join(missing)} (of {' '.join(self.special_tokens)})")
         if set(vocabulary.values()) != set(range(len(vocabulary))):
@@ -113,14 +118,16 @@ class PretrainedTokenizer:
         """Load a tokenizer.
 
         Args:
-            path_or_name: a folder with `tokenizer.json`, or with all of `vocabulary_files` (`tokenizer_config.json`
-                gives settings, where present); a Hub name; a file of such a folder; a run's directory; or a checkpoint
-                of this project, which holds its tokenizer.
+            path_or_name: a folder with `tokenizer.json`, or with all of `vocabulary_files`; a Hub name; a file of such
+                a folder; a run's directory; or a checkpoint of this project, which holds its tokenizer. Settings and
+                added tokens of a folder come from `tokenizer_config.json`, and without `added_tokens_decoder` in it
+                from `special_tokens_map.json` and `added_tokens.json`, as in transformers.
 
         Raises:
             InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
         """
-        path = resolve(path_or_name, [TOKENIZER_FILE, *cls.vocabulary_files, SETTINGS_FILE])
+        others = (SETTINGS_FILE, SPECIAL_FILE, ADDED_FILE)
+        path = resolve(path_or_name, [TOKENIZER_FILE, *cls.vocabulary_files, *others])
         names = (TOKENIZER_FILE, cls.vocabulary_files[0])
         if path.is_file() and path.suffix != ".ckpt" and any((path.parent / name).exists() for name in names):
             path = path.parent
@@ -129,21 +136,25 @@ class PretrainedTokenizer:
             if not isinstance(text, str):
                 raise InputError(f"{path}: the checkpoint has no tokenizer: name a folder or a Hub name that has one")
             return cls.from_json(text, source=str(path))
-        settings = read_json(path / SETTINGS_FILE) if (path / SETTINGS_FILE).exists() else {}
+        settings, special, added = (read_json(path / name) if (path / name).exists() else {} for name in others)
         files = [path / name for name in cls.vocabulary_files]
-        if (path / TOKENIZER_FILE).exists():
-            tokenizer = cls.from_json(_read_text(path / TOKENIZER_FILE), source=str(path / TOKENIZER_FILE))
+        source = path / TOKENIZER_FILE if (path / TOKENIZER_FILE).exists() else files[0]
+        if source.name == TOKENIZER_FILE:
+            backend = _parsed(_read_text(source), str(source))
         elif all(file.exists() for file in files):
             try:
-                backend = cls.pipeline_of(files, settings)
+                backend = cls.pipeline_of(files, settings | special)
             except Exception as error:  # the library raises bare Exception for every fault of the files
                 named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
                 raise InputError(f"{named}: {one_line(error)}") from error
-            tokenizer = cls(backend, source=str(files[0]))
         else:
+            pieces = next(path.glob("*.model"), None)
+            hint = "" if pieces is None else f"; {pieces.name} is of SentencePiece (mBART's, T5's), which is not read"
             raise InputError(
-                f"{path_or_name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}"
+                f"{path_or_name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}"
             )
+        cls._add_tokens(backend, path, settings, {} if "added_tokens_decoder" in settings else special, added)
+        tokenizer = cls(backend, source=str(source))
         length = settings.get("model_max_length")
         # transformers writes 1e30 where there is no limit.
         if isinstance(length, int) and 2 < length < 10**9:
@@ -158,11 +169,51 @@ class PretrainedTokenizer:
     @classmethod
     def from_json(cls, text: str, *, source: str = "tokenizer JSON") -> Self:
         """Inverse of `to_json`; reads any `tokenizer.json` of this kind. Errors call it `source`."""
+        return cls(_parsed(text, source), source=source)
+
+    @classmethod
+    def _add_tokens(
+        cls, backend: Tokenizer, folder: Path, settings: dict[str, Any], special: dict[str, Any], added: dict[str, int]
+    ) -> None:
+        """Add the tokens that tokenizer_config.json, special_tokens_map.json and added_tokens.json name, in the order
+        and with the flags of transformers.
+
+        Raises:
+            InputError: they are malformed, name another token for a role, or another id than the next one.
+        """
+        named = {key: value for key, value in (settings | special).items() if key.endswith("_token")}
+        for role, token in zip(("cls", "pad", "sep", "", "mask"), cls.special_tokens, strict=True):
+            value = named.get(f"{role}_token") or token
+            if token != (value.get("content") if isinstance(value, dict) else value):
+                raise InputError(f"{folder}: its {role}_token is {value!r}; allowed: {token!r}")
+        # Those of a fixed role get its flags later, if there are none here.
+        roles = [named.get(f"{role}_token") for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+        roles = [*roles, *(named[key] for key in named if named[key] not in roles)]
+        roles = [role for role in roles if isinstance(role, dict) or (isinstance(role, str) and role)]
+        roles = [role for role in roles if role not in cls.special_tokens]
         try:
-            backend = Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exception for every fault of the text
-            raise InputError(f"{source}: not a tokenizer.json: {one_line(error)}") from error
-        return cls(backend, source=source)
+            extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+            if isinstance(extra, str):
+                raise TypeError(f"{extra!r} is no list of tokens")
+            extra = [*roles, *(extra.values() if isinstance(extra, dict) else extra)]
+            decoder = settings.get("added_tokens_decoder")
+            if decoder is None:
+                are_special = {_token(token, True).content for token in extra} | {*cls.special_tokens}
+                stated = {int(number): _token(token, token in are_special) for token, number in added.items()}
+            else:
+                stated = {int(number): _token(dict(token), False) for number, token in decoder.items()}
+            if len(extra) == len(roles):
+                extra += special.get("additional_special_tokens") or []
+            backend.add_tokens([stated[number] for number in sorted(stated)])
+            known = {token.content for token in stated.values()}
+            tokens = [_token(token, token in roles or "__type" not in token) for token in extra]
+            backend.add_tokens([token for token in tokens if token.content not in known])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{folder}: its added tokens cannot be read: {one_line(error)}") from error
+        for number, token in stated.items():
+            place = backend.token_to_id(token.content)
+            if place != number:
+                raise InputError(f"{folder}: its added token {token.content!r} has id {number}; allowed: {place}")
 
     def to_json(self) -> str:
         """The whole tokenizer, apart from `model_max_length`, in the format of `tokenizer.json`."""
@@ -189,6 +240,11 @@ class PretrainedTokenizer:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / TOKENIZER_FILE).write_text(self.to_json(), encoding="utf-8")
             settings = {**self.settings(), "model_max_length": self.model_max_length}
+            added = self._backend.get_added_tokens_decoder()
+            if any(token.content not in self.special_tokens for token in added.values()):
+                settings["added_tokens_decoder"] = {
+                    str(number): {flag: getattr(token, flag) for flag in _FLAGS} for number, token in added.items()
+                }
             write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error
@@ -203,20 +259,93 @@ class PretrainedTokenizer:
 
     # ---- Text to ids
 
+    def __call__(
+        self,
+        texts: str | Sequence[str] | Sequence[Sequence[str]],
+        text_pair: str | Sequence[str] | None = None,
+        max_length: int | None = None,
+        truncation: bool | str | None = None,
+        padding: bool | str = False,
+        return_tensors: str | None = None,
+        add_prefix_space: bool | None = None,
+    ) -> Encoded:
+        """Encode one text, or several, or pairs of texts: BART's as `<s> A </s></s> B </s>`, BERT's as `[CLS] A [SEP] B
+        [SEP]`. The string of a special token in a text becomes the token.
+
+        Args:
+            texts: a text, a list of B texts, or a list of B pairs.
+            text_pair: the second text of each; an empty one of a single text counts as none, as in transformers.
+            max_length: tokens to keep of a text or pair, special tokens included, at least 3, and those of a pair.
+                Default: with truncation or `padding="max_length"`, `model_max_length`.
+            truncation: True or "longest_first" to cut at `max_length`, of a pair the longer text first; "only_first" or
+                "only_second" to cut that text of a pair; False or "do_not_truncate" for none. Default, as in
+                transformers: True if `max_length` is given and there is no padding.
+            padding: on the right: False for none, True or "longest" to the longest text of the call, "max_length" to
+                `max_length`.
+            return_tensors: "pt" for int64 tensors (B, S), B = 1 for a single text. Default: lists, flat for one text.
+            add_prefix_space: of byte-level BPE, for this call, in place of the tokenizer's own setting.
+
+        Returns:
+            `input_ids`, `attention_mask`, and where networks read them `token_type_ids`, 1 for a second text and what
+            ends it.
+
+        Raises:
+            InputError: texts that are no strings, hold unpaired surrogates (no Unicode text), or none at all; second
+                texts that are not as many; options out of range or without effect; a text of which nothing would be
+                left; tensors asked for texts of different lengths without padding.
+        """
+        strategy, limit = self._limit(max_length, truncation, padding, return_tensors)
+        is_one = isinstance(texts, str)
+        if text_pair is None and isinstance(texts, (list, tuple)) and texts and all(map(_is_pair, texts)):
+            texts, text_pair = zip(*texts, strict=True)
+        rows = self._encode([texts] if is_one else texts, add_prefix_space)
+        if text_pair is None or (is_one and text_pair == ""):
+            if strategy == "only_second" and max(map(len, rows)) > limit - 2:
+                raise InputError("truncation='only_second' needs text_pair where a text is longer than max_length")
+            joined = [
+                ([self.bos_token_id, *(row[: limit - 2] if strategy else row), self.eos_token_id], limit + len(row))
+                for row in rows
+            ]
+        else:
+            if is_one != isinstance(text_pair, str):
+                raise InputError("texts and text_pair must both be strings, or both lists of strings")
+            seconds = self._encode([text_pair] if is_one else text_pair, add_prefix_space)
+            if len(seconds) != len(rows):
+                raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(rows)}, one for each of texts")
+            pairs = zip(rows, seconds, strict=True)
+            joined = [self.join(*(self.cut(*pair, limit, strategy) if strategy else pair)) for pair in pairs]
+        types = {}
+        if self.has_types:
+            types["token_type_ids"] = [[int(place >= begin) for place in range(len(row))] for row, begin in joined]
+        return self._batch([row for row, _ in joined], is_one, limit, padding, return_tensors, **types)
+
     def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """The ids of texts, each with what begins and ends it, at most max_length of them."""
         check_integer("max_length", max_length, 3)
         rows = self._encode(texts)
         return [[self.bos_token_id, *row[: max_length - 2], self.eos_token_id] for row in rows]
 
-    def cut(self, first: list[int], second: list[int], most: int) -> tuple[list[int], list[int]]:
-        """Cut the ids of a pair of texts so that `join` makes at most so many of them.
+    def cut(
+        self, first: list[int], second: list[int], most: int, strategy: str = "longest_first"
+    ) -> tuple[list[int], list[int]]:
+        """Cut the ids of a pair of texts so that `join` makes at most so many of them, as transformers does it.
 
-        The longer text is cut first, as transformers does it.
+        Raises:
+            InputError: `most` has no room for special tokens; nothing would be left of the one text that may be cut.
         """
+        check_integer("max_length", most, 2 + self.separators)
         room = most - 2 - self.separators
-        if len(first) + len(second) <= room:
+        over = len(first) + len(second) - room
+        if over <= 0:
             return first, second
+        if strategy != "longest_first" and room:
+            cut = first if strategy == "only_first" else second
+            if over >= len(cut):
+                raise InputError(
+                    f"truncation={strategy!r}: a pair has {over} tokens too many, and that text {len(cut)}; give a "
+                    "greater max_length, or truncation=True"
+                )
+            return (first[:-over], second) if cut is first else (first, second[:-over])
         shorter = min(len(first), len(second), room // 2)
         if len(first) <= len(second):
             return first[:shorter], second[: room - shorter]
@@ -235,23 +364,24 @@ class PretrainedTokenizer:
         return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts, with_offsets=True)]
 
     def _limit(
-        self, max_length: int | None, truncation: bool | None, padding: bool | str, return_tensors: str | None
-    ) -> tuple[bool, int]:
-        """True if texts are to be cut, and the number of tokens to keep; after a check of a call's options."""
+        self, max_length: int | None, truncation: bool | str | None, padding: bool | str, return_tensors: str | None
+    ) -> tuple[str | None, int]:
+        """How texts are to be cut, if at all, and the number of tokens to keep; after a check of a call's options."""
         for name, value, allowed in (
             ("padding", padding, (False, True, "longest", "max_length")),
             ("return_tensors", return_tensors, (None, "pt")),
-            ("truncation", truncation, (None, False, True)),
+            ("truncation", truncation, (None, False, True, *_STRATEGIES)),
         ):
             if value not in allowed:
                 raise InputError(f"{name}={value!r}: give one of {allowed}")
         if truncation is None:
             truncation = max_length is not None and not padding
+        strategy = {True: "longest_first", False: None, "do_not_truncate": None}.get(truncation, truncation)
         if max_length is not None:
             check_integer("max_length", max_length, 3)
-            if not truncation and padding != "max_length":
+            if strategy is None and padding != "max_length":
                 raise InputError(f"max_length={max_length} needs truncation=True or padding='max_length'")
-        return truncation, self.model_max_length if max_length is None else max_length
+        return strategy, self.model_max_length if max_length is None else max_length
 
     def _batch(
         self,
@@ -280,7 +410,9 @@ class PretrainedTokenizer:
             return Encoded({name: torch.tensor(values) for name, values in columns.items()})
         return Encoded({name: values[0] if is_one else values for name, values in columns.items()})
 
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode(self, texts: Sequence[str], add_prefix_space: bool | None = None) -> list[list[int]]:
+        if add_prefix_space is not None:
+            raise InputError(f"add_prefix_space={add_prefix_space!r} is an option of byte-level BPE alone")
         return [encoding.ids for encoding in self._encodings(texts)]
 
     def _encodings(
@@ -353,6 +485,23 @@ def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
     if first is None:
         raise InputError("texts is empty: there is nothing to learn a vocabulary from")
     return itertools.chain([first], texts)
+
+
+def _parsed(text: str, source: str) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception for every fault of the text
+        raise InputError(f"{source}: not a tokenizer.json: {one_line(error)}") from error
+
+
+def _token(token: str | dict[str, Any], special: bool) -> AddedToken:
+    """A token to add, which is special by default or not."""
+    flags = {"content": token} if isinstance(token, str) else {key: token[key] for key in _FLAGS if key in token}
+    return AddedToken(**{"special": special, **flags})
+
+
+def _is_pair(texts: object) -> bool:
+    return isinstance(texts, (list, tuple)) and len(texts) == 2
 
 
 def _as_list(values: Any) -> list[Any]:
