@@ -16,6 +16,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.beam_search import Hypotheses
 from bart.generation.cache import DecoderCache, padded
 from bart.generation.graphs import RecordedSteps, recorder_for
+from bart.generation.hooks import NO_HOOKS, Hooks
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, Rule, rules_for
 from bart.generation.search import BeamGroups, Search, TokenSearch
@@ -69,18 +70,25 @@ class DecodingBatch:
     """
 
     def __init__(
-        self, model: Model, config: GenerationConfig, max_length: int, kept: list[Tensor] | None, first: Sources
+        self,
+        model: Model,
+        config: GenerationConfig,
+        max_length: int,
+        kept: list[Tensor] | None,
+        first: Sources,
+        hooks: Hooks,
     ) -> None:
         self.model = model
         self.config = config
         self.max_length = max_length
         self.kept = kept
+        self.hooks = hooks
         self.numbers = list(first.numbers)
         self.lengths = [1] * len(first.numbers)
         self.cache, self.search = self._begun(first)
         self.rules: list[Rule] | None = None
         self._set_ids(first.ids)
-        recorder = recorder_for(model.device, config, kept is not None)
+        recorder = recorder_for(model.device, config, kept is not None or bool(hooks))
         self.recorded = None if recorder is None else RecordedSteps(recorder)
 
     def join(self, done: list[int], new: Sources) -> list[int]:
@@ -123,12 +131,14 @@ class DecodingBatch:
         return cache, search(config, self.max_length, new.limits(config, self.max_length))
 
     def step(self) -> None:
-        """Choose the next id of every hypothesis. The host waits for nothing."""
+        """Choose the next id of every hypothesis. Without hooks, the host waits for nothing."""
         self.cache.advance()
         steps_left = min(len(self.cache.free), self.max_length - 1 - max(self.lengths)) + 1
         if self.recorded is None or not self.recorded.step(self, steps_left):
             self._decode(min(self.lengths), max(self.lengths))
         self.lengths = [length + 1 for length in self.lengths]
+        if self.hooks.chosen is not None:
+            self.hooks.chosen(self.search.last_ids.flatten().cpu())
 
     @property
     def state(self) -> list[Tensor]:
@@ -166,7 +176,8 @@ class DecodingBatch:
         self.ids = ids
         # Only rules that read the sources change with the articles.
         if self.rules is None or self.config.encoder_no_repeat_ngram_size:
-            self.rules = rules_for(self.config, self.max_length, ids, self.model.device)
+            own = self.hooks.constraints, self.hooks.processors
+            self.rules = rules_for(self.config, self.max_length, ids, self.model.device, *own)
 
 
 def steps_between_checks(device: torch.device) -> int:
@@ -203,6 +214,7 @@ def decode(
     may_leave: bool = True,
     live: bool = False,
     kept: list[Tensor] | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Decode articles, at most `batch_size` at once, and yield those that are done with their results.
 
@@ -216,12 +228,13 @@ def decode(
         live: true if more may come at any time: `sources` is called whenever there is room, the batch may grow, and
             articles leave sooner.
         kept: a list to which each step appends the scores (R, V) after all rules, or None.
+        hooks: a caller's own code.
     """
     new = sources(batch_size)
     if new is None:
         return
-    batch = DecodingBatch(model, config, max_length, kept, new)
-    check_every = 1 if kept is not None else steps_between_checks(model.device)
+    batch = DecodingBatch(model, config, max_length, kept, new, hooks)
+    check_every = 1 if kept is not None or hooks else steps_between_checks(model.device)
     steps = 0
     while True:
         batch.step()

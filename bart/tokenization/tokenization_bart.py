@@ -74,9 +74,7 @@ class BartTokenizer(PretrainedTokenizer):
             "sep_token": "</s>",
             "pad_token": "<pad>",
             "unk_token": "<unk>",
-            # In full, because transformers 5 would drop lstrip, with which BART's <mask> was published.
-            "mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False}
-            | {"normalized": False, "single_word": False, "special": True},
+            "mask_token": "<mask>",
         }
 
     @classmethod

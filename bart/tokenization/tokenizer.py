@@ -78,8 +78,7 @@ class PretrainedTokenizer:
         if not self.is_pipeline(backend):
             raise InputError(f"{source}: not {self.kind}")
         vocabulary = backend.get_vocab(with_added_tokens=True)
-        if getattr(backend.model, "unk_token", None) is not None:
-            self.special_tokens = (*self.special_tokens[:3], backend.model.unk_token, self.special_tokens[4])
+        self.special_tokens = self._special_tokens(backend)
         if missing := [token for token in self.special_tokens if token not in vocabulary]:
             raise InputError(f"{source}: the vocabulary lacks {' '.join(missing)} (of {' '.join(self.special_tokens)})")
         if set(vocabulary.values()) != set(range(len(vocabulary))):
@@ -107,6 +106,12 @@ class PretrainedTokenizer:
     def is_pipeline(backend: Tokenizer) -> bool:
         """True if a pipeline is of this kind."""
         raise NotImplementedError
+
+    @classmethod
+    def _special_tokens(cls, backend: Tokenizer) -> tuple[str, str, str, str, str]:
+        """The special tokens of a pipeline, whose model may have a name of its own for what is unknown."""
+        unknown = getattr(backend.model, "unk_token", None) or cls.special_tokens[3]
+        return (*cls.special_tokens[:3], unknown, cls.special_tokens[4])
 
     def __len__(self) -> int:
         return self.vocab_size
@@ -182,7 +187,8 @@ class PretrainedTokenizer:
             InputError: they are malformed, name another token for a role, or another id than the next one.
         """
         named = {key: value for key, value in (settings | special).items() if key.endswith("_token")}
-        for role, token in zip(("cls", "pad", "sep", "", "mask"), cls.special_tokens, strict=True):
+        fixed = cls._special_tokens(backend)
+        for role, token in zip(("cls", "pad", "sep", "unk", "mask"), fixed, strict=True):
             value = named.get(f"{role}_token") or token
             if token != (value.get("content") if isinstance(value, dict) else value):
                 raise InputError(f"{folder}: its {role}_token is {value!r}; allowed: {token!r}")
@@ -190,7 +196,7 @@ class PretrainedTokenizer:
         roles = [named.get(f"{role}_token") for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
         roles = [*roles, *(named[key] for key in named if named[key] not in roles)]
         roles = [role for role in roles if isinstance(role, dict) or (isinstance(role, str) and role)]
-        roles = [role for role in roles if role not in cls.special_tokens]
+        roles = [role for role in roles if role not in fixed]
         try:
             extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
             if isinstance(extra, str):
@@ -198,14 +204,14 @@ class PretrainedTokenizer:
             extra = [*roles, *(extra.values() if isinstance(extra, dict) else extra)]
             decoder = settings.get("added_tokens_decoder")
             if decoder is None:
-                are_special = {_token(token, True).content for token in extra} | {*cls.special_tokens}
+                are_special = {_token(token, True).content for token in extra} | {*fixed}
                 stated = {int(number): _token(token, token in are_special) for token, number in added.items()}
             else:
                 stated = {int(number): _token(dict(token), False) for number, token in decoder.items()}
             if len(extra) == len(roles):
                 extra += special.get("additional_special_tokens") or []
             backend.add_tokens([stated[number] for number in sorted(stated)])
-            known = {token.content for token in stated.values()}
+            known = {token.content for token in backend.get_added_tokens_decoder().values()}
             tokens = [_token(token, token in roles or "__type" not in token) for token in extra]
             backend.add_tokens([token for token in tokens if token.content not in known])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -239,12 +245,12 @@ class PretrainedTokenizer:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / TOKENIZER_FILE).write_text(self.to_json(), encoding="utf-8")
-            settings = {**self.settings(), "model_max_length": self.model_max_length}
-            added = self._backend.get_added_tokens_decoder()
-            if any(token.content not in self.special_tokens for token in added.values()):
-                settings["added_tokens_decoder"] = {
-                    str(number): {flag: getattr(token, flag) for flag in _FLAGS} for number, token in added.items()
-                }
+            added = {
+                str(number): {flag: getattr(token, flag) for flag in _FLAGS}
+                for number, token in self._backend.get_added_tokens_decoder().items()
+            }
+            length = {"model_max_length": self.model_max_length}
+            settings = {**self.settings(), "added_tokens_decoder": added, **length}
             write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error
