@@ -73,7 +73,9 @@ class ModelConfig:
         object.__setattr__(self, "extra", {})
         for alias, name in self.aliases.items():
             value = fields.pop(alias, None)
-            if value is not None and fields.setdefault(name, value) != value:
+            if value is not None and fields.get(name) is None:
+                fields[name] = value
+            elif value not in (None, fields.get(name)):
                 raise InputError(
                     f"config field {alias!r} is {value!r}, and {name!r}, which transformers calls so too, is "
                     f"{fields[name]!r}; give one of them"
@@ -109,11 +111,12 @@ class ModelConfig:
 
     @property
     def labels(self) -> list[str]:
-        """Names of a head's labels, in the order of its outputs; by default transformers' own."""
-        named = self.extra.get("id2label") or {}
-        if named:
+        """Names of a head's labels, in the order of its outputs; by default, or if num_labels counts others,
+        transformers' own."""
+        named, count = self.extra.get("id2label") or {}, self.extra.get("num_labels")
+        if named and count in (None, len(named)):
             return [str(named[key]) for key in sorted(named, key=int)]
-        return [f"LABEL_{number}" for number in range(self.extra.get("num_labels") or self.label_count)]
+        return [f"LABEL_{number}" for number in range(count or self.label_count)]
 
     @labels.setter
     def labels(self, names: Sequence[str]) -> None:

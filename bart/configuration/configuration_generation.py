@@ -17,7 +17,8 @@ _BOOKKEEPING = frozenset(
     "transformers_version _from_model_config _commit_hash use_cache cache_implementation cache_config disable_compile "
     "output_attentions output_hidden_states output_logits is_assistant num_assistant_tokens "
     "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind "
-    "compile_config prefill_chunk_size low_memory prompt_lookup_num_tokens max_matching_ngram_size".split()
+    "compile_config max_cache_len continuous_batching_config prefill_chunk_size low_memory prompt_lookup_num_tokens "
+    "max_matching_ngram_size".split()
 )
 # Options of transformers that change the ids and are not built here, and values with which they do not.
 _NOT_BUILT = {
@@ -45,7 +46,10 @@ _ELSEWHERE = {
     **dict.fromkeys(
         ("decoder_input_ids", "decoder_attention_mask"), "every sequence begins with decoder_start_token_id alone"
     ),
-    "assistant_model": "all ids are those of the model itself",
+    **dict.fromkeys(
+        ("assistant_model", "assistant_ensemble_weight", "assistant_early_exit", "speculation_type", "use_mtp"),
+        "all ids are those of the model itself",
+    ),
     "past_key_values": "encoder_outputs saves the encoding of the same articles",
     "tokenizer": "decoding knows ids, and no text",
     "custom_generate": "nothing is run from a model's files",
