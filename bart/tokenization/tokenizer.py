@@ -76,7 +76,7 @@ class PretrainedTokenizer:
             InputError: the pipeline is of another kind, lacks a special token, or its ids are not 0 ... V-1.
         """
         if not self.is_pipeline(backend):
-            raise InputError(f"{source}: not {self.kind}")
+            raise InputError(f"{source}: not {self.kind}, but {type(backend.model).__name__}")
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.special_tokens = self._special_tokens(backend)
         if missing := [token for token in self.special_tokens if token not in vocabulary]:

@@ -81,7 +81,7 @@ BART_READ: list[Case] = [
     ("decoder_start_token_id", None),  # the BOS id, in generation
     ("eos_token_id", 10),
     ("force_bos_token_to_be_generated", True),
-    ("forced_bos_token_id", 7),
+    ("forced_bos_token_id", 9),
     ("forced_eos_token_id", None),
     ("forced_eos_token_id", 8),
     ("num_beams", 3),
