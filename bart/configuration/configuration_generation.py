@@ -31,30 +31,27 @@ _NOT_BUILT = {
         False,
     ),
 }
-# Other arguments of transformers' generate, and what is to be done in their place.
+# What is to be done in place of other arguments of transformers' generate.
 _ELSEWHERE = {
     "use_cache": "keys and values are always kept: leave it off",
     "output_hidden_states": "ids and scores are all that is returned; model.encode gives the encoder's states",
     "output_attentions": "ids and scores are all that is returned",
     "output_logits": "output_scores returns the scores after all rules",
-    **dict.fromkeys(
-        ("prefix_allowed_tokens_fn", "logits_processor", "streamer"), "model.generate takes it, for one batch"
-    ),
+    "prefix_allowed_tokens_fn": "model.generate takes it, for one batch",
+    "logits_processor": "model.generate takes it, for one batch",
+    "streamer": "model.generate takes it, for one batch",
     "stopping_criteria": "sequences end at eos_token_id, max_length or max_ratio",
     "inputs": "it is called input_ids",
     "inputs_embeds": "sources are input_ids, or encoder_outputs",
-    **dict.fromkeys(
-        ("decoder_input_ids", "decoder_attention_mask"), "every sequence begins with decoder_start_token_id alone"
-    ),
-    **dict.fromkeys(
-        ("assistant_model", "assistant_ensemble_weight", "assistant_early_exit", "speculation_type", "use_mtp"),
-        "all ids are those of the model itself",
-    ),
+    "decoder_input_ids": "every sequence begins with decoder_start_token_id alone",
     "past_key_values": "encoder_outputs saves the encoding of the same articles",
     "tokenizer": "decoding knows ids, and no text",
-    "custom_generate": "nothing is run from a model's files",
-    "synced_gpus": "each process generates by itself",
 }
+# Others, without which the ids are the same or which are not built here.
+_LEFT_OFF = frozenset(
+    "assistant_model assistant_ensemble_weight assistant_early_exit speculation_type use_mtp synced_gpus "
+    "custom_generate decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask".split()
+)
 _DEFAULT_NEW_TOKENS = 20
 # The least values of integers; 0 for those that are not named.
 _LEAST = {"max_length": 2, "max_new_tokens": 1, "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1}
@@ -238,7 +235,7 @@ class GenerationConfig:
                 continue
             if name in _ELSEWHERE:
                 raise InputError(f"{name} is no generation option here: {_ELSEWHERE[name]}")
-            if name in _NOT_BUILT or name in _BOOKKEEPING:
+            if name in _NOT_BUILT or name in _BOOKKEEPING | _LEFT_OFF:
                 raise InputError(f"{name} is an option of transformers' generate that is not built here: leave it off")
             near = difflib.get_close_matches(name, known, n=1)
             raise InputError(f"unknown generation option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))

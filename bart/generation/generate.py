@@ -102,27 +102,23 @@ def generate(
         warnings.warn(f"min_length ({config.shortest}) is above max_length ({max_length})", stacklevel=3)
     hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor, streamer)
     rules_for(config, max_length, input_ids, device)  # raises what it refuses before anything is computed
-    kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
     with _eval_mode(model):
         states = model.encode(input_ids, mask) if encoder_outputs is None else encoder_outputs
         # Random draws, kept scores and a caller's code need the rows of the whole batch to the end.
-        may_leave = kept is None and not config.do_sample and not hooks
+        may_leave = not config.do_sample and not hooks
         if streamer is not None:
             streamer.put(torch.full((len(states) * config.num_return_sequences, 1), config.start_token_id))
         sources = iter([Sources(list(range(len(states))), mask, states, input_ids)])
         parts = list(
             decode(
-                *(model, config, max_length, len(states), lambda _: next(sources, None)),
-                may_leave=may_leave,
-                kept=kept,
-                hooks=hooks,
+                model, config, max_length, len(states), lambda _: next(sources, None), may_leave=may_leave, hooks=hooks
             )
         )
     if streamer is not None:
         streamer.end()
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
     hypotheses = Hypotheses.join([part for _, part in parts], dim=0).of(numbers.argsort())
-    output = _output(config, hypotheses, kept)
+    output = _output(config, hypotheses, hooks.kept)
     return output if config.return_dict_in_generate else output.sequences
 
 

@@ -131,15 +131,15 @@ def cuda_recorder(device: torch.device) -> Recorder:
     return record
 
 
-def recorder_for(device: torch.device, config: GenerationConfig, is_eager: bool) -> Recorder | None:
+def recorder_for(device: torch.device, config: GenerationConfig, has_hooks: bool) -> Recorder | None:
     """The recorder for decoding with these options; None where steps have to be eager."""
-    if device.type != "cuda" or not can_be_recorded(config, is_eager):
+    if device.type != "cuda" or not can_be_recorded(config, has_hooks):
         return None
     if torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
         return None
     return cuda_recorder(device)
 
 
-def can_be_recorded(config: GenerationConfig, is_eager: bool) -> bool:
+def can_be_recorded(config: GenerationConfig, has_hooks: bool) -> bool:
     """True if steps with these options depend on tensors of fixed shapes alone."""
-    return not (config.do_sample or is_eager or config.encoder_no_repeat_ngram_size)
+    return not (config.do_sample or has_hooks or config.encoder_no_repeat_ngram_size)

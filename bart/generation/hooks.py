@@ -22,20 +22,22 @@ Allowed = Callable[[int, Tensor], Sequence[int]]  # the number of an article, (t
 
 @dataclass(frozen=True)
 class Hooks:
-    """A caller's own rules, and what gets the ids of each step.
+    """What a caller wants of each step.
 
     Attributes:
         constraints: rules whose bans a forced token breaks.
-        processors: rules after all that the options ask for, apart from the filters of sampling.
+        processors: rules after all others but the filters of sampling.
         chosen: called with the ids (R,) that a step chose, on the CPU.
+        kept: a list to which each step appends the scores (R, V) after all rules.
     """
 
     constraints: Sequence[Rule] = ()
     processors: Sequence[Rule] = ()
     chosen: Callable[[Tensor], object] | None = None
+    kept: list[Tensor] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.constraints or self.processors or self.chosen)
+        return bool(self.constraints or self.processors or self.chosen) or self.kept is not None
 
 
 NO_HOOKS = Hooks()
@@ -44,7 +46,7 @@ NO_HOOKS = Hooks()
 def hooks_for(
     config: GenerationConfig, allowed: Allowed | None, processors: Sequence[Processor] | None, streamer: Any
 ) -> Hooks:
-    """The hooks for the arguments `prefix_allowed_tokens_fn`, `logits_processor` and `streamer` of `generate`.
+    """The hooks for arguments of `generate`: prefix_allowed_tokens_fn, logits_processor and streamer.
 
     Raises:
         InputError: an argument is of another kind, or a streamer would have to stream several beams.
@@ -61,7 +63,8 @@ def hooks_for(
     if streamer is not None and config.num_beams > 1:
         raise InputError(f"streamer needs num_beams 1, and it is {config.num_beams}: beams change until the end")
     constraints = [] if allowed is None else [_only(allowed, config.num_beams // config.num_beam_groups)]
-    return Hooks(constraints, list(map(_rule_of, processors)), None if streamer is None else streamer.put)
+    kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
+    return Hooks(constraints, list(map(_rule_of, processors)), None if streamer is None else streamer.put, kept)
 
 
 def _only(allowed: Allowed, beams: int) -> Rule:

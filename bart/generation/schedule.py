@@ -69,26 +69,17 @@ class DecodingBatch:
         lengths: the number of ids that each article's hypotheses hold.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        config: GenerationConfig,
-        max_length: int,
-        kept: list[Tensor] | None,
-        first: Sources,
-        hooks: Hooks,
-    ) -> None:
+    def __init__(self, model: Model, config: GenerationConfig, max_length: int, hooks: Hooks, first: Sources) -> None:
         self.model = model
         self.config = config
         self.max_length = max_length
-        self.kept = kept
         self.hooks = hooks
         self.numbers = list(first.numbers)
         self.lengths = [1] * len(first.numbers)
         self.cache, self.search = self._begun(first)
         self.rules: list[Rule] | None = None
         self._set_ids(first.ids)
-        recorder = recorder_for(model.device, config, kept is not None or bool(hooks))
+        recorder = recorder_for(model.device, config, bool(hooks))
         self.recorded = None if recorder is None else RecordedSteps(recorder)
 
     def join(self, done: list[int], new: Sources) -> list[int]:
@@ -168,7 +159,7 @@ class DecodingBatch:
         scores = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1).float()
         if self.config.num_beams > 1:
             scores = scores.log_softmax(dim=1)
-        parents = self.search.step(scores, self.rules, shortest, longest, self.kept)
+        parents = self.search.step(scores, self.rules, shortest, longest, self.hooks.kept)
         if parents is not None:
             self.cache.reorder(parents)
 
@@ -213,7 +204,6 @@ def decode(
     *,
     may_leave: bool = True,
     live: bool = False,
-    kept: list[Tensor] | None = None,
     hooks: Hooks = NO_HOOKS,
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Decode articles, at most `batch_size` at once, and yield those that are done with their results.
@@ -227,14 +217,13 @@ def decode(
         may_leave: true if articles may leave before all are done.
         live: true if more may come at any time: `sources` is called whenever there is room, the batch may grow, and
             articles leave sooner.
-        kept: a list to which each step appends the scores (R, V) after all rules, or None.
-        hooks: a caller's own code.
+        hooks: what a caller wants of each step.
     """
     new = sources(batch_size)
     if new is None:
         return
-    batch = DecodingBatch(model, config, max_length, kept, new, hooks)
-    check_every = 1 if kept is not None or hooks else steps_between_checks(model.device)
+    batch = DecodingBatch(model, config, max_length, hooks, new)
+    check_every = 1 if hooks else steps_between_checks(model.device)
     steps = 0
     while True:
         batch.step()
