@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from tokenizers import AddedToken, Encoding, Tokenizer
 
-from bart.errors import InputError
+from bart.errors import InputError, naming
 from bart.files import read_json, write_json
 from bart.hub import push, resolve
 from bart.tensor_files import read_file
+from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, SPECIAL_FILE, add_tokens
 
 if TYPE_CHECKING:
     from typing import Self
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
-SPECIAL_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"  # of transformers' slow tokenizers
-_FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")  # of an added token
 _STRATEGIES = ("longest_first", "only_first", "only_second", "do_not_truncate")
 Ids = Sequence[int] | torch.Tensor
 
@@ -158,7 +157,8 @@ class PretrainedTokenizer:
             raise InputError(
                 f"{path_or_name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}"
             )
-        cls._add_tokens(backend, path, settings, {} if "added_tokens_decoder" in settings else special, added)
+        with naming(path):
+            add_tokens(backend, settings, special, added, cls._special_tokens(backend))
         tokenizer = cls(backend, source=str(source))
         length = settings.get("model_max_length")
         # transformers writes 1e30 where there is no limit.
@@ -175,51 +175,6 @@ class PretrainedTokenizer:
     def from_json(cls, text: str, *, source: str = "tokenizer JSON") -> Self:
         """Inverse of `to_json`; reads any `tokenizer.json` of this kind. Errors call it `source`."""
         return cls(_parsed(text, source), source=source)
-
-    @classmethod
-    def _add_tokens(
-        cls, backend: Tokenizer, folder: Path, settings: dict[str, Any], special: dict[str, Any], added: dict[str, int]
-    ) -> None:
-        """Add the tokens that tokenizer_config.json, special_tokens_map.json and added_tokens.json name, in the order
-        and with the flags of transformers.
-
-        Raises:
-            InputError: they are malformed, name another token for a role, or another id than the next one.
-        """
-        named = {key: value for key, value in (settings | special).items() if key.endswith("_token")}
-        fixed = cls._special_tokens(backend)
-        for role, token in zip(("cls", "pad", "sep", "unk", "mask"), fixed, strict=True):
-            value = named.get(f"{role}_token") or token
-            if token != (value.get("content") if isinstance(value, dict) else value):
-                raise InputError(f"{folder}: its {role}_token is {value!r}; allowed: {token!r}")
-        # Those of a fixed role get its flags later, if there are none here.
-        roles = [named.get(f"{role}_token") for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
-        roles = [*roles, *(named[key] for key in named if named[key] not in roles)]
-        roles = [role for role in roles if isinstance(role, dict) or (isinstance(role, str) and role)]
-        roles = [role for role in roles if role not in fixed]
-        try:
-            extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
-            if isinstance(extra, str):
-                raise TypeError(f"{extra!r} is no list of tokens")
-            extra = [*roles, *(extra.values() if isinstance(extra, dict) else extra)]
-            decoder = settings.get("added_tokens_decoder")
-            if decoder is None:
-                are_special = {_token(token, True).content for token in extra} | {*fixed}
-                stated = {int(number): _token(token, token in are_special) for token, number in added.items()}
-            else:
-                stated = {int(number): _token(dict(token), False) for number, token in decoder.items()}
-            if len(extra) == len(roles):
-                extra += special.get("additional_special_tokens") or []
-            backend.add_tokens([stated[number] for number in sorted(stated)])
-            known = {token.content for token in backend.get_added_tokens_decoder().values()}
-            tokens = [_token(token, token in roles or "__type" not in token) for token in extra]
-            backend.add_tokens([token for token in tokens if token.content not in known])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{folder}: its added tokens cannot be read: {one_line(error)}") from error
-        for number, token in stated.items():
-            place = backend.token_to_id(token.content)
-            if place != number:
-                raise InputError(f"{folder}: its added token {token.content!r} has id {number}; allowed: {place}")
 
     def to_json(self) -> str:
         """The whole tokenizer, apart from `model_max_length`, in the format of `tokenizer.json`."""
@@ -246,7 +201,7 @@ class PretrainedTokenizer:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / TOKENIZER_FILE).write_text(self.to_json(), encoding="utf-8")
             added = {
-                str(number): {flag: getattr(token, flag) for flag in _FLAGS}
+                str(number): {flag: getattr(token, flag) for flag in FLAGS}
                 for number, token in self._backend.get_added_tokens_decoder().items()
             }
             length = {"model_max_length": self.model_max_length}
@@ -351,7 +306,7 @@ class PretrainedTokenizer:
                     f"truncation={strategy!r}: a pair has {over} tokens too many, and that text {len(cut)}; give a "
                     "greater max_length, or truncation=True"
                 )
-            return (first[:-over], second) if cut is first else (first, second[:-over])
+            return (first[:-over], second) if strategy == "only_first" else (first, second[:-over])
         shorter = min(len(first), len(second), room // 2)
         if len(first) <= len(second):
             return first[:shorter], second[: room - shorter]
@@ -498,12 +453,6 @@ def _parsed(text: str, source: str) -> Tokenizer:
         return Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception for every fault of the text
         raise InputError(f"{source}: not a tokenizer.json: {one_line(error)}") from error
-
-
-def _token(token: str | dict[str, Any], special: bool) -> AddedToken:
-    """A token to add, which is special by default or not."""
-    flags = {"content": token} if isinstance(token, str) else {key: token[key] for key in _FLAGS if key in token}
-    return AddedToken(**{"special": special, **flags})
 
 
 def _is_pair(texts: object) -> bool:
