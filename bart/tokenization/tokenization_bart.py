@@ -59,8 +59,15 @@ class BartTokenizer(PretrainedTokenizer):
         )
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], settings: dict[str, Any]) -> Tokenizer:
-        return _pipeline(models.BPE.from_file(*map(str, files)), settings.get("add_prefix_space") is True)
+    def pipeline_of(cls, files: Sequence[Path], unk_token: str | dict[str, Any] | None) -> Tokenizer:
+        return _pipeline(models.BPE.from_file(*map(str, files)), add_prefix_space=False)
+
+    @classmethod
+    def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
+        prefix = settings.get("add_prefix_space")
+        if isinstance(prefix, bool) and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+            use_regex = backend.pre_tokenizer.use_regex
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=use_regex)
 
     def settings(self) -> dict[str, Any]:
         return {

@@ -147,7 +147,7 @@ class PretrainedTokenizer:
             backend = _parsed(_read_text(source), str(source))
         elif all(file.exists() for file in files):
             try:
-                backend = cls.pipeline_of(files, settings | special)
+                backend = cls.pipeline_of(files, (settings | special).get("unk_token"))
             except Exception as error:  # the library raises bare Exception for every fault of the files
                 named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
                 raise InputError(f"{named}: {one_line(error)}") from error
@@ -157,18 +157,30 @@ class PretrainedTokenizer:
             raise InputError(
                 f"{path_or_name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}"
             )
+        for name in ("padding_side", "truncation_side"):
+            if settings.get(name, "right") != "right":
+                raise InputError(f"{path}: its {name} is {settings[name]!r}; allowed: 'right'")
+        try:
+            cls.configure(backend, settings)
+        except TypeError as error:
+            raise InputError(f"{path / SETTINGS_FILE}: {one_line(error)}") from error
         with naming(path):
             add_tokens(backend, settings, special, added, cls._special_tokens(backend))
         tokenizer = cls(backend, source=str(source))
-        length = settings.get("model_max_length")
+        length = settings.get("model_max_length", settings.get("max_len"))  # as transformers 2 called it
         # transformers writes 1e30 where there is no limit.
         if isinstance(length, int) and 2 < length < 10**9:
             tokenizer.model_max_length = length
         return tokenizer
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], settings: dict[str, Any]) -> Tokenizer:
-        """The pipeline that `vocabulary_files` and the content of tokenizer_config.json give."""
+    def pipeline_of(cls, files: Sequence[Path], unk_token: str | dict[str, Any] | None) -> Tokenizer:
+        """The pipeline of `vocabulary_files`, and of the token for what is unknown, if other files name it."""
+        raise NotImplementedError
+
+    @classmethod
+    def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
+        """Set what the content of tokenizer_config.json names, which goes before tokenizer.json in transformers."""
         raise NotImplementedError
 
     @classmethod

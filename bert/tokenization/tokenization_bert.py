@@ -57,7 +57,7 @@ class BertTokenizer(PretrainedTokenizer):
         )
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], settings: dict[str, Any]) -> Tokenizer:
+    def pipeline_of(cls, files: Sequence[Path], unk_token: str | dict[str, Any] | None) -> Tokenizer:
         vocabulary = models.WordPiece.read_file(str(files[0]))
         first = next((token for token, number in vocabulary.items() if number == 0), "")
         if first.startswith("\ufeff"):  # the mark of an encoding
@@ -65,13 +65,19 @@ class BertTokenizer(PretrainedTokenizer):
         # A repeated token has the id of its last line. With a name that no text can hold, the others keep theirs.
         for number in set(range(max(vocabulary.values(), default=0))) - set(vocabulary.values()):
             vocabulary[f"repeated in line {number + 1}"] = number
-        unknown = settings.get("unk_token") or "[UNK]"
-        return _pipeline(
-            models.WordPiece(vocabulary, unk_token=unknown["content"] if isinstance(unknown, dict) else unknown),
-            lowercase=settings.get("do_lower_case", True),
-            strip_accents=settings.get("strip_accents"),
-            handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        )
+        unknown = unk_token["content"] if isinstance(unk_token, dict) else unk_token or "[UNK]"
+        return _pipeline(models.WordPiece(vocabulary, unk_token=unknown))
+
+    @classmethod
+    def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
+        old = backend.normalizer
+        if isinstance(old, normalizers.BertNormalizer):
+            backend.normalizer = normalizers.BertNormalizer(
+                clean_text=old.clean_text,
+                lowercase=settings.get("do_lower_case", old.lowercase),
+                strip_accents=settings.get("strip_accents", old.strip_accents),
+                handle_chinese_chars=settings.get("tokenize_chinese_chars", old.handle_chinese_chars),
+            )
 
     def settings(self) -> dict[str, Any]:
         normalizer = self._backend.normalizer

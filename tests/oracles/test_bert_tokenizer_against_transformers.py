@@ -240,8 +240,27 @@ def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [{"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}, {"max_len": 77}],
+    ids=str,
+)
+def test_settings_go_before_tokenizer_json(settings: dict[str, object], tmp_path: Path) -> None:
+    BertTokenizer.train(["Ångström ÀÉ 你好 hello Hello a \u00c0"] * 3, 60, lowercase=False).save_pretrained(tmp_path)
+    text = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(text.replace('"lowercase":false', '"lowercase":true'))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **settings}))
+    ours, theirs = BertTokenizer.from_pretrained(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
+    for text in ("Ångström ÀÉ", "你好 Hello", "hello"):
+        assert ours(text)["input_ids"] == theirs(text)["input_ids"]
+    assert ours.model_max_length == (theirs.model_max_length if "max_len" in settings else 512)
+
+
+@pytest.mark.parametrize(
     ("files", "message"),
     [
+        ({CONFIG_FILE: {"truncation_side": "left"}}, "its truncation_side is 'left'; allowed: 'right'"),
+        ({CONFIG_FILE: {"do_lower_case": "no"}}, "tokenizer_config.json: .*bool"),
+        ({CONFIG_FILE: {"padding_side": "left"}}, "its padding_side is 'left'; allowed: 'right'"),
         ({ADDED: {"[E1]": 20}}, r"its added token '\[E1\]' has id 20; allowed: 14"),
         ({CONFIG_FILE: {"added_tokens_decoder": {"7": typed()}}}, r"its added token '\[E1\]' has id 7; allowed: 14"),
         ({CONFIG_FILE: {"cls_token": "<s>"}}, r"its cls_token is '<s>'; allowed: '\[CLS\]'"),

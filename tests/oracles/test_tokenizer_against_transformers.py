@@ -266,6 +266,17 @@ def test_strategies_of_truncation(pair: Pair, strategy: bool | str) -> None:
     assert (refused > 0) is (strategy in ("only_first", "only_second"))
 
 
+@pytest.mark.parametrize("plain_files", ["trained"], indirect=True)
+def test_settings_go_before_tokenizer_json(pair: Pair, tmp_path: Path) -> None:
+    pair.ours.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"add_prefix_space": True}))
+    assert '"add_prefix_space":false' in (tmp_path / "tokenizer.json").read_text()
+    assert_same(
+        Pair(BartTokenizer.from_pretrained(tmp_path), transformers.BartTokenizer.from_pretrained(tmp_path)), HOSTILE
+    )
+
+
 ENTITY = {"content": "<ent>", "lstrip": False, "rstrip": True, "single_word": False, "normalized": True}
 MASK = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
 
