@@ -324,3 +324,14 @@ def test_pre_ln_of_transformers_3() -> None:
     ):
         with pytest.raises(InputError, match="pre_ln says which"):
             BartConfig(**fields)
+
+
+def test_an_mbart_whose_config_has_no_start_token_begins_with_the_bos_id(tmp_path: Path) -> None:
+    model = randomised(transformers.MBartForConditionalGeneration(transformers.MBartConfig(**BART)))
+    model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()).get("decoder_start_token_id") is None
+    mask = (IDS != 1).long()
+    expected = model.double().generate(IDS, attention_mask=mask, max_length=9)
+    actual = BartForConditionalGeneration.from_pretrained(tmp_path).double().generate(IDS, mask, max_length=9)
+    assert expected[0, 0] == 0
+    assert torch.equal(actual, expected)
