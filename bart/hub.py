@@ -20,7 +20,6 @@ _FOREIGN = {
     "*.ckpt.index": "weights of TensorFlow: load them by transformers 4 with from_tf=True, and save that model",
     "*.msgpack": "weights of Flax: load them by transformers 4 with from_flax=True, and save that model",
     "*.onnx": "a graph for inference: take the model that it was made from",
-    "*.distcp": "shards of torch.distributed.checkpoint: merge them by accelerate merge-weights",
 }
 
 

@@ -76,10 +76,8 @@ class ModelConfig:
             if value is not None and fields.get(name) is None:
                 fields[name] = value
             elif value not in (None, fields.get(name)):
-                raise InputError(
-                    f"config field {alias!r} is {value!r}, and {name!r}, which transformers calls so too, is "
-                    f"{fields[name]!r}; give one of them"
-                )
+                allowed = f"{fields[name]!r}, as of {name!r}, whose second name it is"
+                raise InputError(f"config field {alias!r} is {value!r}; allowed: {allowed}")
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = fields.pop(field.name, None)  # transformers writes null for what is not set
             setattr(self, field.name, field.default if value is None else value)

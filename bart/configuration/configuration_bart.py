@@ -77,10 +77,8 @@ class BartConfig(ModelConfig):
             pre_ln = fields["pre_ln"] = bool(is_mbart or fields.get("normalize_before"))
             for name in ("normalize_before", "add_final_layer_norm"):  # of transformers 2 and 3
                 if fields.get(name) not in (None, pre_ln):
-                    raise InputError(
-                        f"config field {name!r} is {fields[name]!r}; this BART has norms in the branches and at the "
-                        "ends of both stacks, or neither; pre_ln says which"
-                    )
+                    both = f"allowed: {pre_ln}, for norms in branches and at the ends of stacks go together"
+                    raise InputError(f"config field {name!r} is {fields[name]!r}; {both}; pre_ln asks for them")
         if fields.get("decoder_start_token_id", None if is_mbart else 2) is None:
             fields["decoder_start_token_id"] = fields.get("bos_token_id") or 0  # as transformers generates
         super().__init__(**fields)

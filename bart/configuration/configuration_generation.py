@@ -181,20 +181,14 @@ class GenerationConfig:
 
     @classmethod
     def known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the options that have a value and that ``from_dict`` does not leave out.
-
-        Of options that come from a model's config, ``force_bos_token_to_be_generated`` of transformers 2 and 3 forces
-        the BOS id after the start token.
-        """
+        """Those of the options that have a value and that ``from_dict`` does not leave out."""
         known = {option.name for option in dataclasses.fields(cls)}
         given = {name: value for name, value in options.items() if value is not None}
+        # Of transformers 2 and 3, which had it in the model's config alone.
         if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
             given["forced_bos_token_id"] = given.get("bos_token_id")
-        if unknown := [
-            name
-            for name in given.keys() - known - _BOOKKEEPING
-            if given[name] is not False and given[name] != _NOT_BUILT.get(name)
-        ]:
+        others = [name for name in given if name not in known | _BOOKKEEPING]
+        if unknown := [name for name in others if given[name] not in (False, _NOT_BUILT.get(name))]:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=3)
         return {name: value for name, value in given.items() if name in known}
 
@@ -226,8 +220,7 @@ class GenerationConfig:
         """A copy with some options replaced.
 
         Raises:
-            InputError: an unknown option (the message names one that is nearly called so, or says what to do in place
-                of an option of transformers), or a bad value.
+            InputError: an unknown option (the message names a similar one, or what to do in its place), or a bad value.
         """
         known = [option.name for option in dataclasses.fields(self)]
         for name in options:

@@ -53,9 +53,7 @@ def hooks_for(
     """
     processors = [] if processors is None else processors
     if not isinstance(processors, (list, tuple)) or not all(map(callable, processors)):
-        raise InputError(
-            f"logits_processor is {processors!r}; allowed: a list of callables (input_ids, scores) -> scores"
-        )
+        raise InputError(f"logits_processor is {processors!r}; allowed: a list of callables of ids and scores")
     if allowed is not None and not callable(allowed):
         raise InputError(f"prefix_allowed_tokens_fn is {allowed!r}; allowed: a callable (article, ids) -> ids")
     if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):

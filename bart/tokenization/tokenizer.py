@@ -216,8 +216,7 @@ class PretrainedTokenizer:
                 str(number): {flag: getattr(token, flag) for flag in FLAGS}
                 for number, token in self._backend.get_added_tokens_decoder().items()
             }
-            length = {"model_max_length": self.model_max_length}
-            settings = {**self.settings(), "added_tokens_decoder": added, **length}
+            settings = {**self.settings(), "added_tokens_decoder": added, "model_max_length": self.model_max_length}
             write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error

@@ -322,7 +322,7 @@ def test_pre_ln_of_transformers_3() -> None:
         {"model_type": "mbart", "add_final_layer_norm": False},
         {"model_type": "mbart", "normalize_before": False},
     ):
-        with pytest.raises(InputError, match="pre_ln says which"):
+        with pytest.raises(InputError, match="go together; pre_ln asks for them"):
             BartConfig(**fields)
 
 
