@@ -24,6 +24,7 @@ from bart.generation import GenerationConfig
 from bart.modeling.checkpoint import stored_configs
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tensor_files import read_file
 
 EMBEDDINGS = "model.shared.weight"
 COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
@@ -234,6 +235,11 @@ def test_an_adapter_without_its_base_model(tmp_path: Path) -> None:
     state = {"base_model.model.model.encoder.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 8)}
     safetensors.torch.save_file(state, tmp_path / "adapter_model.safetensors")
     fails(tmp_path / "adapter_model.safetensors", "an adapter of peft has to be merged into its base model")
+
+
+def test_a_folder_is_no_checkpoint_to_go_on_from(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="directory; a folder, such as that of transformers' Trainer, is a model to"):
+        read_file(tmp_path)
 
 
 def test_a_checkpoint_of_transformers_trainer_is_a_folder_of_the_hub(tmp_path: Path) -> None:
