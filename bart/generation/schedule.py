@@ -167,8 +167,8 @@ class DecodingBatch:
         self.ids = ids
         # Only rules that read the sources change with the articles.
         if self.rules is None or self.config.encoder_no_repeat_ngram_size:
-            own = self.hooks.constraints, self.hooks.processors
-            self.rules = rules_for(self.config, self.max_length, ids, self.model.device, *own)
+            callers = self.hooks.constraints, self.hooks.processors
+            self.rules = rules_for(self.config, self.max_length, ids, self.model.device, *callers)
 
 
 def steps_between_checks(device: torch.device) -> int:

@@ -227,8 +227,8 @@ def ours(network: str, folder: Path) -> Result:
     return logits, model.generate(IDS, (IDS != 1).long()).tolist(), model.config.labels
 
 
-def is_same(one: Result, other: Result) -> bool:
-    return torch.allclose(one[0], other[0], rtol=0, atol=1e-9) and one[1:] == other[1:]
+def is_same(left: Result, right: Result) -> bool:
+    return torch.allclose(left[0], right[0], rtol=0, atol=1e-9) and left[1:] == right[1:]
 
 
 def cases(read: list[Case], kept: list[Case], network: str) -> list[tuple[str, str, object, bool]]:

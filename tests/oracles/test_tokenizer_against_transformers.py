@@ -239,9 +239,9 @@ def test_pairs(pair: Pair) -> None:
     firsts, seconds = HOSTILE, HOSTILE[::-1]
     for inputs in ((firsts, seconds), (list(zip(firsts, seconds, strict=True)),), ([[QUESTION, CONTEXT], ["a", ""]],)):
         assert dict(pair.ours(*inputs)) == dict(pair.theirs(*inputs))
-        ours, theirs = (one(*inputs, padding=True, truncation=True, max_length=24) for one in pair)
+        ours, theirs = (reader(*inputs, padding=True, truncation=True, max_length=24) for reader in pair)
         assert dict(ours) == dict(theirs)
-    ours, theirs = (one(firsts[:9], seconds[:9], return_tensors="pt", padding=True) for one in pair)
+    ours, theirs = (reader(firsts[:9], seconds[:9], return_tensors="pt", padding=True) for reader in pair)
     assert ours.keys() == theirs.keys() and torch.equal(ours["input_ids"], theirs["input_ids"])
 
 
