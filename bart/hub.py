@@ -12,6 +12,15 @@ from bart.errors import InputError
 
 EXPORT = "export"  # the folder of a run's directory that holds its model
 _FILE_SUFFIXES = (".ckpt", ".pt", ".bin", ".safetensors", ".json")
+# What other programs leave in a folder, and what to do with it.
+_FOREIGN = {
+    "adapter_config.json": "an adapter of peft: merge it into its base model by merge_and_unload(), and save that",
+    "checkpoint-*": "of transformers' Trainer: name one of its checkpoints",
+    "*.h5": "weights of TensorFlow: load them by transformers 4 with from_tf=True, and save that model",
+    "*.ckpt.index": "weights of TensorFlow: load them by transformers 4 with from_tf=True, and save that model",
+    "*.msgpack": "weights of Flax: load them by transformers 4 with from_flax=True, and save that model",
+    "*.onnx": "a graph for inference: take the model that it was made from",
+}
 
 
 def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
@@ -43,6 +52,8 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
             raise InputError(
                 f"{path}: a run that has no {EXPORT}/; name one of its checkpoints: {', '.join(checkpoints)}"
             )
+        if content := foreign(path):
+            raise InputError(f"{path}: {content}")
     if path.exists():
         return path
     if text.startswith((".", "/", "~")) or text.endswith(_FILE_SUFFIXES) or text.count("/") > 1 or "\\" in text:
@@ -79,6 +90,14 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
     if not folder.is_dir() or not any(folder.iterdir()):
         raise InputError(f"{text}: the Hub repository has none of the files {', '.join(patterns)}")
     return folder
+
+
+def foreign(folder: Path) -> str:
+    """What a folder holds of another program, and what to do with it; empty if it holds nothing of the kind."""
+    for pattern, meaning in _FOREIGN.items():
+        if names := sorted(file.name for file in folder.glob(pattern)):
+            return f"it holds {', '.join(names[:3])}, {meaning}"
+    return ""
 
 
 def push(

@@ -32,7 +32,8 @@ def read_file(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             head = file.read(16)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        hint = "; a folder, such as that of transformers' Trainer, is a model to begin with" if path.is_dir() else ""
+        raise InputError(f"{path}: cannot be read: {error.strerror}{hint}") from error
     if not head:
         raise InputError(f"{path}: the file is empty")
     if head[8:9] == b"{":  # eight bytes of header length, then JSON

@@ -24,6 +24,8 @@ REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
     "single_label_classification",
     "multi_label_classification",
 )
+# Those of `ModelConfig.supported` that all networks of transformers may have.
+OF_ALL_NETWORKS = {"tie_word_embeddings": (True,), "pruned_heads": ({},), "quantization_config": (None,)}
 # For fields that may be missing: a test of their values, and the values that are allowed.
 OF_LABELS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "id2label": (
@@ -46,7 +48,8 @@ class ModelConfig:
         model_types: the values that `model_type` of a config.json may have.
         decoding_fields: names of decoding options, which `extra` may hold, to which misspelt ones are compared as well.
         alike: names in published configs that are like known ones, but no misspellings of them.
-        unsupported: values of other fields that mean a network that is not implemented.
+        aliases: other names that transformers gives fields.
+        supported: fields in files of transformers that change the network, and the values that are implemented.
         label_count: how many labels a head has if the config names none.
         dropouts: the field of each kind of dropout that there is.
         depths: the field of each stack's number of layers.
@@ -59,7 +62,8 @@ class ModelConfig:
     model_types: ClassVar[tuple[str, ...]]
     decoding_fields: ClassVar[Collection[str]] = ()
     alike: ClassVar[Collection[str]] = ()
-    unsupported: ClassVar[Mapping[str, bool]]
+    aliases: ClassVar[Mapping[str, str]] = {}
+    supported: ClassVar[Mapping[str, tuple[Any, ...]]]
     label_count: ClassVar[int]
     dropouts: ClassVar[Mapping[str, str]]
     depths: ClassVar[Mapping[str, str]]
@@ -67,6 +71,13 @@ class ModelConfig:
 
     def __init__(self, **fields: Any) -> None:
         object.__setattr__(self, "extra", {})
+        for alias, name in self.aliases.items():
+            value = fields.pop(alias, None)
+            if value is not None and fields.get(name) is None:
+                fields[name] = value
+            elif value not in (None, fields.get(name)):
+                allowed = f"{fields[name]!r}, as of {name!r}, whose second name it is"
+                raise InputError(f"config field {alias!r} is {value!r}; allowed: {allowed}")
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = fields.pop(field.name, None)  # transformers writes null for what is not set
             setattr(self, field.name, field.default if value is None else value)
@@ -75,6 +86,7 @@ class ModelConfig:
         self.validate()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        name = self.aliases.get(name, name)
         if name in self.types or name == "labels":
             object.__setattr__(self, name, value)
             return
@@ -86,6 +98,8 @@ class ModelConfig:
 
     def __getattr__(self, name: str) -> Any:
         # Called only where normal lookup fails. While a copy is unpickled, `extra` itself is missing.
+        if name in self.aliases:
+            return getattr(self, self.aliases[name])
         if name != "extra" and name in self.__dict__.get("extra", {}):
             return self.extra[name]
         raise AttributeError(f"{type(self).__name__} has no field {name!r}")
@@ -95,11 +109,12 @@ class ModelConfig:
 
     @property
     def labels(self) -> list[str]:
-        """Names of a head's labels, in the order of its outputs; by default transformers' own."""
-        named = self.extra.get("id2label") or {}
-        if named:
+        """Names of a head's labels, in the order of its outputs; by default, or if num_labels counts others,
+        transformers' own."""
+        named, count = self.extra.get("id2label") or {}, self.extra.get("num_labels")
+        if named and count in (None, len(named)):
             return [str(named[key]) for key in sorted(named, key=int)]
-        return [f"LABEL_{number}" for number in range(self.extra.get("num_labels") or self.label_count)]
+        return [f"LABEL_{number}" for number in range(count or self.label_count)]
 
     @labels.setter
     def labels(self, names: Sequence[str]) -> None:
@@ -134,10 +149,11 @@ class ModelConfig:
                     self.check(number and 0 <= value < 1, name, "a number from 0 up to, not including, 1")
         for name, (is_ok, allowed) in OF_LABELS.items():
             self.check(self.extra.get(name) is None or is_ok(self.extra[name]), name, allowed)
-        for name, value in self.unsupported.items():
-            if self.extra.get(name) is value:
+        for name, values in self.supported.items():
+            value = self.extra.get(name)
+            if value is not None and value not in values:
                 network = self.model_types[0].upper()
-                raise InputError(f"config field {name!r} is {value!r}; this {network} supports only {not value!r}")
+                raise InputError(f"config field {name!r} is {value!r}; this {network} supports only {values[0]!r}")
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:

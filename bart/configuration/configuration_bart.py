@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from bart.configuration.configuration import ACTIVATIONS, ModelConfig, field_types
+from bart.configuration.configuration import ACTIVATIONS, OF_ALL_NETWORKS, ModelConfig, field_types
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.errors import InputError
 
 
 @dataclass(init=False, eq=False)
@@ -47,14 +48,23 @@ class BartConfig(ModelConfig):
         "sep_token_id",
         "static_position_embeddings",
         "classif_dropout",
+        "eos_token_ids",
     )
     label_count = 3
-    unsupported: ClassVar = {
-        "static_position_embeddings": True,
-        "normalize_embedding": False,
-        "tie_word_embeddings": False,
-        "add_bias_logits": True,
-        "is_encoder_decoder": False,
+    aliases: ClassVar = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "encoder_layers",
+        "num_attention_heads": "encoder_attention_heads",
+    }
+    supported: ClassVar = {
+        "static_position_embeddings": (False,),
+        "normalize_embedding": (True,),
+        "extra_pos_embeddings": (2,),
+        "do_blenderbot_90_layernorm": (False,),
+        "add_bias_logits": (False,),
+        "is_encoder_decoder": (True,),
+        "tie_encoder_decoder": (False,),
+        **OF_ALL_NETWORKS,
     }
     dropouts: ClassVar = {
         name: name for name in ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
@@ -62,8 +72,15 @@ class BartConfig(ModelConfig):
     depths: ClassVar = {"encoder": "encoder_layers", "decoder": "decoder_layers"}
 
     def __init__(self, **fields: Any) -> None:
-        if fields.get("model_type") == "mbart" or fields.get("normalize_before"):
-            fields.setdefault("pre_ln", True)
+        is_mbart = fields.get("model_type") == "mbart"
+        if fields.get("pre_ln") is None:
+            pre_ln = fields["pre_ln"] = bool(is_mbart or fields.get("normalize_before"))
+            for name in ("normalize_before", "add_final_layer_norm"):  # of transformers 2 and 3
+                if fields.get(name) not in (None, pre_ln):
+                    both = f"allowed: {pre_ln}, for norms in branches and at the ends of stacks go together"
+                    raise InputError(f"config field {name!r} is {fields[name]!r}; {both}; pre_ln asks for them")
+        if fields.get("decoder_start_token_id", None if is_mbart else 2) is None:
+            fields["decoder_start_token_id"] = fields.get("bos_token_id") or 0  # as transformers generates
         super().__init__(**fields)
 
     @property
@@ -83,6 +100,8 @@ class BartConfig(ModelConfig):
             self.check(self.d_model % getattr(self, name) == 0, name, f"a divisor of d_model ({self.d_model})")
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             self.check(getattr(self, name) < self.vocab_size, name, f"below vocab_size ({self.vocab_size})")
+        ends = self.extra.get("eos_token_ids")  # of transformers 2
+        self.check(ends in (None, self.eos_token_id, [self.eos_token_id]), "eos_token_ids", f"[{self.eos_token_id}]")
         for name, least in (("source_encoder_layers", 0), ("source_vocab_size", 1)):
             value = getattr(self, name)
             self.check(type(value) is int and value >= least, name, f"an integer of at least {least}")

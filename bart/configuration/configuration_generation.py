@@ -16,7 +16,41 @@ from bart.errors import InputError
 _BOOKKEEPING = frozenset(
     "transformers_version _from_model_config _commit_hash use_cache cache_implementation cache_config disable_compile "
     "output_attentions output_hidden_states output_logits is_assistant num_assistant_tokens "
-    "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind".split()
+    "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind "
+    "compile_config max_cache_len continuous_batching_config prefill_chunk_size low_memory prompt_lookup_num_tokens "
+    "max_matching_ngram_size".split()
+)
+# Options of transformers that change the ids and are not built here, and values with which they do not.
+_NOT_BUILT = {
+    **{"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0},
+    **{"guidance_scale": 1.0, "penalty_alpha": 0.0},
+    **dict.fromkeys(
+        "min_p top_h dola_layers sequence_bias suppress_tokens begin_suppress_tokens forced_decoder_ids constraints "
+        "exponential_decay_length_penalty force_words_ids renormalize_logits remove_invalid_values stop_strings "
+        "max_time token_healing watermarking_config negative_prompt_ids negative_prompt_attention_mask".split(),
+        False,
+    ),
+}
+# What is to be done in place of other arguments of transformers' generate.
+_ELSEWHERE = {
+    "use_cache": "keys and values are always kept: leave it off",
+    "output_hidden_states": "ids and scores are all that is returned; model.encode gives the encoder's states",
+    "output_attentions": "ids and scores are all that is returned",
+    "output_logits": "output_scores returns the scores after all rules",
+    "prefix_allowed_tokens_fn": "model.generate takes it, for one batch",
+    "logits_processor": "model.generate takes it, for one batch",
+    "streamer": "model.generate takes it, for one batch",
+    "stopping_criteria": "sequences end at eos_token_id, max_length or max_ratio",
+    "inputs": "it is called input_ids",
+    "inputs_embeds": "sources are input_ids, or encoder_outputs",
+    "decoder_input_ids": "every sequence begins with decoder_start_token_id alone",
+    "past_key_values": "encoder_outputs saves the encoding of the same articles",
+    "tokenizer": "decoding knows ids, and no text",
+}
+# Others, without which the ids are the same or which are not built here.
+_LEFT_OFF = frozenset(
+    "assistant_model assistant_ensemble_weight assistant_early_exit speculation_type use_mtp synced_gpus "
+    "custom_generate decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask".split()
 )
 _DEFAULT_NEW_TOKENS = 20
 # The least values of integers; 0 for those that are not named.
@@ -150,7 +184,11 @@ class GenerationConfig:
         """Those of the options that have a value and that ``from_dict`` does not leave out."""
         known = {option.name for option in dataclasses.fields(cls)}
         given = {name: value for name, value in options.items() if value is not None}
-        if unknown := [name for name in given if name not in known | _BOOKKEEPING]:
+        # Of transformers 2 and 3, which had it in the model's config alone.
+        if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
+            given["forced_bos_token_id"] = given.get("bos_token_id")
+        others = [name for name in given if name not in known | _BOOKKEEPING]
+        if unknown := [name for name in others if given[name] not in (False, _NOT_BUILT.get(name))]:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=3)
         return {name: value for name, value in given.items() if name in known}
 
@@ -161,9 +199,10 @@ class GenerationConfig:
         A config that does not name ``forced_eos_token_id`` forces EOS at ``max_length``, as transformers' BART does; a
         config that says null does not.
         """
-        known = {option.name for option in dataclasses.fields(cls)}
+        known = {option.name for option in dataclasses.fields(cls)} | _NOT_BUILT.keys()
+        known.add("force_bos_token_to_be_generated")
         options = {name: value for name, value in fields.items() if name in known}
-        return cls.from_dict({"forced_eos_token_id": fields["eos_token_id"]} | options)
+        return cls.from_dict({"forced_eos_token_id": fields["eos_token_id"], "_from_model_config": True} | options)
 
     def to_dict(self) -> dict[str, Any]:
         """Every option by name; ``from_dict`` reverses this, and transformers reads it."""
@@ -181,13 +220,18 @@ class GenerationConfig:
         """A copy with some options replaced.
 
         Raises:
-            InputError: an unknown option (the message names the nearest known one), or a bad value.
+            InputError: an unknown option (the message names a similar one, or what to do in its place), or a bad value.
         """
         known = [option.name for option in dataclasses.fields(self)]
         for name in options:
-            if name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-                raise InputError(f"unknown generation option {name!r}; the nearest known one is {nearest!r}")
+            if name in known:
+                continue
+            if name in _ELSEWHERE:
+                raise InputError(f"{name} is no generation option here: {_ELSEWHERE[name]}")
+            if name in _NOT_BUILT or name in _BOOKKEEPING | _LEFT_OFF:
+                raise InputError(f"{name} is an option of transformers' generate that is not built here: leave it off")
+            near = difflib.get_close_matches(name, known, n=1)
+            raise InputError(f"unknown generation option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return dataclasses.replace(self, **options)
 
     @property

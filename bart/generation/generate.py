@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation.beam_search import Hypotheses
+from bart.generation.hooks import Allowed, Processor, hooks_for
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
@@ -56,6 +57,9 @@ def generate(
     attention_mask: Tensor | None = None,
     *,
     encoder_outputs: Tensor | None = None,
+    prefix_allowed_tokens_fn: Allowed | None = None,
+    logits_processor: Sequence[Processor] | None = None,
+    streamer: Any = None,
     **options: Any,
 ) -> Tensor | GenerationOutput:
     """Generate ids with greedy search, sampling, beam search or diverse beam search.
@@ -68,6 +72,13 @@ def generate(
         attention_mask: (B, S), 1 for ids and 0 for padding. None: the padding ids of input_ids are masked, unless the
             padding id is also an EOS id.
         encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles; saves encoding them again.
+        prefix_allowed_tokens_fn: called in each step for each row with the article's number and the row's ids (t,), a
+            tensor; returns the ids that may follow.
+        logits_processor: a list of callables, such as transformers' LogitsProcessorList: (R, t) ids and (R, V) scores
+            (log-probabilities with beams) -> scores. They come after the rules of the options, before temperature,
+            top_k and top_p.
+        streamer: without beams, its method `put` gets the start ids (R, 1), then the ids (R,) of each step; at last its
+            method `end` is called, as those of transformers' TextStreamer are.
         options: fields of GenerationConfig; they override ``model.generation_config``. `generation_config`, a dict of
             such fields, a GenerationConfig or one of transformers, overrides it too, but for what is None in it; single
             options win over that.
@@ -89,21 +100,25 @@ def generate(
     mask = _checked_mask(model, config, input_ids, attention_mask, encoder_outputs)
     if config.shortest > max_length:
         warnings.warn(f"min_length ({config.shortest}) is above max_length ({max_length})", stacklevel=3)
+    hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor, streamer)
     rules_for(config, max_length, input_ids, device)  # raises what it refuses before anything is computed
-    kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
     with _eval_mode(model):
         states = model.encode(input_ids, mask) if encoder_outputs is None else encoder_outputs
-        # Random draws and kept scores need the rows of the whole batch to the end.
-        may_leave = kept is None and not config.do_sample
+        # Random draws, kept scores and a caller's code need the rows of the whole batch to the end.
+        may_leave = not config.do_sample and not hooks
+        if streamer is not None:
+            streamer.put(torch.full((len(states) * config.num_return_sequences, 1), config.start_token_id))
         sources = iter([Sources(list(range(len(states))), mask, states, input_ids)])
         parts = list(
             decode(
-                model, config, max_length, len(states), lambda _: next(sources, None), may_leave=may_leave, kept=kept
+                model, config, max_length, len(states), lambda _: next(sources, None), may_leave=may_leave, hooks=hooks
             )
         )
+    if streamer is not None:
+        streamer.end()
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
     hypotheses = Hypotheses.join([part for _, part in parts], dim=0).of(numbers.argsort())
-    output = _output(config, hypotheses, kept)
+    output = _output(config, hypotheses, hooks.kept)
     return output if config.return_dict_in_generate else output.sequences
 
 

@@ -9,7 +9,8 @@ copied into the recording's tensors; otherwise the next steps are eager until th
 then one is recorded anew.
 
 Some steps are never recorded: those that draw random numbers (do_sample), whose scores are kept (output_scores), whose
-rules hold the source (encoder_no_repeat_ngram_size), and those under autocast, whose copies of the weights do not last.
+rules hold the source (encoder_no_repeat_ngram_size) or call a caller's code, and those under autocast, whose copies of
+the weights do not last.
 BART_GRAPHS=0 in the environment switches recording off.
 
 Only `cuda_recorder` needs a GPU; other recorders can take its place.
@@ -130,15 +131,15 @@ def cuda_recorder(device: torch.device) -> Recorder:
     return record
 
 
-def recorder_for(device: torch.device, config: GenerationConfig, keeps_scores: bool) -> Recorder | None:
+def recorder_for(device: torch.device, config: GenerationConfig, has_hooks: bool) -> Recorder | None:
     """The recorder for decoding with these options; None where steps have to be eager."""
-    if device.type != "cuda" or not can_be_recorded(config, keeps_scores):
+    if device.type != "cuda" or not can_be_recorded(config, has_hooks):
         return None
     if torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
         return None
     return cuda_recorder(device)
 
 
-def can_be_recorded(config: GenerationConfig, keeps_scores: bool) -> bool:
+def can_be_recorded(config: GenerationConfig, has_hooks: bool) -> bool:
     """True if steps with these options depend on tensors of fixed shapes alone."""
-    return not (config.do_sample or keeps_scores or config.encoder_no_repeat_ngram_size)
+    return not (config.do_sample or has_hooks or config.encoder_no_repeat_ngram_size)

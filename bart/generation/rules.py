@@ -227,13 +227,21 @@ def diversity_penalties(chosen: Tensor, penalty: float, vocab_size: int) -> Tens
     return counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=counts.dtype)).mul_(penalty)
 
 
-def rules_for(config: GenerationConfig, max_length: int, source_ids: Tensor | None, device: torch.device) -> list[Rule]:
+def rules_for(
+    config: GenerationConfig,
+    max_length: int,
+    source_ids: Tensor | None,
+    device: torch.device,
+    constraints: Iterable[Rule] = (),
+    processors: Iterable[Rule] = (),
+) -> list[Rule]:
     """The rules that ``config`` asks for, in the order of transformers; where two conflict, the later one wins.
 
     Args:
         max_length: greatest length of a sequence.
         source_ids: (B, S), needed by encoder_no_repeat_ngram_size alone.
         device: of the scores.
+        constraints, processors: rules of a caller's own, see `hooks.Hooks`.
 
     Raises:
         InputError: source_ids are needed and missing.
@@ -252,11 +260,13 @@ def rules_for(config: GenerationConfig, max_length: int, source_ids: Tensor | No
         rules.append(bad_words([word for word in config.bad_words_ids if word not in [[e] for e in eos]], device))
     if eos and (config.shortest > 0 or config.min_ratio):
         rules.append(min_length(None if config.min_ratio else config.shortest, torch.tensor(eos, device=device)))
+    rules += constraints
     if config.forced_bos_token_id is not None:
         rules.append(forced_token(1, torch.tensor([config.forced_bos_token_id], device=device)))
     if config.forced_eos_token_ids:
         last = None if config.max_ratio else max_length - 1
         rules.append(forced_token(last, torch.tensor(config.forced_eos_token_ids, device=device)))
+    rules += processors
     if config.do_sample:
         # With beams, enough tokens must stay for every beam to go on even if all EOS ids are drawn.
         at_least = 1 if config.num_beams == 1 else max(2, len(eos) + 1)

@@ -16,6 +16,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.beam_search import Hypotheses
 from bart.generation.cache import DecoderCache, padded
 from bart.generation.graphs import RecordedSteps, recorder_for
+from bart.generation.hooks import NO_HOOKS, Hooks
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, Rule, rules_for
 from bart.generation.search import BeamGroups, Search, TokenSearch
@@ -68,19 +69,17 @@ class DecodingBatch:
         lengths: the number of ids that each article's hypotheses hold.
     """
 
-    def __init__(
-        self, model: Model, config: GenerationConfig, max_length: int, kept: list[Tensor] | None, first: Sources
-    ) -> None:
+    def __init__(self, model: Model, config: GenerationConfig, max_length: int, hooks: Hooks, first: Sources) -> None:
         self.model = model
         self.config = config
         self.max_length = max_length
-        self.kept = kept
+        self.hooks = hooks
         self.numbers = list(first.numbers)
         self.lengths = [1] * len(first.numbers)
         self.cache, self.search = self._begun(first)
         self.rules: list[Rule] | None = None
         self._set_ids(first.ids)
-        recorder = recorder_for(model.device, config, kept is not None)
+        recorder = recorder_for(model.device, config, bool(hooks))
         self.recorded = None if recorder is None else RecordedSteps(recorder)
 
     def join(self, done: list[int], new: Sources) -> list[int]:
@@ -123,12 +122,14 @@ class DecodingBatch:
         return cache, search(config, self.max_length, new.limits(config, self.max_length))
 
     def step(self) -> None:
-        """Choose the next id of every hypothesis. The host waits for nothing."""
+        """Choose the next id of every hypothesis. Without hooks, the host waits for nothing."""
         self.cache.advance()
         steps_left = min(len(self.cache.free), self.max_length - 1 - max(self.lengths)) + 1
         if self.recorded is None or not self.recorded.step(self, steps_left):
             self._decode(min(self.lengths), max(self.lengths))
         self.lengths = [length + 1 for length in self.lengths]
+        if self.hooks.chosen is not None:
+            self.hooks.chosen(self.search.last_ids.flatten().cpu())
 
     @property
     def state(self) -> list[Tensor]:
@@ -158,7 +159,7 @@ class DecodingBatch:
         scores = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1).float()
         if self.config.num_beams > 1:
             scores = scores.log_softmax(dim=1)
-        parents = self.search.step(scores, self.rules, shortest, longest, self.kept)
+        parents = self.search.step(scores, self.rules, shortest, longest, self.hooks.kept)
         if parents is not None:
             self.cache.reorder(parents)
 
@@ -166,7 +167,8 @@ class DecodingBatch:
         self.ids = ids
         # Only rules that read the sources change with the articles.
         if self.rules is None or self.config.encoder_no_repeat_ngram_size:
-            self.rules = rules_for(self.config, self.max_length, ids, self.model.device)
+            callers = self.hooks.constraints, self.hooks.processors
+            self.rules = rules_for(self.config, self.max_length, ids, self.model.device, *callers)
 
 
 def steps_between_checks(device: torch.device) -> int:
@@ -202,7 +204,7 @@ def decode(
     *,
     may_leave: bool = True,
     live: bool = False,
-    kept: list[Tensor] | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Decode articles, at most `batch_size` at once, and yield those that are done with their results.
 
@@ -215,13 +217,13 @@ def decode(
         may_leave: true if articles may leave before all are done.
         live: true if more may come at any time: `sources` is called whenever there is room, the batch may grow, and
             articles leave sooner.
-        kept: a list to which each step appends the scores (R, V) after all rules, or None.
+        hooks: what a caller wants of each step.
     """
     new = sources(batch_size)
     if new is None:
         return
-    batch = DecodingBatch(model, config, max_length, kept, new)
-    check_every = 1 if kept is not None else steps_between_checks(model.device)
+    batch = DecodingBatch(model, config, max_length, hooks, new)
+    check_every = 1 if hooks else steps_between_checks(model.device)
     steps = 0
     while True:
         batch.step()

@@ -22,7 +22,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
 from bart.files import read_json
-from bart.hub import resolve
+from bart.hub import foreign, resolve
 from bart.tensor_files import read_file
 
 logger = logging.getLogger(__name__)
@@ -39,9 +39,10 @@ WEIGHT_FILES = (
     "model.pt",
 )
 # A Hub repository often has both kinds of weights; the second kind is downloaded only where the first is missing.
+_CONFIG_FILES = (CONFIG_FILE, GENERATION_FILE, "adapter_config.json")
 _HUB_PATTERNS = (
-    [CONFIG_FILE, GENERATION_FILE, "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"],
-    [CONFIG_FILE, GENERATION_FILE, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"],
+    [*_CONFIG_FILES, "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"],
+    [*_CONFIG_FILES, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"],
 )
 
 _NAMES_SHOWN = 3
@@ -89,10 +90,13 @@ def find_weights(path_or_name: str | os.PathLike[str]) -> Path:
         return path
     if not any((path / name).is_file() for name in WEIGHT_FILES):
         path = resolve(path_or_name, _HUB_PATTERNS[1])
+    if (path / "adapter_config.json").is_file():  # which transformers would add to the weights beside it
+        raise InputError(f"{path}: {foreign(path)}")
     for name in WEIGHT_FILES:
         if (path / name).is_file():
             return path / name
-    raise InputError(f"{path}: a directory without weights; it must hold export/ or one of {', '.join(WEIGHT_FILES)}")
+    content = foreign(path) or f"it must hold export/ or one of {', '.join(WEIGHT_FILES)}"
+    raise InputError(f"{path}: a directory without weights; {content}")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -116,10 +120,22 @@ def state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
         (checkpoint[key] for key in ("state_dict", "model") if isinstance(checkpoint.get(key), dict)), checkpoint
     )
     state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if content is not checkpoint and "state_dict" in checkpoint:
+        state = _without_losses(state, path)
     if not state:
         raise InputError(f"{path}: no weights in it; its keys are {shorten(map(str, content))}")
     scale = checkpoint.get("lora_scale")
     return state if scale is None else _with_adapters(state, scale)
+
+
+def _without_losses(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The weights of a Lightning module without those of its parts that have no matrices: of a loss, or a metric."""
+    networks = {name.split(".")[0] for name, tensor in state.items() if tensor.dim() > 1 and tensor.is_floating_point()}
+    left_out = [name for name in state if name.split(".")[0] not in networks]
+    if left_out and networks:
+        logger.warning("%s: left out, for they are no part of a network: %s", path, shorten(left_out))
+        return {name: tensor for name, tensor in state.items() if name not in left_out}
+    return state
 
 
 def _with_adapters(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
@@ -209,7 +225,9 @@ def prefix_of(state: Mapping[str, Tensor], anchor: re.Pattern[str], network: str
     stems = sorted({anchor.sub("", name) for name in state if anchor.search(name)})
     if len(stems) != 1:
         networks = f"{len(stems)} {network} networks ({shorten(stems)})" if stems else f"no {network} network"
-        raise InputError(f"{path}: {networks} in it; its names are {shorten(state)}")
+        is_adapter = not stems and any(".lora_" in name for name in state)
+        hint = "; an adapter of peft has to be merged into its base model" if is_adapter else ""
+        raise InputError(f"{path}: {networks} in it; its names are {shorten(state)}{hint}")
     return stems[0]
 
 

@@ -19,7 +19,10 @@ _COPIES = (  # names under which files hold the same embeddings again
     "lm_head.weight",
 )
 _ANCHOR = re.compile(r"(?:^|(?<=\.))(shared|encoder\.embed_(tokens|positions))\.weight$")  # follows a network's prefix
-_COUNTERS = re.compile(r"(^|\.)((en|de)coder\.version|_float_tensor)$")  # bookkeeping of fairseq, not weights
+# Of fairseq, and not trained: its bookkeeping, and the weights of fused layers beside the real ones.
+_UNUSED = re.compile(
+    r"(^|\.)((en|de)coder\.version|_float_tensor|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias))$"
+)
 SOURCE_ENCODER = "model.encoder.embed_tokens"  # where it is a module of its own
 # Names that heads' weights begin with.
 _OF_GENERATION = ("final_logits_bias", "lm_head")
@@ -49,7 +52,7 @@ def canonical_names(state: dict[str, Tensor], path: Path, head: tuple[str, ...])
     left_out: list[str] = []
     renamed: dict[str, Tensor] = {}
     for stored, tensor in state.items():
-        if _COUNTERS.search(stored):
+        if _UNUSED.search(stored):
             continue
         name = _FAIRSEQ_HEAD.sub("classification_head.", stored.removeprefix(prefix))
         owner = name.split(".")[0]

@@ -72,6 +72,7 @@ class PretrainedModel(BackendModule):
         head: the first parts of the names of the head's weights.
         lookalikes: other classes whose heads' weights have the same names.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
+        vocabulary_multiple: files may have more rows of embeddings than the config says, up to a multiple of this.
         generation_config: of a model that generates.
         is_packed: true of a copy for inference.
     """
@@ -83,6 +84,7 @@ class PretrainedModel(BackendModule):
     head: ClassVar[tuple[str, ...]]
     lookalikes: ClassVar[tuple[str, ...]] = ()
     output_weight: ClassVar[str | None] = None
+    vocabulary_multiple: ClassVar[int] = 1
     generation_config: GenerationConfig | None = None
     is_packed = False
 
@@ -230,6 +232,10 @@ class PretrainedModel(BackendModule):
             config, generation = stored_config(checkpoint, path, [cls.config_class])
             if config is None:
                 raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
+        rows = next(iter(state[cls.shared].shape), 0) if cls.shared in state else 0
+        if 0 < rows - config.vocab_size == -config.vocab_size % cls.vocabulary_multiple:
+            logger.info("%s: its vocabulary is padded from %d to %d", path, config.vocab_size, rows)
+            config.vocab_size = rows
         output = cls.output_weight
         begins = output is not None and (new_head or output not in state)
         if begins:

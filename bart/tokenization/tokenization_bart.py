@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from bart.tokenization.tokenizer import Encoded, PretrainedTokenizer, check_integer, texts_to_learn
+from bart.tokenization.tokenizer import PretrainedTokenizer, check_integer, texts_to_learn
 
 _BYTES = 256
 _WORD_END = re.compile(r"(?<=\w) (?=[^\W\d_])")
@@ -59,8 +59,15 @@ class BartTokenizer(PretrainedTokenizer):
         )
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], settings: dict[str, Any]) -> Tokenizer:
-        return _pipeline(models.BPE.from_file(*map(str, files)), settings.get("add_prefix_space") is True)
+    def pipeline_of(cls, files: Sequence[Path], unk_token: str | dict[str, Any] | None) -> Tokenizer:
+        return _pipeline(models.BPE.from_file(*map(str, files)), add_prefix_space=False)
+
+    @classmethod
+    def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
+        prefix = settings.get("add_prefix_space")
+        if isinstance(prefix, bool) and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+            use_regex = backend.pre_tokenizer.use_regex
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=use_regex)
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -74,9 +81,7 @@ class BartTokenizer(PretrainedTokenizer):
             "sep_token": "</s>",
             "pad_token": "<pad>",
             "unk_token": "<unk>",
-            # In full, because transformers 5 would drop lstrip, with which BART's <mask> was published.
-            "mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False}
-            | {"normalized": False, "single_word": False, "special": True},
+            "mask_token": "<mask>",
         }
 
     @classmethod
@@ -110,38 +115,6 @@ class BartTokenizer(PretrainedTokenizer):
         merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
         model = models.BPE(vocab=vocabulary | {"<mask>": len(vocabulary)}, merges=merges)
         return cls(_pipeline(model, add_prefix_space=False))
-
-    def __call__(
-        self,
-        texts: str | Sequence[str],
-        max_length: int | None = None,
-        truncation: bool | None = None,
-        padding: bool | str = False,
-        return_tensors: str | None = None,
-        add_prefix_space: bool | None = None,
-    ) -> Encoded:
-        """Encode one text, or several, as `<s> text </s>`. The string `</s>` in a text becomes the token.
-
-        Args:
-            texts: a text, or a list of B texts.
-            max_length: tokens to keep of a text, special tokens included, at least 3; `</s>` stays last. Default: with
-                truncation or `padding="max_length"`, `model_max_length`.
-            truncation: true to cut at `max_length`. Default, as in transformers: if `max_length` is given and there
-                is no padding.
-            padding: on the right: False for none, True or "longest" to the longest text of the call, "max_length" to
-                `max_length`.
-            return_tensors: "pt" for int64 tensors (B, S), B = 1 for a single text. Default: lists, flat for one text.
-            add_prefix_space: for this call, in place of the tokenizer's own setting.
-
-        Raises:
-            InputError: texts that are no strings, hold unpaired surrogates (no Unicode text), or none at all; options
-                out of range or without effect; tensors asked for texts of different lengths without padding.
-        """
-        truncation, limit = self._limit(max_length, truncation, padding, return_tensors)
-        is_single = isinstance(texts, str)
-        rows = self._encode([texts] if is_single else texts, add_prefix_space)
-        rows = [[self.bos_token_id, *(row[: limit - 2] if truncation else row), self.eos_token_id] for row in rows]
-        return self._batch(rows, is_single, limit, padding, return_tensors)
 
     def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """The `input_ids` that `tokenizer(texts, max_length=max_length, truncation=True)` gives, but faster.

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from tokenizers import AddedToken, Encoding, Tokenizer
 
-from bart.errors import InputError
+from bart.errors import InputError, naming
 from bart.files import read_json, write_json
 from bart.hub import push, resolve
 from bart.tensor_files import read_file
+from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, SPECIAL_FILE, add_tokens
 
 if TYPE_CHECKING:
     from typing import Self
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
+_STRATEGIES = ("longest_first", "only_first", "only_second", "do_not_truncate")
 Ids = Sequence[int] | torch.Tensor
 
 
@@ -60,7 +62,7 @@ class PretrainedTokenizer:
     """
 
     kind: ClassVar[str]
-    special_tokens: ClassVar[tuple[str, str, str, str, str]]
+    special_tokens: tuple[str, str, str, str, str]
     vocabulary_files: ClassVar[tuple[str, ...]]
     separators: ClassVar[int]
     mask_takes_space: ClassVar[bool] = False
@@ -73,8 +75,9 @@ class PretrainedTokenizer:
             InputError: the pipeline is of another kind, lacks a special token, or its ids are not 0 ... V-1.
         """
         if not self.is_pipeline(backend):
-            raise InputError(f"{source}: not {self.kind}")
+            raise InputError(f"{source}: not {self.kind}, but {type(backend.model).__name__}")
         vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.special_tokens = self._special_tokens(backend)
         if missing := [token for token in self.special_tokens if token not in vocabulary]:
             raise InputError(f"{source}: the vocabulary lacks {' '.join(missing)} (of {' '.join(self.special_tokens)})")
         if set(vocabulary.values()) != set(range(len(vocabulary))):
@@ -103,6 +106,12 @@ class PretrainedTokenizer:
         """True if a pipeline is of this kind."""
         raise NotImplementedError
 
+    @classmethod
+    def _special_tokens(cls, backend: Tokenizer) -> tuple[str, str, str, str, str]:
+        """The special tokens of a pipeline, whose model may have a name of its own for what is unknown."""
+        unknown = getattr(backend.model, "unk_token", None) or cls.special_tokens[3]
+        return (*cls.special_tokens[:3], unknown, cls.special_tokens[4])
+
     def __len__(self) -> int:
         return self.vocab_size
 
@@ -113,14 +122,16 @@ class PretrainedTokenizer:
         """Load a tokenizer.
 
         Args:
-            path_or_name: a folder with `tokenizer.json`, or with all of `vocabulary_files` (`tokenizer_config.json`
-                gives settings, where present); a Hub name; a file of such a folder; a run's directory; or a checkpoint
-                of this project, which holds its tokenizer.
+            path_or_name: a folder with `tokenizer.json`, or with all of `vocabulary_files`; a Hub name; a file of such
+                a folder; a run's directory; or a checkpoint of this project, which holds its tokenizer. Settings and
+                added tokens of a folder come from `tokenizer_config.json`, and without `added_tokens_decoder` in it
+                from `special_tokens_map.json` and `added_tokens.json`, as in transformers.
 
         Raises:
             InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
         """
-        path = resolve(path_or_name, [TOKENIZER_FILE, *cls.vocabulary_files, SETTINGS_FILE])
+        others = (SETTINGS_FILE, SPECIAL_FILE, ADDED_FILE)
+        path = resolve(path_or_name, [TOKENIZER_FILE, *cls.vocabulary_files, *others])
         names = (TOKENIZER_FILE, cls.vocabulary_files[0])
         if path.is_file() and path.suffix != ".ckpt" and any((path.parent / name).exists() for name in names):
             path = path.parent
@@ -129,40 +140,53 @@ class PretrainedTokenizer:
             if not isinstance(text, str):
                 raise InputError(f"{path}: the checkpoint has no tokenizer: name a folder or a Hub name that has one")
             return cls.from_json(text, source=str(path))
-        settings = read_json(path / SETTINGS_FILE) if (path / SETTINGS_FILE).exists() else {}
+        settings, special, added = (read_json(path / name) if (path / name).exists() else {} for name in others)
         files = [path / name for name in cls.vocabulary_files]
-        if (path / TOKENIZER_FILE).exists():
-            tokenizer = cls.from_json(_read_text(path / TOKENIZER_FILE), source=str(path / TOKENIZER_FILE))
+        source = path / TOKENIZER_FILE if (path / TOKENIZER_FILE).exists() else files[0]
+        if source.name == TOKENIZER_FILE:
+            backend = _parsed(_read_text(source), str(source))
         elif all(file.exists() for file in files):
             try:
-                backend = cls.pipeline_of(files, settings)
+                backend = cls.pipeline_of(files, (settings | special).get("unk_token"))
             except Exception as error:  # the library raises bare Exception for every fault of the files
                 named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
                 raise InputError(f"{named}: {one_line(error)}") from error
-            tokenizer = cls(backend, source=str(files[0]))
         else:
+            pieces = next(path.glob("*.model"), None)
+            hint = "" if pieces is None else f"; {pieces.name} is of SentencePiece (mBART's, T5's), which is not read"
             raise InputError(
-                f"{path_or_name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}"
+                f"{path_or_name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}"
             )
-        length = settings.get("model_max_length")
+        for name in ("padding_side", "truncation_side"):
+            if settings.get(name, "right") != "right":
+                raise InputError(f"{path}: its {name} is {settings[name]!r}; allowed: 'right'")
+        try:
+            cls.configure(backend, settings)
+        except TypeError as error:
+            raise InputError(f"{path / SETTINGS_FILE}: {one_line(error)}") from error
+        with naming(path):
+            add_tokens(backend, settings, special, added, cls._special_tokens(backend))
+        tokenizer = cls(backend, source=str(source))
+        length = settings.get("model_max_length", settings.get("max_len"))  # as transformers 2 called it
         # transformers writes 1e30 where there is no limit.
         if isinstance(length, int) and 2 < length < 10**9:
             tokenizer.model_max_length = length
         return tokenizer
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], settings: dict[str, Any]) -> Tokenizer:
-        """The pipeline that `vocabulary_files` and the content of tokenizer_config.json give."""
+    def pipeline_of(cls, files: Sequence[Path], unk_token: str | dict[str, Any] | None) -> Tokenizer:
+        """The pipeline of `vocabulary_files`, and of the token for what is unknown, if other files name it."""
+        raise NotImplementedError
+
+    @classmethod
+    def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
+        """Set what the content of tokenizer_config.json names, which goes before tokenizer.json in transformers."""
         raise NotImplementedError
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "tokenizer JSON") -> Self:
         """Inverse of `to_json`; reads any `tokenizer.json` of this kind. Errors call it `source`."""
-        try:
-            backend = Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exception for every fault of the text
-            raise InputError(f"{source}: not a tokenizer.json: {one_line(error)}") from error
-        return cls(backend, source=source)
+        return cls(_parsed(text, source), source=source)
 
     def to_json(self) -> str:
         """The whole tokenizer, apart from `model_max_length`, in the format of `tokenizer.json`."""
@@ -188,7 +212,11 @@ class PretrainedTokenizer:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / TOKENIZER_FILE).write_text(self.to_json(), encoding="utf-8")
-            settings = {**self.settings(), "model_max_length": self.model_max_length}
+            added = {
+                str(number): {flag: getattr(token, flag) for flag in FLAGS}
+                for number, token in self._backend.get_added_tokens_decoder().items()
+            }
+            settings = {**self.settings(), "added_tokens_decoder": added, "model_max_length": self.model_max_length}
             write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error
@@ -203,20 +231,93 @@ class PretrainedTokenizer:
 
     # ---- Text to ids
 
+    def __call__(
+        self,
+        texts: str | Sequence[str] | Sequence[Sequence[str]],
+        text_pair: str | Sequence[str] | None = None,
+        max_length: int | None = None,
+        truncation: bool | str | None = None,
+        padding: bool | str = False,
+        return_tensors: str | None = None,
+        add_prefix_space: bool | None = None,
+    ) -> Encoded:
+        """Encode one text, or several, or pairs of texts: BART's as `<s> A </s></s> B </s>`, BERT's as `[CLS] A [SEP] B
+        [SEP]`. The string of a special token in a text becomes the token.
+
+        Args:
+            texts: a text, a list of B texts, or a list of B pairs.
+            text_pair: the second text of each; an empty one of a single text counts as none, as in transformers.
+            max_length: tokens to keep of a text or pair, special tokens included, at least 3, and those of a pair.
+                Default: with truncation or `padding="max_length"`, `model_max_length`.
+            truncation: True or "longest_first" to cut at `max_length`, of a pair the longer text first; "only_first" or
+                "only_second" to cut that text of a pair; False or "do_not_truncate" for none. Default, as in
+                transformers: True if `max_length` is given and there is no padding.
+            padding: on the right: False for none, True or "longest" to the longest text of the call, "max_length" to
+                `max_length`.
+            return_tensors: "pt" for int64 tensors (B, S), B = 1 for a single text. Default: lists, flat for one text.
+            add_prefix_space: of byte-level BPE, for this call, in place of the tokenizer's own setting.
+
+        Returns:
+            `input_ids`, `attention_mask`, and where networks read them `token_type_ids`, 1 for a second text and what
+            ends it.
+
+        Raises:
+            InputError: texts that are no strings, hold unpaired surrogates (no Unicode text), or none at all; second
+                texts that are not as many; options out of range or without effect; a text of which nothing would be
+                left; tensors asked for texts of different lengths without padding.
+        """
+        strategy, limit = self._limit(max_length, truncation, padding, return_tensors)
+        is_one = isinstance(texts, str)
+        if text_pair is None and isinstance(texts, (list, tuple)) and texts and all(map(_is_pair, texts)):
+            texts, text_pair = zip(*texts, strict=True)
+        rows = self._encode([texts] if is_one else texts, add_prefix_space)
+        if text_pair is None or (is_one and text_pair == ""):
+            if strategy == "only_second" and max(map(len, rows)) > limit - 2:
+                raise InputError("truncation='only_second' needs text_pair where a text is longer than max_length")
+            joined = [
+                ([self.bos_token_id, *(row[: limit - 2] if strategy else row), self.eos_token_id], limit + len(row))
+                for row in rows
+            ]
+        else:
+            if is_one != isinstance(text_pair, str):
+                raise InputError("texts and text_pair must both be strings, or both lists of strings")
+            seconds = self._encode([text_pair] if is_one else text_pair, add_prefix_space)
+            if len(seconds) != len(rows):
+                raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(rows)}, one for each of texts")
+            pairs = zip(rows, seconds, strict=True)
+            joined = [self.join(*(self.cut(*pair, limit, strategy) if strategy else pair)) for pair in pairs]
+        types = {}
+        if self.has_types:
+            types["token_type_ids"] = [[int(place >= begin) for place in range(len(row))] for row, begin in joined]
+        return self._batch([row for row, _ in joined], is_one, limit, padding, return_tensors, **types)
+
     def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """The ids of texts, each with what begins and ends it, at most max_length of them."""
         check_integer("max_length", max_length, 3)
         rows = self._encode(texts)
         return [[self.bos_token_id, *row[: max_length - 2], self.eos_token_id] for row in rows]
 
-    def cut(self, first: list[int], second: list[int], most: int) -> tuple[list[int], list[int]]:
-        """Cut the ids of a pair of texts so that `join` makes at most so many of them.
+    def cut(
+        self, first: list[int], second: list[int], most: int, strategy: str = "longest_first"
+    ) -> tuple[list[int], list[int]]:
+        """Cut the ids of a pair of texts so that `join` makes at most so many of them, as transformers does it.
 
-        The longer text is cut first, as transformers does it.
+        Raises:
+            InputError: `most` has no room for special tokens; nothing would be left of the one text that may be cut.
         """
+        check_integer("max_length", most, 2 + self.separators)
         room = most - 2 - self.separators
-        if len(first) + len(second) <= room:
+        over = len(first) + len(second) - room
+        if over <= 0:
             return first, second
+        if strategy != "longest_first" and room:
+            cut = first if strategy == "only_first" else second
+            if over >= len(cut):
+                raise InputError(
+                    f"truncation={strategy!r}: a pair has {over} tokens too many, and that text {len(cut)}; give a "
+                    "greater max_length, or truncation=True"
+                )
+            return (first[:-over], second) if strategy == "only_first" else (first, second[:-over])
         shorter = min(len(first), len(second), room // 2)
         if len(first) <= len(second):
             return first[:shorter], second[: room - shorter]
@@ -235,23 +336,24 @@ class PretrainedTokenizer:
         return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts, with_offsets=True)]
 
     def _limit(
-        self, max_length: int | None, truncation: bool | None, padding: bool | str, return_tensors: str | None
-    ) -> tuple[bool, int]:
-        """True if texts are to be cut, and the number of tokens to keep; after a check of a call's options."""
+        self, max_length: int | None, truncation: bool | str | None, padding: bool | str, return_tensors: str | None
+    ) -> tuple[str | None, int]:
+        """How texts are to be cut, if at all, and the number of tokens to keep; after a check of a call's options."""
         for name, value, allowed in (
             ("padding", padding, (False, True, "longest", "max_length")),
             ("return_tensors", return_tensors, (None, "pt")),
-            ("truncation", truncation, (None, False, True)),
+            ("truncation", truncation, (None, False, True, *_STRATEGIES)),
         ):
             if value not in allowed:
                 raise InputError(f"{name}={value!r}: give one of {allowed}")
         if truncation is None:
             truncation = max_length is not None and not padding
+        strategy = {True: "longest_first", False: None, "do_not_truncate": None}.get(truncation, truncation)
         if max_length is not None:
             check_integer("max_length", max_length, 3)
-            if not truncation and padding != "max_length":
+            if strategy is None and padding != "max_length":
                 raise InputError(f"max_length={max_length} needs truncation=True or padding='max_length'")
-        return truncation, self.model_max_length if max_length is None else max_length
+        return strategy, self.model_max_length if max_length is None else max_length
 
     def _batch(
         self,
@@ -280,7 +382,9 @@ class PretrainedTokenizer:
             return Encoded({name: torch.tensor(values) for name, values in columns.items()})
         return Encoded({name: values[0] if is_single else values for name, values in columns.items()})
 
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode(self, texts: Sequence[str], add_prefix_space: bool | None = None) -> list[list[int]]:
+        if add_prefix_space is not None:
+            raise InputError(f"add_prefix_space={add_prefix_space!r} is an option of byte-level BPE alone")
         return [encoding.ids for encoding in self._encodings(texts)]
 
     def _encodings(
@@ -353,6 +457,17 @@ def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
     if first is None:
         raise InputError("texts is empty: there is nothing to learn a vocabulary from")
     return itertools.chain([first], texts)
+
+
+def _parsed(text: str, source: str) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception for every fault of the text
+        raise InputError(f"{source}: not a tokenizer.json: {one_line(error)}") from error
+
+
+def _is_pair(texts: object) -> bool:
+    return isinstance(texts, (list, tuple)) and len(texts) == 2
 
 
 def _as_list(values: Any) -> list[Any]:

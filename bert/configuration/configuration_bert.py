@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bart.configuration.configuration import ACTIVATIONS, ModelConfig, field_types
+from bart.configuration.configuration import ACTIVATIONS, OF_ALL_NETWORKS, ModelConfig, field_types
 from bart.configuration.configuration_bart import BartConfig
-from bart.errors import InputError
 
 
 @dataclass(init=False, eq=False)
@@ -32,7 +31,12 @@ class BertConfig(ModelConfig):
     model_types = ("bert",)
     alike = ("embedding_size", "num_labels", "pooler_num_attention_heads", "sep_token_id", "mask_token_id")
     label_count = 2
-    unsupported: ClassVar = {"is_decoder": True, "add_cross_attention": True, "tie_word_embeddings": False}
+    supported: ClassVar = {
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "position_embedding_type": ("absolute",),
+        **OF_ALL_NETWORKS,
+    }
     dropouts: ClassVar = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
     depths: ClassVar = {"encoder": "num_hidden_layers"}
 
@@ -50,9 +54,6 @@ class BertConfig(ModelConfig):
         dropout = self.classifier_dropout
         ok = dropout is None or (isinstance(dropout, (int, float)) and 0 <= dropout < 1)
         self.check(ok, "classifier_dropout", "null, or a number from 0 up to, not including, 1")
-        kind = self.extra.get("position_embedding_type", "absolute")
-        if kind != "absolute":
-            raise InputError(f"config field 'position_embedding_type' is {kind!r}; this BERT supports only 'absolute'")
 
     @property
     def d_model(self) -> int:

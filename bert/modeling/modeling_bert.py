@@ -168,6 +168,7 @@ class PretrainedBert(PretrainedModel):
     tokenizer_class = BertTokenizer
     packer_class = Packer
     shared = "bert.encoder.embed_tokens.weight"
+    vocabulary_multiple = 8  # of NVIDIA's checkpoints
     pools: ClassVar[bool]
     config: BertConfig
 
@@ -190,7 +191,7 @@ class PretrainedBert(PretrainedModel):
         renamed: dict[str, Tensor] = {}
         left_out: list[str] = []
         for stored, tensor in state.items():
-            name = stored.removeprefix(prefix)
+            name = stored.removeprefix(prefix).replace(".dense_act.", ".dense.")  # as NVIDIA calls them
             if name.startswith(("embeddings.", "encoder.", "pooler.")):  # of a bare BertModel
                 name = f"bert.{name}"
             for theirs, ours in _NAMES:

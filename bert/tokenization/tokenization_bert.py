@@ -20,7 +20,7 @@ from tokenizers import (
 )
 
 from bart.errors import InputError
-from bart.tokenization.tokenizer import Encoded, PretrainedTokenizer, check_integer, texts_to_learn
+from bart.tokenization.tokenizer import PretrainedTokenizer, check_integer, texts_to_learn
 
 _PREFIX = "##"  # of pieces within a word
 _MOST_CHARACTERS = 1000  # of which pieces are made in training
@@ -57,15 +57,27 @@ class BertTokenizer(PretrainedTokenizer):
         )
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], settings: dict[str, Any]) -> Tokenizer:
-        tokens = files[0].read_text(encoding="utf-8").split("\n")
-        vocabulary = {token: number for number, token in enumerate(tokens[:-1] if not tokens[-1] else tokens)}
-        return _pipeline(
-            models.WordPiece(vocabulary, unk_token="[UNK]"),
-            lowercase=settings.get("do_lower_case", True),
-            strip_accents=settings.get("strip_accents"),
-            handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        )
+    def pipeline_of(cls, files: Sequence[Path], unk_token: str | dict[str, Any] | None) -> Tokenizer:
+        vocabulary = models.WordPiece.read_file(str(files[0]))
+        first = next((token for token, number in vocabulary.items() if number == 0), "")
+        if first.startswith("\ufeff"):  # the mark of an encoding
+            vocabulary.setdefault(first[1:], vocabulary.pop(first))
+        # A repeated token has the id of its last line. With a name that no text can hold, the others keep theirs.
+        for number in set(range(max(vocabulary.values(), default=0))) - set(vocabulary.values()):
+            vocabulary[f"repeated in line {number + 1}"] = number
+        unknown = unk_token["content"] if isinstance(unk_token, dict) else unk_token or "[UNK]"
+        return _pipeline(models.WordPiece(vocabulary, unk_token=unknown))
+
+    @classmethod
+    def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
+        old = backend.normalizer
+        if isinstance(old, normalizers.BertNormalizer):
+            backend.normalizer = normalizers.BertNormalizer(
+                clean_text=old.clean_text,
+                lowercase=settings.get("do_lower_case", old.lowercase),
+                strip_accents=settings.get("strip_accents", old.strip_accents),
+                handle_chinese_chars=settings.get("tokenize_chinese_chars", old.handle_chinese_chars),
+            )
 
     def settings(self) -> dict[str, Any]:
         normalizer = self._backend.normalizer
@@ -121,46 +133,6 @@ class BertTokenizer(PretrainedTokenizer):
         )
         learner.train_from_iterator(texts, trainer)
         return cls(_pipeline(models.WordPiece(learner.get_vocab(), unk_token="[UNK]"), lowercase=lowercase))
-
-    def __call__(
-        self,
-        texts: str | Sequence[str],
-        text_pair: str | Sequence[str] | None = None,
-        max_length: int | None = None,
-        truncation: bool | None = None,
-        padding: bool | str = False,
-        return_tensors: str | None = None,
-    ) -> Encoded:
-        """Encode one text, or several, as `[CLS] text [SEP]`, or pairs as `[CLS] text [SEP] text [SEP]`.
-
-        Args:
-            texts: a text, or a list of B texts.
-            text_pair: the second text of each. Of a pair that is too long the longer text is cut first.
-            max_length, truncation, padding, return_tensors: as for `BartTokenizer`.
-
-        Returns:
-            `input_ids`, `attention_mask`, and `token_type_ids`, 1 for a second text and the `[SEP]` behind it.
-
-        Raises:
-            InputError: as for `BartTokenizer`, or the second texts are not as many as the first ones.
-        """
-        truncation, limit = self._limit(max_length, truncation, padding, return_tensors)
-        is_single = isinstance(texts, str)
-        rows = self._encode([texts] if is_single else texts)
-        if text_pair is None:
-            most = limit - 2 if truncation else None
-            rows = [[self.cls_token_id, *row[:most], self.sep_token_id] for row in rows]
-            types = [[0] * len(row) for row in rows]
-            return self._batch(rows, is_single, limit, padding, return_tensors, token_type_ids=types)
-        seconds = self._encode([text_pair] if isinstance(text_pair, str) else text_pair)
-        if len(seconds) != len(rows):
-            raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(rows)}, one for each of texts")
-        pairs = list(zip(rows, seconds, strict=True))
-        if truncation:
-            pairs = [self.cut(first, second, limit) for first, second in pairs]
-        joined = [self.join(first, second) for first, second in pairs]
-        types = [[0] * begin + [1] * (len(row) - begin) for row, begin in joined]
-        return self._batch([row for row, _ in joined], is_single, limit, padding, return_tensors, token_type_ids=types)
 
 
 def _pipeline(model: models.WordPiece, **normalization: Any) -> Tokenizer:

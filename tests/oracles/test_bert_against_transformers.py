@@ -136,6 +136,30 @@ def test_weights_in_and_out(head: str, tmp_path: Path) -> None:
     assert (ours.num_parameters(), ours.dtype) == (theirs.num_parameters(), torch.float32)
 
 
+def test_checkpoints_of_nvidia(tmp_path: Path) -> None:
+    """Dense layers with an activation are called dense_act, and the vocabulary is padded to a multiple of 8."""
+    theirs = theirs_of("PreTraining", vocab_size=104)
+    dense = ("intermediate.dense.", "pooler.dense.", "transform.dense.")
+    state = {}
+    for name, weight in theirs.state_dict().items():
+        state[name.replace("dense.", "dense_act.") if any(part in name for part in dense) else name] = weight
+    assert sum("dense_act" in name for name in state) == 8
+    torch.save({"model": state, "optimizer": {}, "epoch": 0}, tmp_path / "ckpt_8601.pt")
+    config = BertConfig(**SIZES)
+    ours = BertForPreTraining.from_pretrained(tmp_path / "ckpt_8601.pt", config)
+    assert ours.config.vocab_size == 104
+    expected, actual = theirs.double()(**texts()), ours.double()(**texts())
+    for name in OUTPUTS["PreTraining"]:
+        torch.testing.assert_close(getattr(actual, name), getattr(expected, name), rtol=0, atol=EXACT)
+    ours.save_pretrained(tmp_path / "ours")
+    again, report = transformers.BertForPreTraining.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(report.values()), report
+    assert torch.equal(again.get_input_embeddings().weight, ours.get_input_embeddings().weight.float())
+    for size in (95, 96, 105):  # no padding to a multiple of 8
+        with pytest.raises(InputError, match=rf"embed_tokens.weight \(104, 32\) where the model has \({size}, 32\)"):
+            BertForPreTraining.from_pretrained(tmp_path / "ckpt_8601.pt", BertConfig(**SIZES | {"vocab_size": size}))
+
+
 def test_a_pretrained_network_gets_a_new_head(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of a bare network, of one under pretraining's heads, and of old files with TensorFlow's names and buffers."""
     theirs = theirs_of("PreTraining")

@@ -137,3 +137,145 @@ def test_what_is_refused(pair: Pair, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="vocab.txt"):
         BertTokenizer.from_pretrained(tmp_path)
+
+
+VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n[unused1]\ne\n##1\n[\n]\n##d\na\n"
+WITH_MARKERS = ["hello world [E1] xyz [e1] [unused1] a [E1]", "[pad] [PAD] hello [E2] [E3] a[E1]a [E1]s <unk>[BOS]"]
+
+
+def typed(**flags: bool) -> dict[str, object]:
+    """A token as files hold it."""
+    return {"content": "[E1]", **dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False), **flags}
+
+
+def outcome(tokenizer: BertTokenizer | transformers.BertTokenizer) -> tuple[object, ...]:
+    encoded = tokenizer(WITH_MARKERS, padding=True)
+    texts = [tokenizer.decode(row, skip_special_tokens=skip) for row in encoded["input_ids"] for skip in (True, False)]
+    return dict(encoded), texts, len(tokenizer), tokenizer.pad_token_id, tokenizer.unk_token_id
+
+
+CONFIG_FILE, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+DECODER = {"14": typed(rstrip=True, normalized=True, special=False)}
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {ADDED: {"[E1]": 14, "[E2]": 15}},
+        {ADDED: {"[E2]": 15, "[E1]": 14}, CONFIG_FILE: {"additional_special_tokens": ["[E1]"]}},
+        {ADDED: {"[E1]": 14}, MAP: {"additional_special_tokens": ["[E1]"]}},
+        {MAP: {"additional_special_tokens": ["[E1]", "[E2]"], "unk_token": "[UNK]"}},
+        {MAP: {"additional_special_tokens": ["[unused1]"]}},
+        {CONFIG_FILE: {"additional_special_tokens": ["[E1]"]}, MAP: {"additional_special_tokens": ["[E2]"]}},
+        {CONFIG_FILE: {"additional_special_tokens": [{"__type": "AddedToken", **typed(lstrip=True)}]}},
+        {CONFIG_FILE: {"extra_special_tokens": {"entity_token": "[E1]"}}},
+        {CONFIG_FILE: {"e1_token": "[E1]", "bos_token": "[BOS]", "eos_token": None, "add_bos_token": True}},
+        {CONFIG_FILE: {"added_tokens_decoder": DECODER, "additional_special_tokens": ["[E2]"]}, ADDED: {"[E7]": 14}},
+        *({CONFIG_FILE: {"added_tokens_decoder": {"14": typed(**{flag: True})}}} for flag in FLAGS),
+        {CONFIG_FILE: {"added_tokens_decoder": {"14": typed(lstrip=True, rstrip=True, normalized=True)}}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
+def test_added_tokens_of_slow_tokenizers(files: dict[str, dict], lowercase: bool, tmp_path: Path) -> None:
+    """Read, saved and read again, by both programs, with and without our tokenizer.json."""
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+    settings = {**files.get(CONFIG_FILE, {}), "do_lower_case": lowercase}
+    for name, content in {**files, CONFIG_FILE: settings}.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    expected = outcome(transformers.BertTokenizer.from_pretrained(tmp_path))
+    ours = BertTokenizer.from_pretrained(tmp_path)
+    assert outcome(ours) == expected
+    assert outcome(BertTokenizer.from_json(ours.to_json())) == expected
+    ours.save_pretrained(tmp_path / "saved")
+    for reader in (BertTokenizer, transformers.AutoTokenizer):
+        assert outcome(reader.from_pretrained(tmp_path / "saved")) == expected
+    (tmp_path / "saved" / "tokenizer.json").unlink()
+    for reader in (BertTokenizer, transformers.AutoTokenizer):
+        assert outcome(reader.from_pretrained(tmp_path / "saved")) == expected
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "settings"),
+    [
+        (VOCABULARY.replace("[UNK]", "<unk>"), {CONFIG_FILE: {"unk_token": "<unk>"}}),
+        (VOCABULARY.replace("[UNK]", "<unk>"), {MAP: {"unk_token": {**typed(), "content": "<unk>"}}}),
+        (VOCABULARY.replace("\n", "\r\n"), {}),
+        (VOCABULARY.replace("world\n", "world \n\n"), {}),
+        (VOCABULARY[:-1], {}),
+    ],
+    ids=["unk_token", "unk_token of the map", "CRLF", "a blank line", "no last line end"],
+)
+def test_other_vocabularies(vocabulary: str, settings: dict[str, dict], tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(vocabulary, newline="")
+    for name, content in settings.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    expected = outcome(transformers.BertTokenizer.from_pretrained(tmp_path))
+    ours = BertTokenizer.from_pretrained(tmp_path)
+    assert outcome(ours) == outcome(BertTokenizer.from_json(ours.to_json())) == expected
+    ours.save_pretrained(tmp_path / "saved")
+    assert outcome(BertTokenizer.from_pretrained(tmp_path / "saved")) == expected
+
+
+def test_repeated_lines_keep_the_ids_of_the_others(tmp_path: Path) -> None:
+    """transformers counts tokens, 14 for ids up to 14; a table needs a row for each id."""
+    (tmp_path / "vocab.txt").write_text(VOCABULARY.replace("world\n", "world\nhello\n"))
+    theirs, ours = transformers.BertTokenizer.from_pretrained(tmp_path), BertTokenizer.from_pretrained(tmp_path)
+    assert outcome(ours)[:2] == outcome(theirs)[:2]
+    assert (len(ours), len(theirs), ours("hello a")["input_ids"]) == (15, 14, [2, 7, 14, 3])
+    ours.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "tokenizer.json").unlink()
+    for reader in (BertTokenizer, transformers.AutoTokenizer):
+        assert outcome(reader.from_pretrained(tmp_path / "saved")) == outcome(ours)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path: Path) -> None:
+    """transformers takes it for one, and adds a second [PAD] behind the vocabulary; other ids are equal."""
+    (tmp_path / "vocab.txt").write_text("\ufeff" + VOCABULARY)
+    theirs, ours = transformers.BertTokenizer.from_pretrained(tmp_path), BertTokenizer.from_pretrained(tmp_path)
+    assert ours(WITH_MARKERS[0])["input_ids"] == theirs(WITH_MARKERS[0])["input_ids"]
+    assert (ours.pad_token_id, theirs.pad_token_id, len(ours)) == (0, 14, 14)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}, {"max_len": 77}],
+    ids=str,
+)
+def test_settings_go_before_tokenizer_json(settings: dict[str, object], tmp_path: Path) -> None:
+    BertTokenizer.train(["Ångström ÀÉ 你好 hello Hello a \u00c0"] * 3, 60, lowercase=False).save_pretrained(tmp_path)
+    text = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(text.replace('"lowercase":false', '"lowercase":true'))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **settings}))
+    ours, theirs = BertTokenizer.from_pretrained(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
+    for text in ("Ångström ÀÉ", "你好 Hello", "hello"):
+        assert ours(text)["input_ids"] == theirs(text)["input_ids"]
+    assert ours.model_max_length == (theirs.model_max_length if "max_len" in settings else 512)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({CONFIG_FILE: {"truncation_side": "left"}}, "its truncation_side is 'left'; allowed: 'right'"),
+        ({CONFIG_FILE: {"do_lower_case": "no"}}, "tokenizer_config.json: .*bool"),
+        ({CONFIG_FILE: {"padding_side": "left"}}, "its padding_side is 'left'; allowed: 'right'"),
+        ({ADDED: {"[E1]": 20}}, r"its added token '\[E1\]' has id 20; allowed: 14"),
+        ({CONFIG_FILE: {"added_tokens_decoder": {"7": typed()}}}, r"its added token '\[E1\]' has id 7; allowed: 14"),
+        ({CONFIG_FILE: {"cls_token": "<s>"}}, r"its cls_token is '<s>'; allowed: '\[CLS\]'"),
+        ({ADDED: {"[E1]": None}}, "its added tokens cannot be read"),
+        ({CONFIG_FILE: {"added_tokens_decoder": {"14": "[E1]"}}}, "its added tokens cannot be read"),
+        ({CONFIG_FILE: {"added_tokens_decoder": ["[E1]"]}}, "its added tokens cannot be read"),
+        ({MAP: {"additional_special_tokens": [3]}}, "its added tokens cannot be read"),
+        ({CONFIG_FILE: {"additional_special_tokens": "[E1]"}}, "its added tokens cannot be read"),
+    ],
+    ids=str,
+)
+def test_added_tokens_that_cannot_be(files: dict[str, dict], message: str, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message) as error:
+        BertTokenizer.from_pretrained(tmp_path)
+    assert "\n" not in str(error.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
+from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -225,3 +227,100 @@ def test_what_we_save_transformers_loads(pair: Pair, tmp_path: Path, with_config
 def test_what_transformers_saves_we_load(pair: Pair, tmp_path: Path) -> None:
     pair.theirs.save_pretrained(tmp_path)
     assert_same(Pair(BartTokenizer.from_pretrained(tmp_path), pair.theirs), HOSTILE)
+
+
+QUESTION, CONTEXT = "Who won <mask> it?", "The jury gave the prize to Favin Tanmann, the violinist. </s> Ägypten"
+
+
+@both
+def test_pairs(pair: Pair) -> None:
+    assert dict(pair.ours(QUESTION, CONTEXT)) == dict(pair.theirs(QUESTION, CONTEXT))
+    assert dict(pair.ours(QUESTION, "")) == dict(pair.theirs(QUESTION, ""))
+    firsts, seconds = HOSTILE, HOSTILE[::-1]
+    for inputs in ((firsts, seconds), (list(zip(firsts, seconds, strict=True)),), ([[QUESTION, CONTEXT], ["a", ""]],)):
+        assert dict(pair.ours(*inputs)) == dict(pair.theirs(*inputs))
+        ours, theirs = (reader(*inputs, padding=True, truncation=True, max_length=24) for reader in pair)
+        assert dict(ours) == dict(theirs)
+    ours, theirs = (reader(firsts[:9], seconds[:9], return_tensors="pt", padding=True) for reader in pair)
+    assert ours.keys() == theirs.keys() and torch.equal(ours["input_ids"], theirs["input_ids"])
+
+
+@both
+@pytest.mark.parametrize("strategy", [True, "longest_first", "only_first", "only_second", "do_not_truncate"])
+def test_strategies_of_truncation(pair: Pair, strategy: bool | str) -> None:
+    rows = [(QUESTION, CONTEXT), (CONTEXT, QUESTION), (CONTEXT, CONTEXT), ("", CONTEXT), (QUESTION, ""), (CONTEXT,)]
+    refused = 0
+    for texts in rows:
+        for length in (4, 5, 8, 13, 21, 40, 80):
+            given = {"truncation": strategy, "max_length": length}
+            if strategy == "do_not_truncate":
+                given = {"truncation": strategy, "max_length": length, "padding": "max_length"}
+            try:
+                expected = dict(pair.theirs(*texts, **given))
+            except Exception:  # the library's own: nothing would be left of a text
+                refused += 1
+                with pytest.raises(InputError, match="truncation='only_"):
+                    pair.ours(*texts, **given)
+            else:
+                assert dict(pair.ours(*texts, **given)) == expected, (texts, given)
+    assert (refused > 0) is (strategy in ("only_first", "only_second"))
+
+
+@pytest.mark.parametrize("plain_files", ["trained"], indirect=True)
+def test_settings_go_before_tokenizer_json(pair: Pair, tmp_path: Path) -> None:
+    pair.ours.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"add_prefix_space": True}))
+    assert '"add_prefix_space":false' in (tmp_path / "tokenizer.json").read_text()
+    assert_same(
+        Pair(BartTokenizer.from_pretrained(tmp_path), transformers.BartTokenizer.from_pretrained(tmp_path)), HOSTILE
+    )
+
+
+ENTITY = {"content": "<ent>", "lstrip": False, "rstrip": True, "single_word": False, "normalized": True}
+MASK = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
+
+
+@both
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            "added_tokens.json": {"[E2]": 1, "<ent>": 0},  # behind the vocabulary
+            "special_tokens_map.json": {"mask_token": MASK, "additional_special_tokens": ["<ent>"]},
+        },
+        {"special_tokens_map.json": {"mask_token": MASK, "additional_special_tokens": ["<ent>", "[E1]"]}},
+        {"tokenizer_config.json": {"mask_token": {**MASK, "__type": "AddedToken"}, "add_prefix_space": True}},
+        {"tokenizer_config.json": {"mask_token": {**MASK, "__type": "AddedToken", "lstrip": False}}},
+        {"tokenizer_config.json": {"added_tokens_decoder": {"0": ENTITY, "-1": MASK}}},
+    ],
+    ids=["added_tokens.json", "special_tokens_map.json", "a mask", "a mask without lstrip", "added_tokens_decoder"],
+)
+def test_added_tokens_of_slow_tokenizers(pair: Pair, plain_files: Path, files: dict[str, dict], tmp_path: Path) -> None:
+    size = len(pair.ours)
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(plain_files / name, tmp_path)
+    for name, content in files.items():
+        if name == "added_tokens.json":
+            content = {token: size + number for token, number in content.items()}
+        if "added_tokens_decoder" in content:
+            tokens = content["added_tokens_decoder"]
+            content = {"added_tokens_decoder": {str(size + int(number)): token for number, token in tokens.items()}}
+        (tmp_path / name).write_text(json.dumps(content))
+    texts = ["hello <ent> x <ent>y <Ent> [E1] a", "a <mask> b<ent>  <ent><unk> </s> [E2] <unusedx>", *HOSTILE[:40]]
+
+    def outcome(tokenizer: object) -> tuple[object, ...]:
+        rows = tokenizer(texts)["input_ids"]
+        return rows, [tokenizer.decode(row, skip_special_tokens=skip) for row in rows for skip in (True, False)]
+
+    theirs, ours = transformers.BartTokenizer.from_pretrained(tmp_path), BartTokenizer.from_pretrained(tmp_path)
+    expected = outcome(theirs)
+    assert outcome(ours) == expected
+    assert len(ours) == len(theirs) >= size
+    assert ours.encode_many(texts, 1000) == expected[0]
+    ours.save_pretrained(tmp_path / "saved")
+    for reader in (BartTokenizer, transformers.AutoTokenizer):
+        assert outcome(reader.from_pretrained(tmp_path / "saved")) == expected
+    (tmp_path / "saved" / "tokenizer.json").unlink()
+    for reader in (BartTokenizer, transformers.AutoTokenizer):
+        assert outcome(reader.from_pretrained(tmp_path / "saved")) == expected

@@ -249,8 +249,6 @@ def set_layers(config: ModelConfig, count: int, stacks: Sequence[str]) -> None:
     """Make a config describe the model that `shrink` leaves."""
     for name in stacks:
         setattr(config, config.depths[name], count)
-        if name == "encoder":
-            config.extra.pop("num_hidden_layers", None)  # transformers' other name of encoder_layers
 
 
 def adapt(model: PretrainedModel, options: AdaptationOptions) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+
 import pytest
+import transformers
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
@@ -59,11 +63,35 @@ def test_bad_value_is_named_with_what_is_allowed(options: dict):
     assert "\n" not in message
 
 
-def test_unknown_option_names_the_nearest():
-    with pytest.raises(InputError, match="'num_beam'.*'num_beams'"):
-        GenerationConfig().merged(num_beam=4)
-    with pytest.raises(InputError, match="use_cache"):
-        GenerationConfig().merged(use_cache=True)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("num_beam", "unknown generation option 'num_beam'; did you mean 'num_beams'\\?$"),
+        ("colour", "unknown generation option 'colour'$"),
+        ("use_cache", "use_cache is no generation option here: keys and values are always kept: leave it off$"),
+        ("output_hidden_states", "output_hidden_states is no .* here: .* model.encode gives the encoder's states$"),
+        ("streamer", "streamer is no generation option here: model.generate takes it, for one batch$"),
+        (
+            "stopping_criteria",
+            "stopping_criteria is no .* here: sequences end at eos_token_id, max_length or max_ratio$",
+        ),
+        ("inputs", "inputs is no generation option here: it is called input_ids$"),
+        ("typical_p", "typical_p is an option of transformers' generate that is not built here: leave it off$"),
+    ],
+)
+def test_unknown_options_are_explained(name: str, message: str):
+    with pytest.raises(InputError, match=f"^{message}"):
+        GenerationConfig().merged(**{name: 4})
+
+
+def test_every_argument_of_transformers_generate_is_known_or_explained():
+    theirs = transformers.GenerationMixin.generate
+    names = {*inspect.signature(theirs).parameters, *transformers.GenerationConfig().to_dict()}
+    names -= {"self", "kwargs", "generation_config", "encoder_outputs", "transformers_version", "_from_model_config"}
+    ours = {field.name for field in dataclasses.fields(GenerationConfig)}
+    for name in names - ours:
+        with pytest.raises(InputError, match=f"^{name} is "):
+            GenerationConfig().merged(**{name: object()})
 
 
 def test_none_switches_an_option_off():
@@ -107,6 +135,15 @@ def test_hub_file_loads_with_its_bookkeeping(recwarn: pytest.WarningsRecorder):
     with pytest.warns(UserWarning, match="typical_p"):  # an option that is not supported
         config = GenerationConfig.from_dict({"typical_p": 0.9, "num_beams": 3})
     assert config.num_beams == 3
+    with pytest.warns(UserWarning, match=r"ignored: \['suppress_tokens'\]"):  # of a config.json, too
+        GenerationConfig.from_model_config({"eos_token_id": 2, "suppress_tokens": [4], "min_p": None, "num_labels": 2})
+
+
+def test_values_without_effect_are_not_warned_of(recwarn: pytest.WarningsRecorder):
+    """transformers 4 wrote all options into each config.json."""
+    names = {"typical_p": 1.0, "epsilon_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "suppress_tokens": None}
+    GenerationConfig.from_model_config({"eos_token_id": 2, "remove_invalid_values": False, **names})
+    assert not recwarn.list
 
 
 def test_model_config_gives_its_decoding_options_and_ids():

@@ -21,6 +21,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation import graphs
 from bart.generation.cache import DecoderCache
 from bart.generation.graphs import Recorder, Step, can_be_recorded
+from bart.generation.hooks import NO_HOOKS
 from bart.generation.schedule import DecodingBatch, Sources
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
@@ -296,7 +297,7 @@ def test_the_host_waits_for_nothing_in_a_step(use, options: dict[str, Any]):
     with torch.inference_mode():
         mask = torch.ones(3, 8, dtype=torch.bool, device="meta")
         first = Sources([0, 1, 2], mask, torch.ones(3, 8, 16, device="meta"), mask.long())
-        batch = DecodingBatch(model, model.generation_config.merged(**options), 30, None, first)
+        batch = DecodingBatch(model, model.generation_config.merged(**options), 30, NO_HOOKS, first)
         with OnTheDevice():
             for _ in range(3):
                 batch.step()

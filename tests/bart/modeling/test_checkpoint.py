@@ -25,6 +25,7 @@ from bart.generation import GenerationConfig
 from bart.modeling.checkpoint import stored_configs
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tensor_files import read_file
 
 EMBEDDINGS = "model.shared.weight"
 COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
@@ -179,6 +180,75 @@ def test_fairseq(tmp_path: Path, fused: bool, bare: bool) -> None:
     for path in (tmp_path, tmp_path / "model.pt"):
         assert_same(BartForConditionalGeneration.from_pretrained(path, config=model.config), model)
     fails(tmp_path / "model.pt", "pass a config")
+
+
+def test_unused_weights_of_fairseq_0_12(tmp_path: Path) -> None:
+    """Its encoder layers hold copies for a fused operator beside the real weights, and do not train them."""
+    model = make_model()
+    model.final_logits_bias.zero_()
+    state = fairseq_weights(model)
+    for layer in range(2):
+        for part, rows in {"in_proj": 24, "out_proj": 8, "fc1": 12, "fc2": 8}.items():
+            state[f"encoder.layers.{layer}.{part}_weight"] = torch.randn(rows, 12 if part == "fc2" else 8)
+            state[f"encoder.layers.{layer}.{part}_bias"] = torch.randn(rows)
+    torch.save({"model": state}, tmp_path / "model.pt")
+    assert_same(BartForConditionalGeneration.from_pretrained(tmp_path, config=model.config), model)
+    del state["encoder.layers.1.fc1.weight"]
+    torch.save({"model": state}, tmp_path / "model.pt")
+    fails(tmp_path, "1 missing: model.encoder.layers.1.fc1.weight", config=model.config)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "net.bart."])
+def test_losses_and_metrics_of_a_lightning_module_are_left_out(
+    prefix: str, tmp_path: Path, model: BartForConditionalGeneration, caplog: pytest.LogCaptureFixture
+) -> None:
+    beside = {"criterion.weight": torch.ones(24), "class_weights": torch.ones(3)}
+    beside |= {"val_acc.f1.tp": torch.ones(3, dtype=torch.long), "matrix.confmat": torch.ones(3, 3, dtype=torch.long)}
+    state = {f"{prefix}{name}": weight for name, weight in weights(model).items()}
+    torch.save({"state_dict": state | beside, "epoch": 1}, tmp_path / "a.ckpt")
+    assert_same(BartForConditionalGeneration.from_pretrained(tmp_path / "a.ckpt", config=model.config), model)
+    assert "left out, for they are no part of a network: criterion.weight, class_weights, val_acc.f1.tp" in caplog.text
+    state |= {"pointer.weight": torch.ones(2, 8), "pointer.bias": torch.ones(2)}  # a layer, which changes results
+    torch.save({"state_dict": state, "epoch": 1}, tmp_path / "a.ckpt")
+    fails(tmp_path / "a.ckpt", "2 unexpected: pointer.bias, pointer.weight", config=model.config)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["checkpoint-500", "checkpoint-1000"], "checkpoint-1000, checkpoint-500, of transformers' Trainer: name one"),
+        (["adapter_config.json", "adapter_model.safetensors"], "an adapter of peft: merge it into its base model"),
+        (["adapter_config.json", "config.json", "model.safetensors"], "an adapter of peft: merge it into its base"),
+        (["config.json", "tf_model.h5"], "tf_model.h5, weights of TensorFlow"),
+        (["bert_config.json", "model.ckpt.index", "model.ckpt.meta"], "model.ckpt.index, weights of TensorFlow"),
+        (["config.json", "flax_model.msgpack"], "flax_model.msgpack, weights of Flax"),
+        (["config.json", "model.onnx"], "model.onnx, a graph for inference"),
+    ],
+    ids=str,
+)
+def test_what_other_programs_leave_is_called_by_its_name(tmp_path: Path, names: list[str], message: str) -> None:
+    for name in names:
+        (tmp_path / name).write_text("{}") if "." in name else (tmp_path / name).mkdir()
+    fails(tmp_path, message)
+
+
+def test_an_adapter_without_its_base_model(tmp_path: Path) -> None:
+    state = {"base_model.model.model.encoder.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 8)}
+    safetensors.torch.save_file(state, tmp_path / "adapter_model.safetensors")
+    fails(tmp_path / "adapter_model.safetensors", "an adapter of peft has to be merged into its base model")
+
+
+def test_a_folder_is_no_checkpoint_to_go_on_from(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="directory; a folder, such as that of transformers' Trainer, is a model to"):
+        read_file(tmp_path)
+
+
+def test_a_checkpoint_of_transformers_trainer_is_a_folder_of_the_hub(tmp_path: Path) -> None:
+    model = make_model()
+    model.save_pretrained(tmp_path / "checkpoint-500")
+    for name in ("optimizer.pt", "training_args.bin", "trainer_state.json"):
+        (tmp_path / "checkpoint-500" / name).write_text("not read")
+    assert_same(BartForConditionalGeneration.from_pretrained(tmp_path / "checkpoint-500"), model)
 
 
 def test_a_head_of_fairseq_is_taken_or_left_out_with_a_warning(

@@ -213,7 +213,7 @@ def test_labels_of_a_published_classifier_that_do_not_fit(published: Path, tmp_p
         scored(published, place, tmp_path / "out")
     name_labels(published, None)
     write(tmp_path / "data", test_csv="sentence,label\na good film,x\na bad film,y\nx,z\n")
-    with pytest.raises(InputError, match="label is 'x', which training has not seen; allowed: LABEL_0, LABEL_1"):
+    with pytest.raises(InputError, match="not seen: 'x' of test .*; allowed: LABEL_0, LABEL_1"):
         scored(published, place, tmp_path / "out")
 
 

@@ -1,0 +1,69 @@
+"""Tokens that a tokenizer's folder adds to its vocabulary, with the ids and the flags that transformers gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from bart.errors import InputError
+
+SPECIAL_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"  # of transformers' slow tokenizers
+FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def add_tokens(
+    backend: Tokenizer, settings: dict[str, Any], special: dict[str, Any], added: dict[str, int], fixed: Sequence[str]
+) -> None:
+    """Add the tokens of a folder to a pipeline.
+
+    Args:
+        settings: the content of tokenizer_config.json; its added_tokens_decoder, if any, takes the place of the other
+            files.
+        special, added: the contents of special_tokens_map.json and added_tokens.json.
+        fixed: as `PretrainedTokenizer.special_tokens`; they keep their flags where files name none.
+
+    Raises:
+        InputError: the contents are malformed, name another token for a role, or another id than the next one.
+    """
+    decoder = settings.get("added_tokens_decoder")
+    if decoder is not None:
+        special = {}
+    named = settings | special
+    for role, token in zip(("cls_token", "pad_token", "sep_token", "unk_token", "mask_token"), fixed, strict=True):
+        value = named.get(role) or token
+        if token != (value.get("content") if isinstance(value, dict) else value):
+            raise InputError(f"its {role} is {value!r}; allowed: {token!r}")
+    keys = [*_ROLES, *(key for key in named if key.endswith("_token") and key not in _ROLES)]
+    roles = [named[key] for key in keys if isinstance(named.get(key), (str, dict)) and named[key]]
+    roles = [token for token in roles if token not in fixed]
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    extra = list(extra.values()) if isinstance(extra, dict) else extra
+    listed = extra or special.get("additional_special_tokens") or []
+    try:
+        if isinstance(listed, str):
+            raise TypeError(f"{listed!r} is no list")
+        if decoder is None:
+            are_special = {_token(token, True).content for token in [*roles, *extra]}.union(fixed)
+            stated = {int(number): _token(token, token in are_special) for token, number in added.items()}
+        else:
+            stated = {int(number): _token(dict(token), False) for number, token in decoder.items()}
+        backend.add_tokens([stated[number] for number in sorted(stated)])
+        known = {token.content for token in backend.get_added_tokens_decoder().values()}
+        others = [_token(token, True) for token in roles]
+        others += [_token(token, "__type" not in token) for token in listed]
+        backend.add_tokens([token for token in others if token.content not in known])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"its added tokens cannot be read: {' '.join(str(error).split())}") from error
+    for number, token in stated.items():
+        place = backend.token_to_id(token.content)
+        if place != number:
+            raise InputError(f"its added token {token.content!r} has id {number}; allowed: {place}")
+
+
+def _token(token: str | dict[str, Any], special: bool) -> AddedToken:
+    """A token to add, which is special by default or not."""
+    flags = {"content": token} if isinstance(token, str) else {key: token[key] for key in FLAGS if key in token}
+    return AddedToken(**{"special": special, **flags})
