@@ -267,11 +267,11 @@ class PretrainedTokenizer:
                 left; tensors asked for texts of different lengths without padding.
         """
         strategy, limit = self._limit(max_length, truncation, padding, return_tensors)
-        is_one = isinstance(texts, str)
+        is_single = isinstance(texts, str)
         if text_pair is None and isinstance(texts, (list, tuple)) and texts and all(map(_is_pair, texts)):
             texts, text_pair = zip(*texts, strict=True)
-        rows = self._encode([texts] if is_one else texts, add_prefix_space)
-        if text_pair is None or (is_one and text_pair == ""):
+        rows = self._encode([texts] if is_single else texts, add_prefix_space)
+        if text_pair is None or (is_single and text_pair == ""):
             if strategy == "only_second" and max(map(len, rows)) > limit - 2:
                 raise InputError("truncation='only_second' needs text_pair where a text is longer than max_length")
             joined = [
@@ -279,9 +279,9 @@ class PretrainedTokenizer:
                 for row in rows
             ]
         else:
-            if is_one != isinstance(text_pair, str):
+            if is_single != isinstance(text_pair, str):
                 raise InputError("texts and text_pair must both be strings, or both lists of strings")
-            seconds = self._encode([text_pair] if is_one else text_pair, add_prefix_space)
+            seconds = self._encode([text_pair] if is_single else text_pair, add_prefix_space)
             if len(seconds) != len(rows):
                 raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(rows)}, one for each of texts")
             pairs = zip(rows, seconds, strict=True)
@@ -289,7 +289,7 @@ class PretrainedTokenizer:
         types = {}
         if self.has_types:
             types["token_type_ids"] = [[int(place >= begin) for place in range(len(row))] for row, begin in joined]
-        return self._batch([row for row, _ in joined], is_one, limit, padding, return_tensors, **types)
+        return self._batch([row for row, _ in joined], is_single, limit, padding, return_tensors, **types)
 
     def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """The ids of texts, each with what begins and ends it, at most max_length of them."""
