@@ -130,7 +130,6 @@ def test_a_streamer_gets_the_same(pairs: list[Pair], options: dict[str, Any]) ->
         ({"streamer": print}, "streamer is <built-in function print>; allowed: an object with the methods put and end"),
         ({"streamer": Recorder(), "num_beams": 2}, "streamer needs num_beams 1, and it is 2"),
     ],
-    ids=str,
 )
 def test_what_is_refused(pairs: list[Pair], options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
