@@ -187,7 +187,7 @@ def _make(
     undivided = sum(record.get("undivided", 0) for record in made)
     if 10 * undivided > sum(counts):
         logger.warning(
-            "%d of %d documents are one sentence of %d characters or more, since no mark ends a sentence in them, as in "
+            "%d of %d documents are one sentence of %d characters or more, as no mark ends a sentence in them, like in "
             "Thai: no sentences change places, and BERT's pairs need two. Begin a line with each sentence",
             *(undivided, sum(counts), LONG_SENTENCE),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 
 def _class_of(ranges: str) -> str:
@@ -25,11 +26,21 @@ TERMINALS = _class_of(
     "11a42-11a43 11a9b-11a9c 11c41-11c42 11ef7-11ef8 11f43-11f44 16a6e-16a6f 16af5 16b37-16b38 16b44 16d6e-16d6f 16e98 "
     "1bc9f 1da88"
 )
-_CLOSING = r"\"')\]}»”’›〉》」』】〕〗〙〛〞〟﹂﹄﹚﹜﹞＂＇）］｝｠｣"
-_GOES_ON = r"[.!?,:;՝،؍–—、﹐﹑﹔﹕－，：；､-]"  # SContinue
+_CLOSING = r"\"')\]}" + _class_of(
+    "bb 2019 201d 203a 3009 300b 300d 300f 3011 3015 3017 3019 301b 301e-301f fe42 fe44 fe5a fe5c fe5e ff02 ff07 ff09 "
+    "ff3d ff5d ff60 ff63"
+)
+_GOES_ON = ".!?,:;" + _class_of("55d 60c-60d 2013-2014 3001 fe50-fe51 fe54-fe55 fe58 ff0c-ff0d ff1a-ff1b ff64") + "-"
 # The end of a sentence by Unicode's UAX 29, rules SB8a to SB11, but that an opening mark belongs to what follows; and
 # ASCII's marks where the next sentence follows without a blank.
 END = re.compile(
-    rf"[{TERMINALS}]+[{_CLOSING}]*(?![{TERMINALS}{_CLOSING}]|\s*{_GOES_ON})"
+    rf"[{TERMINALS}]+[{_CLOSING}]*(?![{TERMINALS}{_CLOSING}]|\s*[{_GOES_ON}])"
     rf"|(?:[!?]|(?<=[{UNSPACED}])\.)[.!?]*[{_CLOSING}]*(?=[{UNSPACED}])"
 )
+
+
+def share_of(characters: str, texts: Iterable[str]) -> float:
+    """The share of the letters and digits of texts, in lower case, that are in a character class; 1 without any."""
+    joined = "".join(texts).lower()
+    letters = sum(map(str.isalnum, joined))
+    return len(re.findall(f"[{characters}]", joined)) / letters if letters else 1.0
