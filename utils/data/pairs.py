@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Inputs, pad, pad_ids
 from utils.data.tables import Table, TableReader
 from utils.data.tokenized import TokenizedTexts
+from utils.text.lines import references_of
 
 # Bytes of English text for each token of BART's vocabulary. Only how well batches are grouped depends on it.
 BYTES_PER_TOKEN = 4
@@ -63,11 +64,11 @@ class TokenPairs:
         source_length: int,
         target_length: int,
     ) -> TokenPairs:
-        """Tokenise texts, cut to these numbers of tokens."""
+        """Tokenise texts, cut to these numbers of tokens; of a target that lists several references, the first."""
         source, target = tokenizers
         return cls(
             TokenizedTexts.from_texts(sources, source, source_length),
-            None if targets is None else TokenizedTexts.from_texts(targets, target, target_length),
+            None if targets is None else TokenizedTexts.from_texts(_firsts(targets), target, target_length),
             targets,
         )
 
@@ -112,15 +113,20 @@ class StreamedPairs:
         ]
 
     def encode(self, records: Sequence[tuple[str, str]], epoch: int) -> tuple[list[Pair], int]:
+        texts, targets = zip(*records, strict=True)
         sources, targets = (
-            tokenizer.encode_many(texts, limit)
-            for tokenizer, texts, limit in zip(self.tokenizers, zip(*records, strict=True), self.longest, strict=True)
+            tokenizer.encode_many(side, limit)
+            for tokenizer, side, limit in zip(self.tokenizers, (texts, _firsts(targets)), self.longest, strict=True)
         )
         pairs = [
             Pair(np.asarray(source, dtype=np.int32), np.asarray(target, dtype=np.int32))
             for source, target in zip(sources, targets, strict=True)
         ]
         return pairs, sum(len(pair.source) + len(pair.target) for pair in pairs)
+
+
+def _firsts(targets: Iterable[str]) -> list[str]:
+    return [references_of(target)[0] for target in targets]
 
 
 def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:

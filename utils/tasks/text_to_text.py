@@ -39,6 +39,7 @@ from utils.models.generation_options import GENERATE, GenerationOptions, check_g
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores, Task, text_of
+from utils.text.lines import references_of
 from utils.text.sentences import without_repeats
 
 if TYPE_CHECKING:
@@ -161,8 +162,11 @@ class TextToText(Task[BartForConditionalGeneration]):
         return super().validation_name(f"{metric}_forced" if is_forced else metric)
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
-        """The `metrics` of each example."""
+        """The `metrics` of each example; a reference may be a list, as `references_of` reads it."""
         return {}
+
+    def look_at(self, references: Sequence[str]) -> None:
+        """Warn where these references of a split are not such as the scores count."""
 
     # ---- Data
 
@@ -201,9 +205,20 @@ class TextToText(Task[BartForConditionalGeneration]):
             sides = zip(raw, tokenizers, lengths, strict=True)
             tokens = (file.tokenized(tokenizer, longest) for file, tokenizer, longest in sides)
             identity = {"source": source.identity, "target": target.identity}
-            return TokenPairs(*tokens, target.read() if split == "val" else None, identity)
-        sources = [self.evaluation.prefix + text for text in source]
-        return TokenPairs.from_texts(sources, target, tokenizers, *lengths)
+            lists, references = target.lists, target.read() if split == "val" else None
+            examples = TokenPairs(*tokens, references, identity)
+        else:
+            lists, references = sum(references_of(line) != [line] for line in target or ()), target
+            sources = [self.evaluation.prefix + text for text in source]
+            examples = TokenPairs.from_texts(sources, target, tokenizers, *lengths)
+        if lists:
+            logger.info(
+                "%d of %d targets of the %s split are lists of references: the loss is that of the first of each",
+                *(lists, len(target), split),
+            )
+        if references is not None:
+            self.look_at(references)
+        return examples
 
     def _target_length(self, split: str) -> int | None:
         """The tokens that a split's targets are cut to; None for the model's positions."""
@@ -368,7 +383,10 @@ class TextToText(Task[BartForConditionalGeneration]):
         best, *alternatives = prediction.values["texts"]
         row = {"index": number, "source": raw[0][number]}
         if raw[1] is not None:
-            row["reference"] = raw[1][number]
+            references = references_of(raw[1][number])
+            row["reference"] = references[0]
+            if len(references) > 1:
+                row["references"] = references
         row["summary"] = best
         if alternatives:
             row["alternatives"] = alternatives
