@@ -53,7 +53,7 @@ class BleuOptions:
         texts = [text for line in references for text in references_of(line)]
         if self.bleu_tokenize in _SPLIT_AT_BLANKS and (unspaced := share_of(UNSPACED, texts)) > 0.1:
             logger.warning(
-                "%.0f %% of the references' letters are of scripts without blanks: --bleu_tokenize %s takes whole clauses "
+                "%.0f %% of the references' letters are of scripts without blanks: --bleu_tokenize %s takes clauses "
                 "for words; zh, ja-mecab and char count shorter ones",
                 *(100 * unspaced, self.bleu_tokenize),
             )
