@@ -177,8 +177,8 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
             for column, kind, expected in zip(fields, kinds, first, strict=True):
                 if hasattr(kind, "feature") != hasattr(expected, "feature"):
                     raise InputError(
-                        f"{file}: the field {column!r} holds {kind}, and in {files[0]} {expected}; either lists or texts "
-                        "are expected"
+                        f"{file}: the field {column!r} holds {kind}, and in {files[0]} {expected}; all lists or all "
+                        "texts are expected"
                     )
     return open_dataset(parquet_rows(files), name, fields, digest_of_files(files))
 

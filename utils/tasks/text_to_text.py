@@ -205,20 +205,20 @@ class TextToText(Task[BartForConditionalGeneration]):
             sides = zip(raw, tokenizers, lengths, strict=True)
             tokens = (file.tokenized(tokenizer, longest) for file, tokenizer, longest in sides)
             identity = {"source": source.identity, "target": target.identity}
-            lists, references = target.lists, target.read() if split == "val" else None
-            examples = TokenPairs(*tokens, references, identity)
+            pairs = TokenPairs(*tokens, target.read() if split == "val" else None, identity)
+            lists = target.lists
         else:
-            lists, references = sum(references_of(line) != [line] for line in target or ()), target
             sources = [self.evaluation.prefix + text for text in source]
-            examples = TokenPairs.from_texts(sources, target, tokenizers, *lengths)
+            pairs = TokenPairs.from_texts(sources, target, tokenizers, *lengths)
+            lists = sum(references_of(line) != [line] for line in target or ())
         if lists:
             logger.info(
                 "%d of %d targets of the %s split are lists of references: the loss is that of the first of each",
-                *(lists, len(target), split),
+                *(lists, len(pairs), split),
             )
-        if references is not None:
-            self.look_at(references)
-        return examples
+        if pairs.references is not None:
+            self.look_at(pairs.references)
+        return pairs
 
     def _target_length(self, split: str) -> int | None:
         """The tokens that a split's targets are cut to; None for the model's positions."""
