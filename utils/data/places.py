@@ -50,18 +50,16 @@ def is_table(data_dir: str) -> bool:
 
 def split_tables(data_dir: str | Path) -> dict[str, Path]:
     """The table of each split in a directory without line files; empty of anything else, and where no table is."""
-    folder, tables = Path(data_dir), {}
-    if folder.is_dir() and not any(folder.glob("*.source")):
-        tables = {split: table for split in SPLITS if (table := table_in(folder, split)) is not None}
-    return tables
+    folder = Path(data_dir)
+    if not folder.is_dir() or any(folder.glob("*.source")):
+        return {}
+    return {split: table for split in SPLITS if (table := table_in(folder, split)) is not None}
 
 
 def table_in(folder: Path, split: str) -> Path | None:
     """The table of a split in a directory, such as train.jsonl, or None."""
-    names = [f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in TABLES]
-    return next(
-        (folder / name for name in (*names, *(f"{name}.gz" for name in names)) if (folder / name).is_file()), None
-    )
+    tables = [folder / f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in TABLES]
+    return next((table for table in (*tables, *(Path(f"{table}.gz") for table in tables)) if table.is_file()), None)
 
 
 def suffix_of(path: Path) -> str:

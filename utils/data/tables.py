@@ -166,19 +166,18 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
     from datasets import Features
     from pyarrow.parquet import read_schema
 
-    first: list[Any] = []
+    first: Mapping[str, Any] = {}
     for file in files:
         if "://" not in file:
             # `datasets` would turn numbers into texts where only the first file holds texts.
             features = Features.from_arrow_schema(read_schema(file))
             fields = _text_fields(features, fields, file)
-            kinds = [features[column] for column in fields]
-            first = first or kinds
-            for column, kind, expected in zip(fields, kinds, first, strict=True):
-                if hasattr(kind, "feature") != hasattr(expected, "feature"):
+            first = first or features
+            for column in fields:
+                if hasattr(features[column], "feature") != hasattr(first[column], "feature"):
                     raise InputError(
-                        f"{file}: the field {column!r} holds {kind}, and in {files[0]} {expected}; all lists or all "
-                        "texts are expected"
+                        f"{file}: the field {column!r} holds {features[column]}, and in {files[0]} {first[column]}; "
+                        "all lists or all texts are expected"
                     )
     return open_dataset(parquet_rows(files), name, fields, digest_of_files(files))
 

@@ -27,7 +27,7 @@ from utils.runs.outputs import writable_folder
 from utils.text.lines import check_counts, decoded_lines, iter_lines, references_of
 
 logger = logging.getLogger(__name__)
-_FORMAT = "2"  # of the files of the cache and of their content; a new number makes them anew
+_FORMAT = "3"  # of the files of the cache and of their content; a new number makes them anew
 KEPT = 4  # caches of one text file: those of the settings that were used last
 
 
@@ -75,8 +75,6 @@ class TextFile:
             RunError: the disk is full, or the text file changed meanwhile.
         """
         made_with = (_FORMAT, max_length, tokenizer.add_prefix_space, tokenizer.to_json())
-        if self.lists:
-            made_with += ("first references",)
         settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
         path = self.cache / f"{self.path.name}-{self.digest[:16]}-{settings[:16]}.arrow"
         ids = self._mapped(path)  # without the lock, which may be another user's, or held for other texts

@@ -25,7 +25,6 @@ from utils.text.lines import check_counts, read_lines, references_of
 from utils.text.scripts import UNSPACED, share_of
 
 logger = logging.getLogger(__name__)
-NAMES = {"BLEU": "bleu", "chrF2": "chrf"}
 _SPLIT_AT_BLANKS = ("13a", "intl", "none")
 
 
@@ -98,7 +97,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.json:
         print(json.dumps({"examples": len(references), **scores}, indent=2))
         return
-    rows = [[f"{name}", f"{scores[key]:.2f}", scores[f"{key}_signature"]] for name, key in NAMES.items()]
+    rows = [
+        [name, f"{scores[key]:.2f}", scores[f"{key}_signature"]] for name, key in (("BLEU", "bleu"), ("chrF2", "chrf"))
+    ]
     print(f"{len(references):,} examples\n\n{plain_table(rows, ['', 'score', 'signature'])}")
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from seqeval.metrics.sequence_labeling import get_entities
 
+from utils.app.cli import no_command
+
 
 def entity_counts(predicted: Sequence[str], right: Sequence[str]) -> tuple[int, int, int]:
     """Count a sentence's entities: those predicted rightly, all predicted ones, and all right ones.
@@ -31,3 +33,7 @@ def scores_of_tags(words: float, right: float, hits: float, predicted: float, ex
     f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
     scores = {"f1": f1, "entity_precision": precision, "entity_recall": recall, "accuracy": right / words}
     return {name: 100 * score for name, score in scores.items()}
+
+
+if __name__ == "__main__":
+    no_command("run_eval.py --task tagging predicts and scores")
