@@ -36,9 +36,17 @@ from utils.data.shard_format import MANIFEST
 from utils.data.splits import SPLITS
 from utils.data.tokenized import tokenise
 from utils.metrics.baselines import leads, oracle
-from utils.metrics.rouge import ROUGE_MODES, ROUGE_TYPES, rouge, rouge_table
+from utils.metrics.rouge import (
+    ROUGE_MODES,
+    ROUGE_TOKENIZERS,
+    ROUGE_TYPES,
+    TOKENIZER_HELP,
+    rouge,
+    rouge_table,
+    warn_of_scripts,
+)
 from utils.runs.outputs import check_output
-from utils.text.lines import iter_lines
+from utils.text.lines import iter_lines, references_of
 
 PERCENTILES = (1, 5, 25, 50, 75, 90, 95, 99)
 EXAMPLES, SEED = 5, 42  # how many examples are shown; the seed of all that is drawn at random
@@ -67,6 +75,7 @@ class InspectOptions:
     rouge_examples: int = option(
         1000, least=1, metavar="N", help="score baselines on at most N examples of the test split, drawn at random"
     )
+    rouge_tokenizer: str = option(ROUGE_TOKENIZERS[0], choices=ROUGE_TOKENIZERS, help=TOKENIZER_HELP)
     json: Path | None = option(None, metavar="FILE", help="write all figures there as JSON")
     picture: Path | None = option(None, metavar="FILE", help="draw the distributions of lengths there, as PNG")
 
@@ -105,23 +114,29 @@ def drawn(folder: Path, split: str, size: int, count: int) -> list[tuple[int, st
     return [(index + 1, *pair) for index, pair in enumerate(pairs) if index in chosen]
 
 
-def baselines(pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, float]]:
+def baselines(pairs: Sequence[tuple[str, str]], tokenizer: str) -> dict[str, dict[str, float]]:
     """Score summaries that need no training, by ROUGE F in percent: name -> mean of each type."""
     summaries_of = leads([source for source, _ in pairs])
     shown = progress("oracle", len(pairs), "examples", pairs)
-    summaries_of["oracle: best sentences, greedily"] = [oracle(source, target) for source, target in shown]
+    summaries_of["oracle: best sentences, greedily"] = [oracle(*pair, tokenizer) for pair in shown]
     targets = [target for _, target in pairs]
-    return {name: rouge(summaries, targets) for name, summaries in summaries_of.items()}
+    warn_of_scripts(targets, tokenizer=tokenizer)
+    return {name: rouge(summaries, targets, tokenizer=tokenizer) for name, summaries in summaries_of.items()}
 
 
 def inspect(
-    folder: Path, tokenizer: BartTokenizer, limits: Mapping[str, Sequence[int]], rouge_examples: int = 1000
+    folder: Path,
+    tokenizer: BartTokenizer,
+    limits: Mapping[str, Sequence[int]],
+    rouge_examples: int = 1000,
+    rouge_tokenizer: str = ROUGE_TOKENIZERS[0],
 ) -> tuple[dict[str, Any], Lengths]:
     """Gather the facts that `describe` prints, and the lengths of all texts.
 
     Args:
         limits: side -> maximum lengths in tokens.
         rouge_examples: score the baselines on at most so many examples, of the test split where there is one.
+        rouge_tokenizer: one of ROUGE_TOKENIZERS.
 
     Raises:
         InputError: no split is there, or one is malformed.
@@ -136,7 +151,9 @@ def inspect(
         hashes[split] = np.array([(hash(pair[0]), hash(pair[1]), hash(pair)) for pair in pairs])
         lengths[split] = {}
         for side in SIDES:
-            batches = tokenise(iter_lines(folder / f"{split}.{side}"), len(hashes[split]), tokenizer, _UNCUT)
+            lines = iter_lines(folder / f"{split}.{side}")
+            texts = (references_of(line)[0] for line in lines) if side == "target" else lines
+            batches = tokenise(texts, len(hashes[split]), tokenizer, _UNCUT)
             lengths[split][side] = np.concatenate([pc.list_value_length(batch["ids"]).to_numpy() for batch in batches])
     sizes = {split: len(rows) for split, rows in hashes.items()}
     first, last = splits[0], splits[-1]
@@ -155,7 +172,7 @@ def inspect(
             for earlier, later in combinations_with_replacement(splits, 2)
         ],
         "sample": {"split": last, "examples": len(scored), "rouge_mode": ROUGE_MODES[0]},
-        "rouge": baselines([(source, target) for _, source, target in scored]),
+        "rouge": baselines([(source, target) for _, source, target in scored], rouge_tokenizer),
         "examples": [
             {"split": first, "line": line, "source": source, "target": target}
             for line, source, target in drawn(folder, first, sizes[first], EXAMPLES)
@@ -247,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     tokenizer = BartTokenizer.from_pretrained(options.tokenizer)
     limits = {"source": options.max_source_length, "target": options.max_target_length}
-    facts, lengths = inspect(options.data_dir, tokenizer, limits, options.rouge_examples)
+    facts, lengths = inspect(options.data_dir, tokenizer, limits, options.rouge_examples, options.rouge_tokenizer)
     if options.json is not None:
         write_json(options.json, {"tokenizer": options.tokenizer, **facts})
     if options.picture is not None:

@@ -14,6 +14,7 @@ if __name__ == "__main__":
     run_program("utils.corpora.make_shards")
 
 import hashlib
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from utils.corpora.shard_cluster import cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import (
     HASHES_AT_ONCE,
+    LONG_SENTENCE,
     SHARD_SPLITS,
     PlannedShard,
     count_keys,
@@ -49,6 +51,7 @@ from utils.runs.outputs import difference, writable_folder
 if TYPE_CHECKING:
     from distributed import Client
 
+logger = logging.getLogger("utils.corpora.make_shards")
 BEGUN = "options.json"  # in WORK: the record of a run that could go on
 
 
@@ -181,6 +184,13 @@ def _make(
     made = run_stage(client, "tokenising", make_examples, work, "examples", again)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
+    undivided = sum(record.get("undivided", 0) for record in made)
+    if 10 * undivided > sum(counts):
+        logger.warning(
+            "%d of %d documents are one sentence of %d characters or more, as no mark ends a sentence in them, like in "
+            "Thai: no sentences change places, and BERT's pairs need two. Begin a line with each sentence",
+            *(undivided, sum(counts), LONG_SENTENCE),
+        )
     shards = _divide(count_keys(work), options)
     if not any(shard.name.startswith(SHARD_SPLITS[0]) for shard in shards):
         raise InputError(f"--input {' '.join(options.input)}: no text is left to train on{_reasons(dropped)}")

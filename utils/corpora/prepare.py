@@ -24,7 +24,7 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE, making
 from utils.data.parallel_text import SIDES, paired
-from utils.data.places import HUB_NAME, TABLES, is_table, suffix_of
+from utils.data.places import HUB_NAME, TABLES, is_table, split_tables, suffix_of
 from utils.data.published import load_from_hub, opening
 from utils.data.rows import READERS
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, ratios_of, split_of
@@ -80,18 +80,22 @@ def prepare(options: PrepareOptions) -> None:
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str:
     """Make a data directory of a file of examples, once, and return its path; return any other --data_dir as it is.
 
+    A directory with a table for each split is such files.
+
     The directory lies where token ids are kept. Its name holds digests of the content and of the columns; directories
     of other content are removed.
 
     Raises:
         InputError: as `prepare` does, or the folder cannot be written.
     """
-    if not is_table(data_dir):
+    file, tables = Path(data_dir), [*split_tables(data_dir).values()]
+    if not (tables or is_table(data_dir)):
         return data_dir
-    file = Path(data_dir)
-    if not file.is_file():
+    if not (tables or file.is_file()):
         raise InputError(f"--data_dir {file}: no such file")
-    cache, content = cache_folder(file.parent, cache_dir), f"{file.name}-{file_digest(file)[:16]}"
+    cache = cache_folder(file if tables else file.parent, cache_dir)
+    digest = hashlib.blake2b("".join(map(file_digest, tables)).encode()).hexdigest() if tables else file_digest(file)
+    content = f"{file.name}-{digest[:16]}"
     folder = cache / f"{content}-{hashlib.blake2b(repr(fields).encode(), digest_size=4).hexdigest()}"
     with alone(cache):  # of several processes, one makes it
         if not (folder / PROVENANCE).is_file():
@@ -131,6 +135,12 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
         InputError: something is missing or of another kind. What is malformed in a file raises it when that is read.
     """
     paths = [Path(name).expanduser() for name in names]
+    if len(names) == 1 and (tables := split_tables(paths[0])):
+        with opening(f"--input {names[0]}"):
+            return [
+                Input(split if keep_splits else None, str(path), open_rows(path, fields, str(path)))
+                for split, path in tables.items()
+            ]
     kinds = {suffix_of(path) if suffix_of(path) in TABLES else "text" for path in paths}
     if len(names) == 1 and kinds == {"text"} and not paths[0].exists() and HUB_NAME.fullmatch(names[0]):
         return _set_inputs(names[0], fields, keep_splits)

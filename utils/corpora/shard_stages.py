@@ -46,6 +46,7 @@ _WIDTH = np.uint64((1 << 64) // BUCKETS)
 ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
+LONG_SENTENCE = 500  # characters or more
 REPEATED = "repeated"
 StageRecord = dict[str, Any]
 
@@ -143,7 +144,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> StageRec
 
     Returns:
         kept: documents that gave examples. dropped: reason -> documents that did not. short: examples that were left
-        out since they have too few tokens.
+        out since they have too few tokens. undivided: documents that are one sentence of LONG_SENTENCE characters.
     """
     options = work.options
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
@@ -155,6 +156,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> StageRec
     fresh = ((place, document) for place, document in enumerate(readable) if first + place not in repeats)
     for documents in _batches(fresh):
         sentences = [sentences_of(document) for _, document in documents]
+        counts["undivided"] += sum(len(each) == 1 and len(each[0]) >= LONG_SENTENCE for each in sentences)
         encoded = tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False)
         rows = [row.ids for row in encoded]
         ids = np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype())
@@ -180,7 +182,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> StageRec
         runs.write(at_least=_TOKENS)
     runs.write()
     dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
-    return {"kept": counts["kept"], "dropped": dropped, "short": counts["short"]}
+    return {"kept": counts["kept"], "dropped": dropped, "short": counts["short"], "undivided": counts["undivided"]}
 
 
 def _numbers_between(work: Work, first: int, end: int) -> set[int]:
@@ -201,7 +203,7 @@ def _tokenizer(folder: Path, vocabulary: str) -> Tokenizer:
 
 
 def sentences_of(document: Document) -> list[str]:
-    """The sentences of a document: all but the first begin with a space, and joined they are its text."""
+    """The sentences of a document: each begins with the blank before it, and joined they are its text."""
     paragraphs = [*document.paragraphs[:1], *(f" {paragraph}" for paragraph in document.paragraphs[1:])]
     return [sentence for paragraph in paragraphs for sentence in sentence_parts(paragraph)]
 

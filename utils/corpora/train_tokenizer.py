@@ -23,6 +23,7 @@ from utils.app.progress import progress, start_log
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.parallel_text import read_pairs
 from utils.runs.outputs import writable_folder
+from utils.text.lines import references_of
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             "it away, or name another folder"
         )
     if options.data_dir is not None:
-        texts = chain(*read_pairs(options.data_dir, "train"))
+        sources, targets = read_pairs(options.data_dir, "train")
+        texts = chain(sources, chain.from_iterable(map(references_of, targets)))
         unit = f"lines of {options.data_dir}"
     else:
         start_log()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bart.errors import InputError
 from utils.data.parallel_text import one_line
-from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of
+from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of, table_in
 from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
 from utils.data.rows import ABSENT, READERS, SURROGATE
-from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLIT_NAMES, SPLITS, WHOLE, ratios_of, split_of
+from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, WHOLE, ratios_of, split_of
 
 if TYPE_CHECKING:
     import datasets
@@ -66,10 +66,8 @@ def _table_of(path: Path, split: str) -> Path:
     """The file of a split."""
     if path.is_file():
         return path
-    names = [f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in TABLES]
-    for name in (*names, *(f"{name}.gz" for name in names)):
-        if (path / name).is_file():
-            return path / name
+    if (table := table_in(path, split)) is not None:
+        return table
     reason = f"no {split} split in it" if path.exists() else "no such file or directory"
     raise InputError(f"{path}: {reason}; a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Inputs, pad, pad_ids
 from utils.data.tables import Table, TableReader
 from utils.data.tokenized import TokenizedTexts, encode_cut, warn_of_cut
+from utils.text.lines import references_of
 
 # Bytes of English text for each token of BART's vocabulary. Only how well batches are grouped depends on it.
 BYTES_PER_TOKEN = 4
@@ -64,11 +65,11 @@ class TokenPairs:
         source_length: int,
         target_length: int,
     ) -> TokenPairs:
-        """Tokenise texts, cut to these numbers of tokens."""
+        """Tokenise texts, cut to these numbers of tokens; of a target that lists several references, the first."""
         source, target = tokenizers
         return cls(
             TokenizedTexts.from_texts(sources, source, source_length),
-            None if targets is None else TokenizedTexts.from_texts(targets, target, target_length),
+            None if targets is None else TokenizedTexts.from_texts(_firsts(targets), target, target_length),
             targets,
         )
 
@@ -115,7 +116,8 @@ class StreamedPairs:
 
     def encode(self, records: Sequence[tuple[str, str]], epoch: int) -> tuple[list[Pair], int]:
         self.seen += len(records)
-        sources, targets = (self._encode_side(side, texts) for side, texts in enumerate(zip(*records, strict=True)))
+        texts, targets = zip(*records, strict=True)
+        sources, targets = (self._encode_side(side, texts) for side, texts in enumerate((texts, _firsts(targets))))
         pairs = [
             Pair(np.asarray(source, dtype=np.int32), np.asarray(target, dtype=np.int32))
             for source, target in zip(sources, targets, strict=True)
@@ -130,6 +132,10 @@ class StreamedPairs:
             name, option = SIDES[side], OPTIONS[side]
             warn_of_cut(self.cut[side], self.seen, f"{name} read of {self.name}", self.longest[side], option)
         return rows
+
+
+def _firsts(targets: Iterable[str]) -> list[str]:
+    return [references_of(target)[0] for target in targets]
 
 
 def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:

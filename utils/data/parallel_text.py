@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from utils.data.splits import SPLITS
-from utils.text.lines import iter_lines
+from utils.text.lines import check_counts, iter_lines, references_of
 
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
@@ -21,7 +21,7 @@ def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
     """Read the lines of two files side by side.
 
     Raises:
-        InputError: a file is missing or malformed, or has more lines than the other.
+        InputError: a file is missing or malformed, or has more lines than the other, or a target is a list of no texts.
     """
     sources, targets = iter_lines(source), iter_lines(target)
     for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
@@ -30,6 +30,7 @@ def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
             longer = number + sum(1 for _ in (targets if text is None else sources))
             counts = (number - 1, longer) if text is None else (longer, number - 1)
             check_counts((source, target), *counts)
+        references_of(summary, f"{target}, line {number}: ")
         yield text, summary
 
 
@@ -47,12 +48,6 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
         if not file.is_file():
             raise InputError(f"{file}: no such file; a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}")
     return source, target
-
-
-def check_counts(paths: tuple[PathName, PathName], sources: int, targets: int) -> None:
-    """Raise InputError where the files of a split differ in their number of lines."""
-    if sources != targets:
-        raise InputError(f"{paths[0]} has {sources} lines, {paths[1]} has {targets}; they must be equally many")
 
 
 def iter_pairs(data_dir: PathName, split: str) -> Iterator[tuple[str, str]]:

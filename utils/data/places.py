@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from bart.errors import InputError
+from utils.data.splits import SPLIT_NAMES, SPLITS
 
 SPLIT = "{split}"
 PLACES = f"hub:NAME[:CONFIG][@REVISION], or a path or URL of Parquet files that contains {SPLIT}"
@@ -15,8 +16,8 @@ HUB = "hub:"
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")  # files of examples; all but the last also as .gz
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
 KINDS = (
-    f"directory with {{train,val,test}}.{{source,target}}, a file {', '.join(TABLES)}, which is split as "
-    f"utils.corpora.prepare does it, or {PLACES}"
+    f"directory with {{train,val,test}}.{{source,target}}, or with a table of each split, a file {', '.join(TABLES)}, "
+    f"which is split as utils.corpora.prepare does it, or {PLACES}"
 )
 # Documents and summaries as published sets name their columns.
 KNOWN_FIELDS = (
@@ -47,6 +48,20 @@ def is_table(data_dir: str) -> bool:
     return not is_streamed(data_dir) and suffix_of(Path(data_dir)) in TABLES and not Path(data_dir).is_dir()
 
 
+def split_tables(data_dir: str | Path) -> dict[str, Path]:
+    """The table of each split in a directory without line files; empty of anything else, and where no table is."""
+    folder = Path(data_dir)
+    if not folder.is_dir() or any(folder.glob("*.source")):
+        return {}
+    return {split: table for split in SPLITS if (table := table_in(folder, split)) is not None}
+
+
+def table_in(folder: Path, split: str) -> Path | None:
+    """The table of a split in a directory, such as train.jsonl, or None."""
+    tables = [folder / f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in TABLES]
+    return next((table for table in (*tables, *(Path(f"{table}.gz") for table in tables)) if table.is_file()), None)
+
+
 def suffix_of(path: Path) -> str:
     """The suffix in lower case and without `.gz`: `.jsonl` of `news.JSONL.gz`."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
@@ -55,7 +70,8 @@ def suffix_of(path: Path) -> str:
 def check_fields(data_dir: str | None, **fields: str | None) -> None:
     """Raise InputError where columns are named for a data directory, which has none."""
     for name, value in fields.items():
-        if value is not None and not is_streamed(data_dir or "") and not is_table(data_dir or ""):
+        place = data_dir or ""
+        if value is not None and not (is_streamed(place) or is_table(place) or (place and split_tables(place))):
             raise InputError(
                 f"--{name} is {value}, a column of a table; the data directory is {data_dir}, and line files have no "
                 f"columns (allowed: a file {', '.join(TABLES)}; {PLACES})"

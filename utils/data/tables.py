@@ -1,13 +1,15 @@
 """Tables of documents and summaries: files of rows, and published sets that are read one row after the other.
 
 All of them are read here, by one rule. The columns of documents and summaries of a published set must hold texts, or
-the set is refused when it is opened. A row in which one of the two is missing, null, no text, or empty once it is made
-one line is no example, and is left out. A command that writes a data directory lists such rows with the reason in
-dropped.jsonl; training and scoring count them in the log.
+lists of texts, or the set is refused when it is opened. A list of sentences is joined to a document; a list of
+summaries is a target of several references, as `references_of` reads it. A row in which one of the two is missing,
+null, no text, or empty once it is made one line is no example, and is left out. A command that writes a data directory
+lists such rows with the reason in dropped.jsonl; training and scoring count them in the log.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,7 +25,7 @@ from utils.data.parallel_text import SIDES, Pairs, one_line, read_pairs
 from utils.data.places import HUB, TABLES, fields_of, is_streamed, suffix_of
 from utils.data.published import digest_of_files, find_files_of, load_from_hub, opening, parquet_rows, reason_of
 from utils.data.rows import ABSENT, READERS, SURROGATE, NumberedRows
-from utils.text.lines import read_lines
+from utils.text.lines import read_lines, references_of
 
 if TYPE_CHECKING:
     import datasets
@@ -56,6 +58,9 @@ class Row:
             if field not in values:
                 return cls(name, fault=f"no field {field}")
             value = values[field]
+            if isinstance(value, list) and all(isinstance(part, str) for part in value):
+                parts = [part for part in map(one_line, value) if part]
+                value = json.dumps(parts, ensure_ascii=False) if parts and side == "target" else " ".join(parts)
             if not isinstance(value, str):
                 return cls(name, fault=f"{field} is {'null' if value is None else 'no text'}")
             if SURROGATE.search(value):
@@ -63,6 +68,10 @@ class Row:
             texts.append(one_line(value))
             if not texts[-1]:
                 return cls(name, fault=f"empty {side}")
+        try:
+            references_of(texts[-1])
+        except InputError:
+            return cls(name, fault="target is a list of no texts")
         return cls(name, *texts)
 
 
@@ -143,7 +152,7 @@ def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tup
 
     columns = fields_of(features.keys(), fields, where)
     for column in columns:
-        kind = features[column]
+        kind = getattr(features[column], "feature", features[column])  # of a list's values
         if not (isinstance(kind, Value) and "string" in kind.dtype):
             raise InputError(f"{where}: the field {column!r} holds {kind}; texts are expected")
     return columns
@@ -159,10 +168,19 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
     from datasets import Features
     from pyarrow.parquet import read_schema
 
+    first: Mapping[str, Any] = {}
     for file in files:
         if "://" not in file:
             # `datasets` would turn numbers into texts where only the first file holds texts.
-            fields = _text_fields(Features.from_arrow_schema(read_schema(file)), fields, file)
+            features = Features.from_arrow_schema(read_schema(file))
+            fields = _text_fields(features, fields, file)
+            first = first or features
+            for column in fields:
+                if hasattr(features[column], "feature") != hasattr(first[column], "feature"):
+                    raise InputError(
+                        f"{file}: the field {column!r} holds {features[column]}, and in {files[0]} {first[column]}; "
+                        "all lists or all texts are expected"
+                    )
     return open_dataset(parquet_rows(files), name, fields, digest_of_files(files))
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -21,13 +21,13 @@ from bart.files import temporary_beside
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.progress import progress
-from utils.data.parallel_text import check_counts, pair_paths
+from utils.data.parallel_text import pair_paths
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
 from utils.runs.outputs import writable_folder
-from utils.text.lines import decoded_lines, iter_lines
+from utils.text.lines import check_counts, decoded_lines, iter_lines, references_of
 
 logger = logging.getLogger(__name__)
-_FORMAT = "4"  # of the files of the cache and of their content; a new number makes them anew
+_FORMAT = "5"  # of the files of the cache and of their content; a new number makes them anew
 KEPT = 4  # caches of one text file: those of the settings that were used last
 
 
@@ -39,6 +39,7 @@ class TextFile:
         digest: stands for its bytes.
         lines: the number of its lines.
         limit: the number of lines that are used, the first ones; all if negative.
+        lists: of targets, lines that are lists of references, of which the first is tokenised.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class TextFile:
     lines: int
     cache: Path
     limit: int = -1
+    lists: int = 0
 
     def __len__(self) -> int:
         return self.lines if self.limit < 0 else min(self.limit, self.lines)
@@ -94,7 +96,8 @@ class TextFile:
         temporary = temporary_beside(path)
         try:
             with pa.ipc.new_file(str(temporary), tokens_schema(tokenizer)) as file:
-                for batch in tokenise(self._texts(), len(self), tokenizer, max_length):
+                texts = (references_of(line)[0] if self.lists else line for line in self._texts())
+                for batch in tokenise(texts, len(self), tokenizer, max_length):
                     file.write(batch)
             if _checked(self.path) != (self.digest, self.lines):
                 raise RunError(f"{self.path}: it changed while it was read; start again")
@@ -166,7 +169,10 @@ def check_pairs(
     cache = cache_folder(Path(data_dir), cache_dir)
     source, target = (TextFile(path, *_checked(path), cache, limit) for path in paths)
     check_counts(paths, source.lines, target.lines)
-    return source, target
+    lists = sum(
+        references_of(line, f"{target.path}, line {number}: ") != [line] for number, line in enumerate(target.read(), 1)
+    )
+    return source, replace(target, lists=lists)
 
 
 def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from utils.metrics.rouge_pairs import rouge_words
+from utils.metrics.rouge_pairs import rouge_tokenizer
+from utils.text.lines import references_of
 from utils.text.sentences import split_sentences
 
 LEADS = {1: "first 1 sentence", 2: "first 2 sentences", 3: "first 3 sentences"}
@@ -19,24 +20,30 @@ def leads(articles: Sequence[str]) -> dict[str, list[str]]:
     return {name: [" ".join(each[:count]) for each in sentences] for count, name in LEADS.items()}
 
 
-def oracle_sentences(sentences: Sequence[str], reference: str) -> list[int]:
+def oracle_sentences(sentences: Sequence[str], reference: str, tokenizer: str = "rouge-score") -> list[int]:
     """Choose sentences greedily by ROUGE (Nallapati et al., 2017, section 2.2).
 
     Each round adds the sentence that raises the mean of ROUGE-1 and ROUGE-2 F the most, the first of equals, and the
     last round is the one in which none raises it. The chosen sentences are scored as one text in the document's order,
     so n-grams may cross their borders.
 
+    Args:
+        reference: of a list (see `references_of`), the one counts in each round that gives the highest score.
+        tokenizer: one of ROUGE_TOKENIZERS.
+
     Returns:
         Indices in the document's order; none where no word is shared.
     """
-    words = [rouge_words(sentence) for sentence in sentences]
-    wanted = _ngrams(rouge_words(reference))
+    tokenize = rouge_tokenizer(tokenizer).tokenize
+    words = [tokenize(sentence) for sentence in sentences]
+    wanted = [_ngrams(tokenize(text)) for text in references_of(reference)]
 
     def score(chosen: Sequence[int]) -> float:
         text = _ngrams([word for index in sorted(chosen) for word in words[index]])
-        return sum(_f(*orders) for orders in zip(text, wanted, strict=True)) / 2
+        return max(sum(_f(*orders) for orders in zip(text, each, strict=True)) for each in wanted) / 2
 
-    candidates = [index for index, text in enumerate(words) if wanted[0].keys() & text]
+    wanted_words = {word for each, _ in wanted for word in each}
+    candidates = [index for index, text in enumerate(words) if wanted_words & set(text)]
     chosen: list[int] = []
     best = 0.0
     while True:
@@ -61,7 +68,7 @@ def _f(first: Counter[object], second: Counter[object]) -> float:
     return 2 * shared / (first.total() + second.total()) if shared else 0.0
 
 
-def oracle(document: str, reference: str) -> str:
+def oracle(document: str, reference: str, tokenizer: str = "rouge-score") -> str:
     """The extractive oracle's summary of a document, split by `split_sentences`; empty where no word is shared."""
     sentences = split_sentences(document)
-    return " ".join(sentences[index] for index in oracle_sentences(sentences, reference))
+    return " ".join(sentences[index] for index in oracle_sentences(sentences, reference, tokenizer))

@@ -9,6 +9,8 @@ from torch import Tensor
 from torchmetrics.functional import matthews_corrcoef, pearson_corrcoef, spearman_corrcoef
 from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
 
+from utils.app.cli import no_command
+
 
 def confusion_of(right: Tensor, predicted: Tensor, classes: int) -> Tensor:
     """Count examples (C, C) by right class and predicted class, which are given as numbers (N,)."""
@@ -58,3 +60,7 @@ def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, 
     if min(len(values.unique()) for values in numbers) < 2:
         return {"pearson": 0.0, "spearman": 0.0}
     return {"pearson": 100 * float(pearson_corrcoef(*numbers)), "spearman": 100 * float(spearman_corrcoef(*numbers))}
+
+
+if __name__ == "__main__":
+    no_command("run_eval.py --task classification predicts and scores")

@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress
 from utils.app.tables import plain_table
-from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TYPES, score_pairs
+from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import compare, means_and_intervals, p_shown
 from utils.runs.outputs import check_output, write_whole
-from utils.text.lines import read_lines
+from utils.text.lines import check_counts, read_lines, references_of
+from utils.text.scripts import UNSPACED, share_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 _EXCEPTION_LISTS = ("adv.exc", "noun.exc", "verb.exc", "adj.exc")
 _CHUNK = 200  # pairs that a process scores at once
 _PAIRS_PER_PROCESS = 1000  # scoring these takes a third of a second or more, as long as starting a process
+_MOST_COUNTED = 0.9  # share of the letters; languages that write few accents come near 1
 _IDLE_SECONDS = 10  # processes that have had no work for so long end
 
 
@@ -76,13 +79,46 @@ def wordnet_exceptions(folder: str | os.PathLike[str] | None = None) -> dict[str
     return exceptions
 
 
+TOKENIZER_HELP = (
+    "what mode rouge-score counts: the package's stemmed words of a to z and digits; unstemmed words of any script; or "
+    "characters, for scripts without blanks"
+)
+
+
+def check_tokenizer(option_name: str, mode: str, tokenizer: str) -> None:
+    """Raise InputError where a tokenizer is named for a mode that has its own."""
+    if tokenizer != ROUGE_TOKENIZERS[0] and mode != "rouge-score":
+        raise InputError(f"--rouge_tokenizer {tokenizer} is of --{option_name} rouge-score; --{option_name} is {mode}")
+
+
+def warn_of_scripts(references: Sequence[str], mode: str = "rouge-score", tokenizer: str = "rouge-score") -> None:
+    """Warn where the references are in a script whose words are not counted."""
+    texts = [text for line in references for text in references_of(line)]
+    if tokenizer == "rouge-score" and (counted := share_of("a-z0-9", texts)) < _MOST_COUNTED:
+        logger.warning(
+            "ROUGE counts words of a to z and 0 to 9 alone, and %.0f %% of the references' letters are others: %s"
+            "--rouge_tokenizer words counts those of any script, characters is for scripts without blanks",
+            *(100 * (1 - counted), "" if mode == "rouge-score" else "in mode rouge-score, "),
+        )
+    if tokenizer == "words" and (unspaced := share_of(UNSPACED, texts)) > 1 - _MOST_COUNTED:
+        logger.warning(
+            "%.0f %% of the references' letters are of scripts without blanks, whose clauses count as words: "
+            "--rouge_tokenizer characters counts their characters",
+            100 * unspaced,
+        )
+
+
 def rouge_per_example(
     predictions: Sequence[str],
     references: Sequence[str],
     mode: str = "rouge-score",
     exceptions: Mapping[str, str] | None = None,
+    tokenizer: str = "rouge-score",
 ) -> dict[str, np.ndarray]:
-    """F measures in percent of each pair, an array (N,) for each of `ROUGE_TYPES[mode]`.
+    """F measures in percent of each example, an array (N,) for each of `ROUGE_TYPES[mode]`.
+
+    Of several references (see `references_of`) the best counts: for each type, as rouge-score's `score_multi` has it;
+    in mode rouge-1.5.5 the one with the highest ROUGE-1 (SciTLDR's script, Cachola et al., 2020).
 
     Lsum, and L in mode rouge-1.5.5, take the union of longest common subsequences over sentences, which
     `split_sentences` finds.
@@ -92,12 +128,14 @@ def rouge_per_example(
     Args:
         mode: one of ROUGE_MODES.
         exceptions: the result of `wordnet_exceptions`, for mode rouge-1.5.5; None calls it.
+        tokenizer: one of ROUGE_TOKENIZERS, for mode rouge-score.
     """
     if mode == "rouge-score":
         exceptions = {}
     elif exceptions is None:
         exceptions = wordnet_exceptions()
-    pairs = list(zip(predictions, references, strict=True))
+    groups = [references_of(line) for line in references]
+    pairs = [(text, each) for text, group in zip(predictions, groups, strict=True) for each in group]
     chunks = [pairs[start : start + _CHUNK] for start in range(0, len(pairs), _CHUNK)]
     processes = max(1, min(cpu_count(), len(pairs) // _PAIRS_PER_PROCESS))
     # joblib starts fresh interpreters. Unlike those of multiprocessing they do not import the main program, which may
@@ -107,10 +145,16 @@ def rouge_per_example(
     )
     rows: list[list[float]] = []
     with progress("ROUGE", len(pairs), "pairs") as bar:
-        for part in pool(delayed(score_pairs)(chunk, mode, exceptions) for chunk in chunks):
+        for part in pool(delayed(score_pairs)(chunk, mode, exceptions, tokenizer) for chunk in chunks):
             rows += part
             bar.update(len(part))
-    columns = np.array(rows, dtype=np.float64).reshape(-1, len(ROUGE_TYPES[mode])).T
+    left = iter(rows)
+    of_each = [list(islice(left, len(group))) for group in groups]
+    if mode == "rouge-score":
+        best = [[*map(max, zip(*scores, strict=True))] for scores in of_each]
+    else:
+        best = [max(scores, key=lambda row: row[0]) for scores in of_each]
+    columns = np.array(best, dtype=np.float64).reshape(-1, len(ROUGE_TYPES[mode])).T
     return dict(zip(ROUGE_TYPES[mode], columns, strict=True))
 
 
@@ -119,13 +163,14 @@ def rouge(
     references: Sequence[str],
     mode: str = "rouge-score",
     exceptions: Mapping[str, str] | None = None,
+    tokenizer: str = "rouge-score",
 ) -> dict[str, float]:
-    """Mean F measures in percent over all pairs, one for each of `ROUGE_TYPES[mode]`.
+    """Mean F measures in percent over all examples, one for each of `ROUGE_TYPES[mode]`.
 
     Args:
-        mode, exceptions: as for `rouge_per_example`.
+        mode, exceptions, tokenizer: as for `rouge_per_example`.
     """
-    scores = rouge_per_example(predictions, references, mode, exceptions)
+    scores = rouge_per_example(predictions, references, mode, exceptions, tokenizer)
     return {name: float(values.mean()) for name, values in scores.items()}
 
 
@@ -138,8 +183,10 @@ def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -
 
 def report_table(report: Mapping[str, Any], args: RougeArguments) -> str:
     """The output of the command: the means with their intervals, and the other system's where there is one."""
+    named = [report[name] for name in ("mode", "rouge_tokenizer") if name in report]
+    best = f", the best of {report['references']:,} references" if "references" in report else ""
     lines = [
-        f"ROUGE F in percent ({report['mode']}) on {report['examples']:,} examples",
+        f"ROUGE F in percent ({', '.join(named)}) on {report['examples']:,} examples{best}",
         f"predictions  {args.predictions}",
         f"references   {args.references}",
     ]
@@ -168,6 +215,11 @@ class RougeArguments:
         choices=ROUGE_MODES,
         help="the program whose scores are computed: Google's package, or the Perl script that papers report",
     )
+    rouge_tokenizer: str = option(
+        ROUGE_TOKENIZERS[0],
+        choices=ROUGE_TOKENIZERS,
+        help=TOKENIZER_HELP,
+    )
     wordnet_exceptions: str | None = option(
         None,
         metavar="DIR",
@@ -187,6 +239,7 @@ class RougeArguments:
     def __post_init__(self) -> None:
         if self.wordnet_exceptions is not None and self.mode != "rouge-1.5.5":
             raise InputError(f"--wordnet_exceptions is of --mode rouge-1.5.5; the mode is {self.mode}")
+        check_tokenizer("mode", self.mode, self.rouge_tokenizer)
         check_output("per_article", self.per_article)
 
 
@@ -195,17 +248,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     references = read_lines(args.references)
     systems = {path: read_lines(path, blank=True) for path in (args.predictions, args.compare) if path is not None}
     for path, predictions in systems.items():
-        if len(predictions) != len(references):
-            raise InputError(
-                f"{path} has {len(predictions)} lines, {args.references} has {len(references)}; "
-                "they must be equally many"
-            )
+        check_counts((path, args.references), len(predictions), len(references))
     facts: dict[str, Any] = {"mode": args.mode, "examples": len(references)}
+    if (count := sum(len(references_of(line)) for line in references)) > len(references):
+        facts["references"] = count
+    if args.rouge_tokenizer != ROUGE_TOKENIZERS[0]:
+        facts["rouge_tokenizer"] = args.rouge_tokenizer
+    warn_of_scripts(references, args.mode, args.rouge_tokenizer)
     exceptions: dict[str, str] = {}
     if args.mode == "rouge-1.5.5":
         exceptions = wordnet_exceptions(args.wordnet_exceptions)
         facts["wordnet_exceptions"] = len(exceptions)
-    scores = {path: rouge_per_example(texts, references, args.mode, exceptions) for path, texts in systems.items()}
+    how = (args.mode, exceptions, args.rouge_tokenizer)
+    scores = {path: rouge_per_example(texts, references, *how) for path, texts in systems.items()}
     predicted = scores[args.predictions]
     report = {**means_and_intervals(predicted), **facts}
     if args.compare is not None:

@@ -7,6 +7,8 @@ Two modes, because published figures come from two programs that differ by tenth
   those not found there are stemmed, by Porter's own variant. ROUGE-L is the union of longest common subsequences over
   sentences, which the package calls Lsum.
 
+Both count words of a to z and digits. Mode rouge-score has two more tokenizers, without stemming, for other scripts.
+
 nltk, which the package needs too, takes seconds to load, and is loaded on first use.
 """
 
@@ -15,6 +17,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
+from unicodedata import normalize
+
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 
 from utils.text.sentences import split_sentences
 
@@ -23,6 +29,9 @@ ROUGE_TYPES = {
     "rouge-1.5.5": ("rouge1", "rouge2", "rougeL"),
 }
 ROUGE_MODES = tuple(ROUGE_TYPES)
+# Each with what it counts, apart from the package's own words: letters and digits of any script, with their marks.
+_UNICODE_WORDS = {"words": r"[\p{L}\p{M}\p{N}]+", "characters": r"[\p{L}\p{N}]\p{M}*"}
+ROUGE_TOKENIZERS = ("rouge-score", *_UNICODE_WORDS)
 
 
 @cache
@@ -43,26 +52,43 @@ class _Tokenizer:
         return [self.stem(word) if len(word) > 3 else word for word in re.findall("[a-z0-9]+", text.lower())]
 
 
-def rouge_words(text: str) -> list[str]:
-    """The stemmed words that mode rouge-score counts."""
-    return _Tokenizer(porter()).tokenize(text)
+class _UnicodeTokenizer:
+    """Words, or characters, in lower case and Unicode's form NFC, found by a pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        self.splitter = Split(Regex(pattern), "removed", invert=True)
+
+    def tokenize(self, text: str) -> list[str]:
+        return [word for word, _ in self.splitter.pre_tokenize_str(normalize("NFC", text).lower())]
 
 
-def score_pairs(pairs: Sequence[tuple[str, str]], mode: str, exceptions: Mapping[str, str]) -> list[list[float]]:
-    """F in percent of each (prediction, reference), in the order of the mode's types."""
+@cache
+def rouge_tokenizer(name: str) -> _Tokenizer | _UnicodeTokenizer:
+    """The tokenizer of mode rouge-score of this name, one of ROUGE_TOKENIZERS."""
+    return _UnicodeTokenizer(_UNICODE_WORDS[name]) if name in _UNICODE_WORDS else _Tokenizer(porter())
+
+
+def score_pairs(
+    pairs: Sequence[tuple[str, str]], mode: str, exceptions: Mapping[str, str], tokenizer: str = ROUGE_TOKENIZERS[0]
+) -> list[list[float]]:
+    """F in percent of each (prediction, reference), in the order of the mode's types.
+
+    Args:
+        tokenizer: one of ROUGE_TOKENIZERS, for mode rouge-score.
+    """
     from rouge_score.rouge_scorer import RougeScorer
 
     kinds = ROUGE_TYPES[mode]
-    if mode == "rouge-score":
-        stem = porter()
-    else:
+    words = rouge_tokenizer(tokenizer)
+    if mode == "rouge-1.5.5":
         kinds = tuple(kind.replace("rougeL", "rougeLsum") for kind in kinds)
         martins = porter("MARTIN_EXTENSIONS")
 
         def stem(word: str) -> str:
             return exceptions.get(word) or martins(word)
 
-    scorer = RougeScorer(kinds, tokenizer=_Tokenizer(stem))
+        words = _Tokenizer(stem)
+    scorer = RougeScorer(kinds, tokenizer=words)
     rows = []
     for pair in pairs:
         prediction, reference = ("\n".join(split_sentences(text)) for text in pair)

@@ -10,6 +10,8 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from utils.app.cli import no_command
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = set(string.punctuation)
 
@@ -44,3 +46,7 @@ def best(measure: Callable[[str, str], float], predicted: str, answers: Sequence
     """
     right = [answer for answer in answers if normalized(answer)] or [""]
     return 100 * max(measure(predicted, answer) for answer in right)
+
+
+if __name__ == "__main__":
+    no_command("run_eval.py --task question_answering predicts and scores")

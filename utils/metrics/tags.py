@@ -13,6 +13,7 @@ import numpy as np
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOBES, Tokens
 
+from utils.app.cli import no_command
 from utils.text.tags import Scheme
 
 ENTITY_METRICS, PLAIN_METRICS = ("f1", "entity_precision", "entity_recall", "accuracy"), ("accuracy", "macro_f1")
@@ -69,3 +70,7 @@ def score_tags(
     """The scores of the tags of sentences."""
     labels = sorted({tag for tags in (*predicted, *right) for tag in tags})
     return tag_scores(sum(tag_counts(*pair, labels, scheme) for pair in zip(predicted, right, strict=True)), scheme)
+
+
+if __name__ == "__main__":
+    no_command("run_eval.py --task tagging predicts and scores")

@@ -40,6 +40,7 @@ from utils.models.generation_options import GENERATE, GenerationOptions, check_g
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores, Task, text_of
+from utils.text.lines import references_of
 from utils.text.sentences import without_repeats
 
 if TYPE_CHECKING:
@@ -162,8 +163,11 @@ class TextToText(Task[BartForConditionalGeneration]):
         return super().validation_name(f"{metric}_forced" if is_forced else metric)
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
-        """The `metrics` of each example."""
+        """The `metrics` of each example; a reference may be a list, as `references_of` reads it."""
         return {}
+
+    def look_at(self, references: Sequence[str]) -> None:
+        """Warn where these references of a split are not such as the scores count."""
 
     # ---- Data
 
@@ -205,9 +209,18 @@ class TextToText(Task[BartForConditionalGeneration]):
             tokens = (file.tokenized(tokenizer, longest) for file, tokenizer, longest in sides)
             identity = {"source": source.identity, "target": target.identity}
             pairs = TokenPairs(*tokens, target.read() if split == "val" else None, identity)
+            lists = target.lists
         else:
             sources = [self.evaluation.prefix + text for text in source]
             pairs = TokenPairs.from_texts(sources, target, tokenizers, *lengths)
+            lists = sum(references_of(line) != [line] for line in target or ())
+        if lists:
+            logger.info(
+                "%d of %d targets of the %s split are lists of references: the loss is that of the first of each",
+                *(lists, len(pairs), split),
+            )
+        if pairs.references is not None:
+            self.look_at(pairs.references)
         self._warn_of_cut(pairs, split, lengths)
         return pairs
 
@@ -386,7 +399,10 @@ class TextToText(Task[BartForConditionalGeneration]):
         best, *alternatives = prediction.values["texts"]
         row = {"index": number, "source": raw[0][number]}
         if raw[1] is not None:
-            row["reference"] = raw[1][number]
+            references = references_of(raw[1][number])
+            row["reference"] = references[0]
+            if len(references) > 1:
+                row["references"] = references
         row["summary"] = best
         if alternatives:
             row["alternatives"] = alternatives

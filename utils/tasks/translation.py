@@ -12,14 +12,14 @@ from bart.errors import InputError
 from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.app.cli import option
+from utils.app.cli import option, part
 from utils.data.parallel_text import Pairs
-from utils.metrics.bleu import translation_scores
+from utils.metrics.bleu import BleuOptions, translation_scores
 from utils.models import loading
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores
-from utils.tasks.text_to_text import TextToText, TextToTextTrainingOptions
+from utils.tasks.text_to_text import TextToText, TextToTextOptions, TextToTextTrainingOptions
 
 # What the first stage trains (Lewis et al., 2020, section 3.4): the new encoder, BART's positions, and the input
 # projection of the self-attention of its encoder's first layer.
@@ -29,6 +29,13 @@ STAGE_1 = (
     "model.decoder.embed_positions.",
     *(f"model.encoder.layers.0.self_attn.{name}_proj." for name in "qkv"),
 )
+
+
+@dataclass(frozen=True)
+class TranslationOptions(TextToTextOptions):
+    """The options in all programs."""
+
+    bleu: BleuOptions = part(BleuOptions)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,11 @@ class TranslationTrainingOptions(TextToTextTrainingOptions):
 class Translation(TextToText):
     """Sentences to their translations. Validation reports the loss alone, since corpus BLEU is no mean."""
 
+    Options = TranslationOptions
     TrainingOptions = TranslationTrainingOptions
+
+    def look_at(self, references: Sequence[str]) -> None:
+        self.options.bleu.warn_of_scripts(references)
 
     # ---- Model
 
@@ -122,4 +133,5 @@ class Translation(TextToText):
     # ---- Prediction
 
     def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
-        return dict(translation_scores([prediction.values["texts"][0] for prediction in predictions], raw[1])), {}
+        texts = [prediction.values["texts"][0] for prediction in predictions]
+        return dict(translation_scores(texts, raw[1], self.options.bleu.bleu_tokenize)), {}

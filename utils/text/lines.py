@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
+import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from bart.errors import InputError
@@ -57,3 +60,42 @@ def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[st
 def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
     """Read all lines of a file, by the rules of `iter_lines`."""
     return list(iter_lines(path, blank))
+
+
+def check_counts(paths: tuple[str | os.PathLike[str], str | os.PathLike[str]], first: int, second: int) -> None:
+    """Raise InputError where two files differ in their number of lines."""
+    if first != second:
+        raise InputError(f"{paths[0]} has {first} lines, {paths[1]} has {second}; they must be equally many")
+
+
+def references_of(line: str, where: str = "") -> list[str]:
+    """The reference texts that a line of targets stands for: those of a list of texts, otherwise the line itself.
+
+    A list is in JSON, or as Python prints it, which is what pandas writes to CSV files. One of numbers is a text.
+
+    Args:
+        where: begins an error.
+
+    Raises:
+        InputError: the list has no text, or something that is none.
+    """
+    values = _list_in(line.strip())
+    if values is None or (values and all(isinstance(value, (int, float)) for value in values)):
+        return [line]
+    texts = [" ".join(value.split()) for value in values if isinstance(value, str)]
+    if len(texts) < len(values) or not any(texts):
+        raise InputError(
+            f"{where}the target {line[:60]!r} is a list; allowed: a text, or a list of texts as references"
+        )
+    return [text for text in texts if text]
+
+
+def _list_in(line: str) -> list[object] | None:
+    if line.startswith("[") and line.endswith("]"):
+        with suppress(ValueError, RecursionError):
+            return json.loads(line)
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            values = ast.literal_eval(line)
+            if repr(values) == line:  # literal_eval joins texts without commas between them
+                return values
+    return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from utils.text.scripts import END
 
 if TYPE_CHECKING:
     from nltk.tokenize.punkt import PunktSentenceTokenizer
@@ -21,6 +24,7 @@ ABBREVIATIONS = frozenset(
 
 # Characters that nltk gets at once: it ends a search after five seconds, which a megabyte may take.
 _AT_ONCE = 1 << 16
+_BLANKS = re.compile(r"\s*")
 
 
 @cache
@@ -37,7 +41,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     start = 0
     while start < len(text):
         part = text[start : start + _AT_ONCE]
-        spans = list(_sentence_splitter().span_tokenize(part))
+        spans = [span for punkts in _sentence_splitter().span_tokenize(part) for span in _divided(part, *punkts)]
         here, start = start, start + len(part)
         if start < len(text) and len(spans) > 1:  # the last sentence may go on
             start = here + spans.pop()[0]
@@ -45,15 +49,25 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
             yield here + begin, here + end
 
 
+def _divided(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Divide a sentence of Punkt, which knows ASCII's marks alone, at the marks of other scripts."""
+    for match in END.finditer(text, begin, end):
+        yield begin, match.end()
+        begin = _BLANKS.match(text, match.end(), end).end()
+    if begin < end:
+        yield begin, end
+
+
 def split_sentences(text: str) -> list[str]:
-    """Split a text into sentences by nltk's Punkt (Kiss & Strunk, 2006), without any download."""
+    """Split a text into sentences by nltk's Punkt (Kiss & Strunk, 2006), without any download, and by `END`."""
     return [text[begin:end] for begin, end in _spans(text)]
 
 
 def sentence_parts(text: str) -> list[str]:
     """Split a text into sentences, each with the white space before it, so that joined they are the text."""
-    # Punkt also finds sentence ends inside words, as in "he left.(She stayed.)".
-    ends = [end for _, end in _spans(text) if text[end : end + 1].isspace()]
+    # Punkt also finds sentence ends inside words, as in "he left.(She stayed.)"; other scripts put no blank there.
+    unspaced = {match.end() for match in END.finditer(text)} - {len(text)}
+    ends = [end for _, end in _spans(text) if text[end : end + 1].isspace() or end in unspaced]
     return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
 
 

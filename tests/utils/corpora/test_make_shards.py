@@ -501,6 +501,41 @@ def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_pa
     assert contents(output) == contents(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("task", ["denoising", "mlm_nsp"])
+def test_scripts_without_blanks_have_sentences(
+    make: Make, tmp_path: Path, task: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Documents of 90 sentences were one sentence each, which BERT's pairs left out as near-empty."""
+    rng = random.Random(0)
+    sentences = [
+        ["".join(rng.choices("今天很好我们去公园", k=9)) + "。！？"[place % 3] for place in range(90)] for _ in "abc"
+    ]
+    (tmp_path / "zh.txt").write_text("\n\n".join(map("".join, sentences)), encoding="utf-8")
+    kind = BertTokenizer if task == "mlm_nsp" else BartTokenizer
+    kind.train(["".join(document) for document in sentences], 320).save_pretrained(tmp_path / "tokenizer")
+    options = ("--task", task, "--tokenizer", tmp_path / "tokenizer", "--sequence_length", 128, "--val_ratio", 0)
+    manifest = make("zh", *options, inputs=[tmp_path / "zh.txt"])
+    assert manifest["documents"]["kept"] == 3
+    assert caplog.messages == []
+    if task == "denoising":
+        assert sum(len(row["sentences"]) for row in rows_of(tmp_path / "zh")) == 270
+        inspect.main([str(tmp_path / "zh")])
+        assert "sentences" in capsys.readouterr().out
+
+
+def test_documents_without_marks_are_counted_in_a_warning(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = [f"สวัสดีครับ ผมชื่อสมชาย {number} " * 30 for number in range(3)]
+    (tmp_path / "th.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    make("th", "--val_ratio", 0, inputs=[tmp_path / "th.txt"])
+    [message] = caplog.messages
+    assert message.startswith("3 of 3 documents are one sentence of 500 characters or more")
+    (tmp_path / "lines.txt").write_text("\n\n".join(text.replace("ชาย ", "ชาย\n") for text in texts), encoding="utf-8")
+    make("lines", "--val_ratio", 0, inputs=[tmp_path / "lines.txt"])
+    assert len(caplog.messages) == 1
+
+
 def processes_of(session: int) -> list[str]:
     """Command lines of the processes of a session that have not ended."""
     alive = []

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import sacrebleu
 
-from utils.metrics.bleu import translation_scores
+from bart.errors import InputError
+from utils.metrics.bleu import BleuOptions, main, translation_scores
+
+ROOT = Path(__file__).parents[3]
 
 PREDICTIONS = ["The cat sat on the mat, quietly.", "", "He's gone to the U.S. for 3.5 years."]
 REFERENCES = ["The cat sat on a mat quietly.", "Nobody knows.", "He has gone to the U.S. for 3.5 years."]
@@ -17,3 +25,64 @@ def test_bleu_and_chrf_are_sacrebleus() -> None:
     assert scores["chrf_signature"] == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu.__version__}"
     assert scores["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     assert translation_scores(REFERENCES, REFERENCES)["bleu"] == pytest.approx(100)
+
+
+def test_all_references_of_a_list_count() -> None:
+    streams = [REFERENCES, [None, "Nobody knows it.", "He left for the U.S. for 3.5 years."]]
+    lines = [REFERENCES[0], *(json.dumps(list(pair)) for pair in list(zip(*streams, strict=True))[1:])]
+    scores = translation_scores(PREDICTIONS, lines)
+    assert scores["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, streams).score
+    assert scores["chrf"] == sacrebleu.corpus_chrf(PREDICTIONS, streams).score
+    assert scores["bleu_signature"].startswith("nrefs:var|")
+
+
+CHINESE = ["今天天气很好，我们去公园。", "他昨天没有来。"], ["今天天气好，我们去了公园。", "他昨天没有来过。"]
+
+
+@pytest.mark.parametrize("tokenize", ["zh", "char", "intl"])
+def test_the_tokenizer_is_sacrebleus_and_in_the_signature(tokenize: str) -> None:
+    scores = translation_scores(*CHINESE, tokenize)
+    assert scores["bleu"] == sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize=tokenize).score
+    assert f"|tok:{tokenize}|" in scores["bleu_signature"]
+
+
+def test_scripts_without_blanks_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    BleuOptions().warn_of_scripts(CHINESE[1])
+    assert "100 % of the references' letters are of scripts without blanks: --bleu_tokenize 13a" in caplog.messages[0]
+    BleuOptions("zh").warn_of_scripts(CHINESE[1])
+    BleuOptions().warn_of_scripts([*REFERENCES, "Он уехал в США на 3,5 года."])
+    assert len(caplog.messages) == 1
+
+
+def test_a_tokenizer_that_is_not_installed_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    with pytest.raises(InputError, match=r"^--bleu_tokenize ja-mecab: .*pip install sacrebleu\[ja\]$"):
+        BleuOptions("ja-mecab")
+
+
+def test_the_command_scores_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    predictions, references = tmp_path / "p", tmp_path / "r"
+    for path, lines in zip((predictions, references), CHINESE, strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    main([str(predictions), str(references), "--bleu_tokenize", "zh", "--json"])
+    expected = sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize="zh")
+    assert json.loads(capsys.readouterr().out)["bleu"] == expected.score > 30
+    done = subprocess.run(
+        [sys.executable, "-m", "utils.metrics.bleu", predictions, references, "--bleu_tokenize", "zh"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert f"BLEU   {expected.score:.2f}" in done.stdout and "tok:zh" in done.stdout
+    references.write_text("a\n")
+    with pytest.raises(InputError, match=r"p has 2 lines, .*r has 1; they must be equally many"):
+        main([str(predictions), str(references)])
+
+
+@pytest.mark.parametrize("module", ["classification", "squad", "tags"])
+def test_a_module_that_is_no_command_answers_in_one_line(module: str) -> None:
+    command = [sys.executable, "-m", f"utils.metrics.{module}", "a", "b"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"utils.metrics.{module}: error: this is no command; run_eval.py --task ")

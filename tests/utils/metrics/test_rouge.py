@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from rouge_score import rouge_scorer
 
 from bart.errors import InputError
 from utils.metrics import rouge as module
-from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example, wordnet_exceptions
+from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example, warn_of_scripts, wordnet_exceptions
 from utils.metrics.significance import bootstrap_interval, means_and_intervals, paired_test
 from utils.text.sentences import split_sentences
 
@@ -342,3 +343,116 @@ def test_bad_files_are_one_line(
     with pytest.raises(InputError, match=message) as error:
         main(["first.txt", "gold.txt", *options])
     assert "\n" not in str(error.value)
+
+
+def test_of_several_references_the_best_counts() -> None:
+    """The package's `score_multi` takes the best of each type; lists stand beside single texts."""
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    predictions, written = texts(240)[:60], iter(texts(240)[60:])
+    groups = [[text for text in (next(written), next(written), next(written)) if text] or ["ads"] for _ in predictions]
+    references = [json.dumps(group) if len(group) > 1 else group[0] for group in groups]
+    scores = rouge_per_example(predictions, references)
+    for name in ("rouge1", "rouge2", "rougeL"):
+        expected = [
+            100 * scorer.score_multi(group, prediction)[name].fmeasure
+            for group, prediction in zip(groups, predictions, strict=True)
+        ]
+        assert scores[name].tolist() == expected
+
+
+def test_scitldrs_references(shared: Path) -> None:
+    """By rouge-score the best of each type; by the Perl script, as the set's paper has it, of the best ROUGE-1."""
+    lines = (shared / "data/scitldr/test.jsonl").read_text(encoding="utf-8").splitlines()[:80]
+    rows = [json.loads(line) for line in lines]
+    predictions, references = [row["source"][0] for row in rows], [json.dumps(row["target"]) for row in rows]
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    multi = [scorer.score_multi(row["target"], text) for row, text in zip(rows, predictions, strict=True)]
+    scores = rouge(predictions, references)
+    for name in ("rouge1", "rouge2", "rougeL"):
+        assert scores[name] == pytest.approx(100 * np.mean([each[name].fmeasure for each in multi]))
+    of_script = rouge_per_example(predictions, references, "rouge-1.5.5", {})
+    for number, row in enumerate(rows):
+        each = rouge_per_example([predictions[number]] * len(row["target"]), row["target"], "rouge-1.5.5", {})
+        best = each["rouge1"].argmax()
+        assert [values[number] for values in of_script.values()] == [values[best] for values in each.values()]
+
+
+class _Tokens:
+    """An oracle's words: of letters and digits, or each of them."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+    def tokenize(self, text: str) -> list[str]:
+        return re.findall(self.pattern, text.lower())
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "pattern", "predictions", "references"),
+    [
+        ("characters", r"\w", ["今天天气很好。我们去公园", "新しい本。"], ["今天天气好。他们去了公园！", "新しい車！"]),
+        ("words", r"\w+", ["Кошка спала, собака нет.", "ذهب الولد إلى البيت"], ["Кошка не спала.", "الولد في البيت"]),
+        ("words", r"\w+", ["Der Vogel fliegt über 3 Bäume"], ["Die Vögel fliegen über Bäume"]),
+    ],
+)
+def test_other_scripts_are_counted_by_other_tokenizers(
+    tokenizer: str, pattern: str, predictions: list[str], references: list[str]
+) -> None:
+    scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], tokenizer=_Tokens(pattern))
+    scores = rouge_per_example(predictions, references, tokenizer=tokenizer)
+    for name in ("rouge1", "rouge2", "rougeL"):
+        pairs = zip(references, predictions, strict=True)
+        assert scores[name].tolist() == [100 * scorer.score(*pair)[name].fmeasure for pair in pairs]
+        assert all(scores["rouge1"] > 0)
+    assert rouge(references, references, tokenizer=tokenizer)["rougeLsum"] == 100
+
+
+def test_marks_belong_to_their_letters() -> None:
+    """`\\w` of Python ends a word at each vowel sign of Hindi; and é is one character, however it is written."""
+    assert rouge(["हिन्दी में"], ["हिन्दु में"], tokenizer="words")["rouge1"] == 50
+    assert rouge(["caf\u00e9 z"], ["CAFE\u0301 y"], tokenizer="words")["rouge1"] == 50
+
+
+@pytest.mark.parametrize(
+    ("references", "mode", "tokenizer", "warning"),
+    [
+        (
+            ["你好"],
+            "rouge-score",
+            "rouge-score",
+            "100 % of the references' letters are others: --rouge_tokenizer words",
+        ),
+        (['["\\u4f60\\u597d", "a"]'], "rouge-score", "rouge-score", "67 % of the references' letters are others"),
+        (["Привет"], "rouge-1.5.5", "rouge-score", "others: in mode rouge-score, --rouge_tokenizer words"),
+        (["你好"], "rouge-score", "words", "100 % of the references' letters are of scripts without blanks"),
+        (["你好"], "rouge-score", "characters", None),
+        (["Привет"], "rouge-score", "words", None),
+        (["L'été à Paris, un café"], "rouge-score", "words", None),
+        (["Der Vogel fliegt über Bäume, und niemand sah ihn"], "rouge-score", "rouge-score", None),
+    ],
+)
+def test_scripts_that_do_not_count_are_named(
+    references: list[str], mode: str, tokenizer: str, warning: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_scripts(references, mode, tokenizer)
+    assert [warning in message for message in caplog.messages] == [True] if warning else caplog.messages == []
+
+
+def test_the_command_names_tokenizer_and_references(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    predictions, references = tmp_path / "p", tmp_path / "r"
+    predictions.write_text("今天很好。\n去公园！\n", encoding="utf-8")
+    references.write_text('["今天很好。", "明天"]\n去公园！\n', encoding="utf-8")
+    words = [str(predictions), str(references), "--rouge_tokenizer", "characters"]
+    main(words)
+    head, *_ = capsys.readouterr().out.splitlines()
+    assert head == "ROUGE F in percent (rouge-score, characters) on 2 examples, the best of 3 references"
+    main([*words, "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rouge1"], report["rouge_tokenizer"], report["references"]) == (100, "characters", 3)
+    with pytest.raises(
+        InputError, match="--rouge_tokenizer characters is of --mode rouge-score; --mode is rouge-1.5.5"
+    ):
+        main([*words, "--mode", "rouge-1.5.5"])
+    references.write_text("a\n[]\n")
+    with pytest.raises(InputError, match=r"the target '\[\]' is a list"):
+        main(words[:2])

@@ -1,0 +1,94 @@
+"""Tables whose sources are lists of sentences and whose targets are lists of references, as SciTLDR's."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import finetune
+from bart.errors import InputError
+from tests.tiny_run import write_tiny_run
+from utils.corpora.prepare import PrepareOptions, prepare
+from utils.data.tables import read_split
+from utils.metrics.rouge import rouge
+
+ROWS = [
+    {"source": [f"The cat {number} ran over the hill.", "A dog sat.\n"], "target": [f"cat {number} ran", "a\ndog sat"]}
+    for number in range(6)
+]
+SOURCE, TARGET = "The cat 0 ran over the hill. A dog sat.", '["cat 0 ran", "a dog sat"]'
+
+
+def write_tables(folder: Path, suffix: str = ".jsonl") -> Path:
+    folder.mkdir()
+    for name in ("train", "dev", "test"):
+        if suffix == ".parquet":
+            parquet.write_table(pa.Table.from_pylist(ROWS), folder / f"{name}.parquet")
+        else:
+            (folder / f"{name}{suffix}").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return folder
+
+
+def test_training_takes_the_first_and_scores_take_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, no_pictures: None
+) -> None:
+    caplog.set_level(logging.INFO)
+    options = write_tiny_run(tmp_path)
+    options[options.index("--data_dir") + 1] = str(write_tables(tmp_path / "tables"))
+    run = tmp_path / "run"
+    finetune.main([*options, "--do_train", "--do_predict", "--max_steps", "2", "--output_dir", str(run)])
+    log = caplog.text
+    for split in ("train", "val", "test"):
+        assert f"6 of 6 targets of the {split} split are lists of references: the loss is that of the first" in log
+    texts = (run / "test_generations.txt").read_text().removesuffix("\n").split("\n")
+    scores = json.loads((run / "test_scores.json").read_text())
+    expected = rouge(texts, [json.dumps(row["target"]) for row in ROWS])
+    assert {name: scores[name] for name in expected} == expected
+    article = json.loads((run / "test_articles.jsonl").read_text().splitlines()[0])
+    assert (article["source"], article["reference"]) == (SOURCE, "cat 0 ran")
+    assert article["references"] == ["cat 0 ran", "a dog sat"]
+    # The loss is that of the same data with the first references alone.
+    single = tmp_path / "single"
+    single.mkdir()
+    for split in ("train", "val", "test"):
+        (single / f"{split}.source").write_text("".join(" ".join(row["source"]).strip() + "\n" for row in ROWS))
+        (single / f"{split}.target").write_text("".join(row["target"][0] + "\n" for row in ROWS))
+    options[options.index("--data_dir") + 1] = str(single)
+    other = tmp_path / "other"
+    finetune.main([*options, "--do_train", "--do_predict", "--max_steps", "2", "--output_dir", str(other)])
+    assert json.loads((other / "test_scores.json").read_text())["loss"] == scores["loss"]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_folder_of_tables_keeps_its_splits(tmp_path: Path, suffix: str) -> None:
+    tables = write_tables(tmp_path / "tables", suffix)
+    prepare(PrepareOptions((str(tables),), tmp_path / "data"))
+    for split in ("train", "val", "test"):
+        lines = [(tmp_path / "data" / f"{split}.{side}").read_text().splitlines() for side in ("source", "target")]
+        assert [each[0] for each in lines] == [SOURCE, TARGET]
+        assert [*map(len, lines)] == [6, 6]
+
+
+def test_parquet_files_that_are_streamed(tmp_path: Path) -> None:
+    tables = write_tables(tmp_path / "tables", ".parquet")
+    sources, targets = read_split(str(tables / "{split}.parquet"), "val")
+    assert (sources[0], targets[0]) == (SOURCE, TARGET)
+
+
+def test_a_folder_without_a_test_table_is_refused(tmp_path: Path) -> None:
+    tables = write_tables(tmp_path / "tables")
+    (tables / "test.jsonl").unlink()
+    with pytest.raises(InputError, match="no examples for test"):
+        prepare(PrepareOptions((str(tables),), tmp_path / "data"))
+
+
+def test_a_list_of_no_references_ends_the_run_before_it_starts(tmp_path: Path) -> None:
+    options = write_tiny_run(tmp_path)
+    (tmp_path / "data" / "val.target").write_text('a\n"b"\n["a", ["b"]]\nc\nd\n')
+    with pytest.raises(InputError, match=r"val.target, line 3: the target .* is a list; allowed: a text, or a list"):
+        finetune.main([*options, "--do_train", "--max_steps", "2", "--output_dir", str(tmp_path / "run")])
