@@ -79,7 +79,7 @@ class BartConfig(ModelConfig):
                 if fields.get(name) not in (None, pre_ln):
                     both = f"allowed: {pre_ln}, for norms in branches and at the ends of stacks go together"
                     raise InputError(f"config field {name!r} is {fields[name]!r}; {both}; pre_ln asks for them")
-        if fields.get("decoder_start_token_id", None if is_mbart else 2) is None:
+        if not is_mbart and fields.get("decoder_start_token_id", 2) is None:
             fields["decoder_start_token_id"] = fields.get("bos_token_id") or 0  # as transformers generates
         super().__init__(**fields)
 
