@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
@@ -15,7 +16,7 @@ from utils.data.options import ALL, Place, check_limit
 from utils.data.places import KINDS
 from utils.evaluation.options import ScoringOptions
 from utils.runs.machine import PRECISIONS
-from utils.tasks import TASKS, find_task
+from utils.tasks import TASKS, find_task, task_of
 from utils.tasks.task import Task
 
 
@@ -89,7 +90,8 @@ class EvalArguments:
     task: str = option(
         TASKS[0],
         section="prediction",
-        help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file that defines a task",
+        help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file that defines a task; by default that "
+        "of a model on this machine, if it is named first",
     )
     bs: int = option(8, least=1, help="examples per process and batch")
     seed: int = option(
@@ -114,7 +116,11 @@ class EvalArguments:
 
 def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
     """Read run_eval.py's command line."""
-    task = find_task(early_option(sys.argv[1:] if argv is None else argv, "task", TASKS[0]))
+    words = sys.argv[1:] if argv is None else argv
+    name = early_option(words, "task")
+    if name is None and words and Path(words[0]).exists():
+        name = task_of(words[0])
+    task = find_task(name or TASKS[0])
     return parse_dataclass(
         EvalArguments,
         argv,
@@ -124,4 +130,5 @@ def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
         "SAVE_DIR/.SPLIT_progress until the results are written. A run that was finished\n"
         "is predicted again. Hyphens in names of options stand for underscores.",
         parts={"task_options": task.Options, "evaluation": task.EvalOptions},
+        defaults={"task": name or TASKS[0]},
     )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
+from pathlib import Path
 
 import pytest
 import torch
@@ -156,3 +157,11 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="--device is cuda:1, and torchrun started several processes"):
         parse("--device", "cuda:1")
     assert chosen == [0, 1, 1]
+
+
+def test_the_task_is_that_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["BertForTokenClassification"]}')
+    positional = [str(tmp_path), *POSITIONAL[1:]]
+    assert parse_eval_arguments(positional).task == "tagging"
+    assert parse_eval_arguments([*positional, "--task", "classification"]).task == "classification"
+    assert parse().task == "summarization"
