@@ -90,8 +90,8 @@ class EvalArguments:
     task: str = option(
         TASKS[0],
         section="prediction",
-        help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file that defines a task; by default that "
-        "of a model on this machine, if it is named first",
+        help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file that defines a task; by default "
+        "that of a model on this machine, if it is named first",
     )
     bs: int = option(8, least=1, help="examples per process and batch")
     seed: int = option(
