@@ -265,6 +265,19 @@ def test_no_connection_is_reset_at_the_end(export: Path) -> None:
     assert outcomes["refused"] == 60 and outcomes["200"] and outcomes["503"] and not outcomes["reset"]
 
 
+def test_the_first_request_needs_no_new_thread(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is short, none can be started."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with server_thread(export) as (_, address):
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for text in ("A dog ran.", "A dog ran. " * 10_000):
+            assert httpx2.post(f"{address}/summarize", json={"text": text}, timeout=120).status_code == 200
+        monkeypatch.undo()
+
+
 @pytest.mark.slow
 def test_a_thousand_idle_connections_for_a_minute(export: Path, texts: list[str], tmp_path: Path) -> None:
     """Forty clients get the right answers meanwhile, and /healthz its own, which took ten seconds and more."""
