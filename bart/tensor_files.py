@@ -7,6 +7,7 @@ import re
 import warnings
 import zipfile
 import zlib
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 from safetensors import SafetensorError
 
 from bart.errors import InputError
+
+CHECKSUM = "crc32"  # in the metadata of safetensors files that this project writes, which have none otherwise
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -38,13 +41,27 @@ def read_file(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: the file is empty")
     if head[8:9] == b"{":  # eight bytes of header length, then JSON
         try:
-            return safetensors.torch.load_file(path)
+            content = safetensors.torch.load_file(path)
+            with safetensors.safe_open(path, "pt") as file:
+                checksum = (file.metadata() or {}).get(CHECKSUM)
         except SafetensorError as error:
             raise InputError(f"{path}: a damaged, truncated or foreign safetensors file ({error})") from error
+        if checksum not in (None, checksum_of(content)):
+            raise InputError(f"{path}: a damaged safetensors file (its checksum does not fit)")
+        return content
     if head.startswith((b"PK\x03\x04", b"\x80")):
         return _read_torch(path, zipped=head.startswith(b"PK"))
     hint = "; it is a Git LFS pointer: run `git lfs pull`" if head.startswith(b"version https:/") else ""
     raise InputError(f"{path}: neither a safetensors file nor a torch checkpoint{hint}")
+
+
+def checksum_of(tensors: Mapping[str, torch.Tensor]) -> str:
+    """The CRC-32 of the bytes of tensors in the order of their names, as decimal digits."""
+    checksum = 0
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous().reshape(-1)
+        checksum = zlib.crc32(tensor.view(torch.uint8).numpy(), checksum)
+    return str(checksum)
 
 
 def is_whole(path: Path) -> bool:

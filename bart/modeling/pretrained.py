@@ -36,6 +36,7 @@ from bart.modeling.checkpoint import (
     stored_config,
     tied_copies,
 )
+from bart.tensor_files import CHECKSUM, checksum_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ class PretrainedModel(BackendModule):
             write_json(directory / GENERATION_FILE, options, sort_keys=True)
         with replacing(directory / WEIGHT_FILES[0]) as temporary:
             try:
-                safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
+                safetensors.torch.save_file(state, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(state)})
             except SafetensorError as error:
                 number = re.search(r"os error (\d+)", str(error))
                 if number is None:

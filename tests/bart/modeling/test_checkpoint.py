@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from bart.generation import GenerationConfig
 from bart.modeling.checkpoint import stored_configs
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.tensor_files import checksum_of
 from bart.tensor_files import read_file
 
 EMBEDDINGS = "model.shared.weight"
@@ -336,7 +338,7 @@ def test_save_and_load(tmp_path: Path, pre_ln: bool) -> None:
     model.save_pretrained(directory)  # over itself
     assert sorted(os.listdir(directory)) == ["config.json", "generation_config.json", "model.safetensors"]
     with safetensors.safe_open(directory / "model.safetensors", "pt") as file:
-        assert file.metadata() == {"format": "pt"}
+        assert file.metadata() == {"format": "pt", "crc32": checksum_of(weights(model))}
         assert set(file.keys()) == weights(model).keys()
     fields = json.loads((directory / "config.json").read_text())
     assert fields["model_type"] == ("mbart" if pre_ln else "bart")
@@ -428,6 +430,18 @@ def test_truncated_files(tmp_path: Path, model: BartForConditionalGeneration, fo
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content))])
     fails(path, "truncated", config=model.config)
+
+
+def test_no_flipped_bit_of_an_export_is_used(tmp_path: Path, model: BartForConditionalGeneration) -> None:
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    for place in random.Random(0).sample(range(8 * begin, 8 * len(whole)), 100):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        fails(tmp_path, "model.safetensors: a damaged safetensors file (its checksum does not fit)")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
