@@ -26,8 +26,7 @@ from bart.generation import GenerationConfig
 from bart.modeling.checkpoint import stored_configs
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from bart.tensor_files import checksum_of
-from bart.tensor_files import read_file
+from bart.tensor_files import checksum_of, read_file
 
 EMBEDDINGS = "model.shared.weight"
 COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
