@@ -188,7 +188,8 @@ class GenerationConfig:
         if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
             given["forced_bos_token_id"] = given.get("bos_token_id")
         others = [name for name in given if name not in known | _BOOKKEEPING]
-        if unknown := [name for name in others if given[name] not in (False, _NOT_BUILT.get(name))]:
+        # False, 0 and empty lists switch an option off.
+        if unknown := [name for name in others if given[name] and given[name] != _NOT_BUILT.get(name)]:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=3)
         return {name: value for name, value in given.items() if name in known}
 

@@ -39,8 +39,10 @@ def add_tokens(
     keys = [*_ROLES, *(key for key in named if key.endswith("_token") and key not in _ROLES)]
     roles = [named[key] for key in keys if isinstance(named.get(key), (str, dict)) and named[key]]
     roles = [token for token in roles if token not in fixed]
-    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
-    extra = list(extra.values()) if isinstance(extra, dict) else extra
+    additional = settings.get("additional_special_tokens") or []
+    extra = settings.get("extra_special_tokens") or additional
+    if isinstance(extra, dict):  # names of roles; both are added
+        extra = additional if isinstance(additional, str) else [*extra.values(), *additional]
     listed = extra or special.get("additional_special_tokens") or []
     try:
         if isinstance(listed, str):

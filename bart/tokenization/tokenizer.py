@@ -169,8 +169,8 @@ class PretrainedTokenizer:
         tokenizer = cls(backend, source=str(source))
         length = settings.get("model_max_length", settings.get("max_len"))  # as transformers 2 called it
         # transformers writes 1e30 where there is no limit.
-        if isinstance(length, int) and 2 < length < 10**9:
-            tokenizer.model_max_length = length
+        if isinstance(length, (int, float)) and 2 < length < 10**9:
+            tokenizer.model_max_length = int(length)
         return tokenizer
 
     @classmethod

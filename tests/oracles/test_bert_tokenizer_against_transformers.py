@@ -171,6 +171,7 @@ FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
         {CONFIG_FILE: {"additional_special_tokens": ["[E1]"]}, MAP: {"additional_special_tokens": ["[E2]"]}},
         {CONFIG_FILE: {"additional_special_tokens": [{"__type": "AddedToken", **typed(lstrip=True)}]}},
         {CONFIG_FILE: {"extra_special_tokens": {"entity_token": "[E1]"}}},
+        {CONFIG_FILE: {"extra_special_tokens": {"a_token": "[E2]"}, "additional_special_tokens": ["[E1]"]}},
         {CONFIG_FILE: {"e1_token": "[E1]", "bos_token": "[BOS]", "eos_token": None, "add_bos_token": True}},
         {CONFIG_FILE: {"added_tokens_decoder": DECODER, "additional_special_tokens": ["[E2]"]}, ADDED: {"[E7]": 14}},
         *({CONFIG_FILE: {"added_tokens_decoder": {"14": typed(**{flag: True})}}} for flag in FLAGS),
@@ -241,7 +242,13 @@ def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "settings",
-    [{"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}, {"max_len": 77}],
+    [
+        {"do_lower_case": False},
+        {"strip_accents": False},
+        {"tokenize_chinese_chars": False},
+        {"max_len": 77},
+        {"max_len": 77.0},
+    ],
     ids=str,
 )
 def test_settings_go_before_tokenizer_json(settings: dict[str, object], tmp_path: Path) -> None:

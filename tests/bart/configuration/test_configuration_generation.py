@@ -142,7 +142,8 @@ def test_hub_file_loads_with_its_bookkeeping(recwarn: pytest.WarningsRecorder):
 def test_values_without_effect_are_not_warned_of(recwarn: pytest.WarningsRecorder):
     """transformers 4 wrote all options into each config.json."""
     names = {"typical_p": 1.0, "epsilon_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "suppress_tokens": None}
-    GenerationConfig.from_model_config({"eos_token_id": 2, "remove_invalid_values": False, **names})
+    names |= {"remove_invalid_values": False, "begin_suppress_tokens": []}
+    GenerationConfig.from_model_config({"eos_token_id": 2, **names})
     assert not recwarn.list
 
 
