@@ -60,12 +60,6 @@ def program() -> str:
     return path.name
 
 
-def no_command(instead: str) -> NoReturn:
-    """End `python -m` of a module that is no command, with status 2 and one line on stderr."""
-    print(f"{program().removeprefix(PYTHON_M)}: error: this is no command; {instead}", file=sys.stderr)
-    sys.exit(2)
-
-
 # What becomes of an option when a run goes on from a checkpoint. "must_stay": another value is refused. "may_change":
 # nothing in training depends on it. "validation": it may change, and scores before and after are then not compared.
 # "by_content": it may be given in another way, since what it stands for is compared: the content of the data, the

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from utils.app.commands import run_program
+
+if __name__ == "__main__":
+    run_program("utils.metrics.classification")
+
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +14,7 @@ from torch import Tensor
 from torchmetrics.functional import matthews_corrcoef, pearson_corrcoef, spearman_corrcoef
 from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
 
-from utils.app.cli import no_command
+from bart.errors import InputError
 
 
 def confusion_of(right: Tensor, predicted: Tensor, classes: int) -> Tensor:
@@ -62,5 +67,5 @@ def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, 
     return {"pearson": 100 * float(pearson_corrcoef(*numbers)), "spearman": 100 * float(spearman_corrcoef(*numbers))}
 
 
-if __name__ == "__main__":
-    no_command("run_eval.py --task classification predicts and scores")
+def main(argv: Sequence[str] | None = None) -> None:
+    raise InputError("this is no command; run_eval.py --task classification predicts and scores")

@@ -5,12 +5,17 @@ The script of SQuAD 1.1 gives the same scores, unless a text has nothing but art
 
 from __future__ import annotations
 
+from utils.app.commands import run_program
+
+if __name__ == "__main__":
+    run_program("utils.metrics.squad")
+
 import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from utils.app.cli import no_command
+from bart.errors import InputError
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = set(string.punctuation)
@@ -48,5 +53,5 @@ def best(measure: Callable[[str, str], float], predicted: str, answers: Sequence
     return 100 * max(measure(predicted, answer) for answer in right)
 
 
-if __name__ == "__main__":
-    no_command("run_eval.py --task question_answering predicts and scores")
+def main(argv: Sequence[str] | None = None) -> None:
+    raise InputError("this is no command; run_eval.py --task question_answering predicts and scores")

@@ -6,6 +6,11 @@ begin an entity. In BIOES, BILOU and BMES it counts strictly.
 
 from __future__ import annotations
 
+from utils.app.commands import run_program
+
+if __name__ == "__main__":
+    run_program("utils.metrics.tags")
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +18,7 @@ import numpy as np
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOBES, Tokens
 
-from utils.app.cli import no_command
+from bart.errors import InputError
 from utils.text.tags import Scheme
 
 ENTITY_METRICS, PLAIN_METRICS = ("f1", "entity_precision", "entity_recall", "accuracy"), ("accuracy", "macro_f1")
@@ -72,5 +77,5 @@ def score_tags(
     return tag_scores(sum(tag_counts(*pair, labels, scheme) for pair in zip(predicted, right, strict=True)), scheme)
 
 
-if __name__ == "__main__":
-    no_command("run_eval.py --task tagging predicts and scores")
+def main(argv: Sequence[str] | None = None) -> None:
+    raise InputError("this is no command; run_eval.py --task tagging predicts and scores")
