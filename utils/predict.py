@@ -11,11 +11,12 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import all_options, early_option, option, parse_dataclass, with_underscores
-from utils.data.places import TABLES, is_table
+from utils.data.places import TABLES, is_table, suffix_of
 from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.predictor import Predictor
@@ -30,9 +31,9 @@ class PredictArguments:
     input: str | None = option(
         None,
         section="texts",
-        help=f"a table {', '.join(TABLES)}, of which the columns are read that training read; or UTF-8, a line for "
-        "each input, counted from 0: a text, or a JSON object with text and pair, words, or with question and context; "
-        "by default standard input",
+        help=f"a table {', '.join(TABLES)}, of which the columns are read that training read; for tagging, .conll and "
+        "its like; or UTF-8, a line for each input, counted from 0: a text, or a JSON object with text and pair, "
+        "words, or with question and context; by default standard input",
     )
     task: str | None = option(
         None,
@@ -82,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts={"task_options": task.Options, "evaluation": task.EvalOptions},
     )
     check_output("output", args.output)
-    table = args.input if args.input is not None and is_table(args.input) else ""
+    file = args.input or ""
+    table = file if is_table(file) or suffix_of(Path(file)) in task.suffixes else ""
     lines = [] if table else read_documents(has_one_a_line=True, file=args.input)
     inputs = [parse_line(number, line) for number, line in enumerate(lines)]
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, table)

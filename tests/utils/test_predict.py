@@ -139,6 +139,18 @@ def test_texts_in_a_table_are_tagged(task: str, model: str, tmp_path: Path) -> N
     assert [row["words"] for row in rows] == [["Two", "words", ",", "here", "."]]
 
 
+@pytest.mark.parametrize("task", ["tagging"])
+def test_a_conll_file_is_read_as_such(task: str, model: str, tmp_path: Path) -> None:
+    """Tags are no part of the text, with blank lines between sentences or without any."""
+    for text, sentences in (
+        ("a B-PER\nthe O\n\nwho O\n", [["a", "the"], ["who"]]),
+        ("a B-PER\nthe O\n", [["a", "the"]]),
+        ("a\nthe\n", [["a", "the"]]),
+    ):
+        (tmp_path / "a.conll").write_text(text)
+        assert [row["words"] for row in predicted(model, tmp_path / "a.conll")] == sentences
+
+
 @pytest.mark.parametrize("task", ["classification"])
 def test_the_columns_that_training_read_are_read(task: str, model: str, tmp_path: Path) -> None:
     """`columns` of the config; an option wins over it."""

@@ -102,6 +102,7 @@ class Tagging(HeadTask):
     Options = TaggingOptions
     TrainingOptions = TaggingTrainingOptions
     model_classes = (BartForTokenClassification, BertForTokenClassification)
+    suffixes: ClassVar = frozenset(CONLL) - {".txt"}  # which holds lines of text, unless a directory says otherwise
     metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*ENTITY_METRICS, *PLAIN_METRICS), "max")
 
     def metrics_for(self, learned: Labels) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -233,11 +233,13 @@ class Task(TrainedTask[Model]):
             read nothing but what to predict from.
         prediction_name: the name of a prediction's text in `row`.
         columns: those of the texts in training's tables, where a model tells them.
+        suffixes: of other files than tables that the task reads.
     """
 
     EvalOptions: ClassVar[type]
     prediction_name: ClassVar[str] = "prediction"
     columns: Sequence[str] = ()
+    suffixes: ClassVar[Collection[str]] = ()
 
     def __init__(self, place: Place, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
         super().__init__(place, options, training)
