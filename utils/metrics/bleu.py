@@ -21,7 +21,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.tables import plain_table
-from utils.text.lines import check_counts, read_lines, references_of
+from utils.text.lines import check_counts, read_lines, read_references, references_of
 from utils.text.scripts import UNSPACED, share_of
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class BleuArguments:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(BleuArguments, argv, "Score translations, one a line, by sacrebleu's BLEU and chrF.")
-    predictions, references = read_lines(args.predictions, blank=True), read_lines(args.references)
+    predictions, references = read_lines(args.predictions, blank=True), read_references(args.references)
     check_counts((args.predictions, args.references), len(predictions), len(references))
     args.bleu.warn_of_scripts(references)
     scores = translation_scores(predictions, references, args.bleu.bleu_tokenize)

@@ -29,7 +29,7 @@ from utils.app.tables import plain_table
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import compare, means_and_intervals, p_shown
 from utils.runs.outputs import check_output, write_whole
-from utils.text.lines import check_counts, read_lines, references_of
+from utils.text.lines import check_counts, read_lines, read_references, references_of
 from utils.text.scripts import UNSPACED, share_of
 
 logger = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ class RougeArguments:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(RougeArguments, argv, "Score summaries, one a line, by ROUGE; prints F measures in percent.")
-    references = read_lines(args.references)
+    references = read_references(args.references)
     systems = {path: read_lines(path, blank=True) for path in (args.predictions, args.compare) if path is not None}
     for path, predictions in systems.items():
         check_counts((path, args.references), len(predictions), len(references))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import gzip
+import io
 import json
 import os
+import tokenize
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -71,7 +73,8 @@ def check_counts(paths: tuple[str | os.PathLike[str], str | os.PathLike[str]], f
 def references_of(line: str, where: str = "") -> list[str]:
     """The reference texts that a line of targets stands for: those of a list of texts, otherwise the line itself.
 
-    A list is in JSON, or as Python prints it, which is what pandas writes to CSV files. One of numbers is a text.
+    A list is in JSON, or as Python or numpy prints it, which is what pandas writes to CSV files. One of numbers is a
+    text.
 
     Args:
         where: begins an error.
@@ -90,12 +93,29 @@ def references_of(line: str, where: str = "") -> list[str]:
     return [text for text in texts if text]
 
 
+def read_references(path: str | os.PathLike[str]) -> list[str]:
+    """Read a file of targets, and check its lists.
+
+    Raises:
+        InputError: as of `read_lines` and `references_of`; the message names the line.
+    """
+    lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
+        references_of(line, f"{path}, line {number}: ")
+    return lines
+
+
 def _list_in(line: str) -> list[object] | None:
     if line.startswith("[") and line.endswith("]"):
         with suppress(ValueError, RecursionError):
             return json.loads(line)
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError):
+            tokens = list(tokenize.generate_tokens(io.StringIO(line).readline))[1:]  # behind the bracket
+            texts = [token.string for token in tokens if token.type == tokenize.STRING]
+            rest = "".join(token.string for token in tokens if token.type != tokenize.STRING)
+            if texts and not rest.strip(",] \n") and rest.count("]") == 1:  # numpy prints no commas
+                return [ast.literal_eval(text) for text in texts]
             values = ast.literal_eval(line)
-            if repr(values) == line:  # literal_eval joins texts without commas between them
+            if repr(values) == line:
                 return values
     return None

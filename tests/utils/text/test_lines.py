@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from bart.errors import InputError
-from utils.text.lines import references_of
+from utils.text.lines import read_references, references_of
 
 
 @pytest.mark.parametrize(
@@ -18,12 +19,16 @@ from utils.text.lines import references_of
         (json.dumps(["你好", "a"]), ["你好", "a"]),
         ('["a", "", " "]', ["a"]),
         ("""['A cat ran.', "It's a dog."]""", ["A cat ran.", "It's a dog."]),  # as Python, and so pandas, prints it
+        ("""['a b','it\\'s', "c",]""", ["a b", "it's", "c"]),
+        ("['a' 'b']", ["a", "b"]),  # as numpy prints it
         # Texts
         ("A cat ran.", ["A cat ran."]),
         ("[Applause] A cat [ran]", ["[Applause] A cat [ran]"]),
         ("[2009]", ["[2009]"]),
         ("[1, 2.5]", ["[1, 2.5]"]),
-        ("['a' 'b']", ["['a' 'b']"]),  # not a list of one text
+        ("[...]", ["[...]"]),
+        ("['a' and 'b']", ["['a' and 'b']"]),
+        ("['a'] and ['b']", ["['a'] and ['b']"]),
     ],
 )
 def test_references_of_a_target(line: str, references: list[str]) -> None:
@@ -34,3 +39,9 @@ def test_references_of_a_target(line: str, references: list[str]) -> None:
 def test_a_list_of_no_texts_is_refused(line: str) -> None:
     with pytest.raises(InputError, match=r"^f, line 3: the target .* is a list; allowed: a text, or a list of texts"):
         references_of(line, "f, line 3: ")
+
+
+def test_a_file_of_references_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("a\n[]\n")
+    with pytest.raises(InputError, match=r"f, line 2: the target '\[\]' is a list"):
+        read_references(tmp_path / "f")
