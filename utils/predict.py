@@ -67,7 +67,7 @@ def model_in(argv: Sequence[str]) -> str:
     words = with_underscores(argv)
     for before, word in zip(["", *words], words, strict=False):
         is_value = before.startswith("--") and "=" not in before and before[2:].removeprefix("no_") not in flags
-        if not (is_value or word.startswith("--")):
+        if not (is_value or word.startswith("-")):
             return word
     return ""
 

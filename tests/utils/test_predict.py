@@ -238,6 +238,7 @@ def test_the_task_of_a_model(task: str, model: str, tmp_path: Path) -> None:
 def test_the_model_is_found_among_any_options(words: list[str]) -> None:
     assert model_in(words) == "MODEL"
     assert model_in(words[:-1] if words[-1] == "MODEL" else words[1:]) == ""
+    assert model_in(["-h"]) == ""
 
 
 @pytest.mark.parametrize("task", ["tagging"])
