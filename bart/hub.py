@@ -93,7 +93,7 @@ def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
 
 
 def foreign(folder: Path) -> str:
-    """What a folder holds of another program, and what to do with it; empty if it holds nothing of the kind."""
+    """Name the files of another program in a folder, and say what to do with them; empty if there are none."""
     for pattern, meaning in _FOREIGN.items():
         if names := sorted(file.name for file in folder.glob(pattern)):
             return f"it holds {', '.join(names[:3])}, {meaning}"

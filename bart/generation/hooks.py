@@ -22,7 +22,7 @@ Allowed = Callable[[int, Tensor], Sequence[int]]  # the number of an article, (t
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a caller wants of each step.
+    """A caller's code that runs in each step, and the scores that it asks for.
 
     Attributes:
         constraints: rules whose bans a forced token breaks.

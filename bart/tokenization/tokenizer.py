@@ -338,7 +338,7 @@ class PretrainedTokenizer:
     def _limit(
         self, max_length: int | None, truncation: bool | str | None, padding: bool | str, return_tensors: str | None
     ) -> tuple[str | None, int]:
-        """How texts are to be cut, if at all, and the number of tokens to keep; after a check of a call's options."""
+        """Check a call's options; return the strategy of truncation, or None, and the number of tokens to keep."""
         for name, value, allowed in (
             ("padding", padding, (False, True, "longest", "max_length")),
             ("return_tensors", return_tensors, (None, "pt")),

@@ -88,7 +88,7 @@ def test_articles_stay_to_the_end(pairs: list[Pair], options: dict[str, Any]) ->
 
 
 class Recorder:
-    """What a streamer gets."""
+    """A streamer that keeps all that it gets."""
 
     def __init__(self) -> None:
         self.got: list[Any] = []

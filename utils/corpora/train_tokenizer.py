@@ -23,7 +23,7 @@ from utils.app.progress import progress, start_log
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.parallel_text import read_pairs
 from utils.runs.outputs import writable_folder
-from utils.text.lines import references_of
+from utils.text.lines import reference_texts
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if options.data_dir is not None:
         sources, targets = read_pairs(options.data_dir, "train")
-        texts = chain(sources, chain.from_iterable(map(references_of, targets)))
+        texts = chain(sources, reference_texts(targets))
         unit = f"lines of {options.data_dir}"
     else:
         start_log()

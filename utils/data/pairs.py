@@ -13,13 +13,13 @@ import numpy as np
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Inputs, pad, pad_ids
+from utils.data.parallel_text import SIDES
 from utils.data.tables import Table, TableReader
 from utils.data.tokenized import TokenizedTexts, encode_cut, warn_of_cut
 from utils.text.lines import references_of
 
 # Bytes of English text for each token of BART's vocabulary. Only how well batches are grouped depends on it.
 BYTES_PER_TOKEN = 4
-SIDES, OPTIONS = ("sources", "targets"), ("--max_source_length", "--max_target_length")
 
 
 @dataclass
@@ -129,8 +129,9 @@ class StreamedPairs:
         rows, is_cut = encode_cut(self.tokenizers[side], texts, self.longest[side])
         if not self.cut[side]:
             self.cut[side] = int(is_cut.sum())
-            name, option = SIDES[side], OPTIONS[side]
-            warn_of_cut(self.cut[side], self.seen, f"{name} read of {self.name}", self.longest[side], option)
+            name = SIDES[side]
+            texts_read, option = f"{name}s read of {self.name}", f"--max_{name}_length"
+            warn_of_cut(self.cut[side], self.seen, texts_read, self.longest[side], option)
         return rows
 
 

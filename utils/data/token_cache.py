@@ -59,9 +59,10 @@ class TextFile:
 
     def read(self) -> list[str]:
         """The lines that are used."""
-        return list(self._texts())
+        return list(self.texts())
 
-    def _texts(self) -> Iterator[str]:
+    def texts(self) -> Iterator[str]:
+        """The lines that are used, as they are read."""
         return islice(iter_lines(self.path), len(self))
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
@@ -96,7 +97,7 @@ class TextFile:
         temporary = temporary_beside(path)
         try:
             with pa.ipc.new_file(str(temporary), tokens_schema(tokenizer)) as file:
-                texts = (references_of(line)[0] if self.lists else line for line in self._texts())
+                texts = (references_of(line)[0] if self.lists else line for line in self.texts())
                 for batch in tokenise(texts, len(self), tokenizer, max_length):
                     file.write(batch)
             if _checked(self.path) != (self.digest, self.lines):
@@ -170,7 +171,8 @@ def check_pairs(
     source, target = (TextFile(path, *_checked(path), cache, limit) for path in paths)
     check_counts(paths, source.lines, target.lines)
     lists = sum(
-        references_of(line, f"{target.path}, line {number}: ") != [line] for number, line in enumerate(target.read(), 1)
+        references_of(line, f"{target.path}, line {number}: ") != [line]
+        for number, line in enumerate(target.texts(), 1)
     )
     return source, replace(target, lists=lists)
 

@@ -21,7 +21,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.tables import plain_table
-from utils.text.lines import check_counts, read_lines, read_references, references_of
+from utils.text.lines import check_counts, read_lines, read_references, reference_texts, references_of
 from utils.text.scripts import UNSPACED, share_of
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,9 @@ class BleuOptions:
 
     def warn_of_scripts(self, references: Sequence[str]) -> None:
         """Warn where whole clauses count as words."""
-        texts = [text for line in references for text in references_of(line)]
-        if self.bleu_tokenize in _SPLIT_AT_BLANKS and (unspaced := share_of(UNSPACED, texts)) > 0.1:
+        if self.bleu_tokenize not in _SPLIT_AT_BLANKS:
+            return
+        if (unspaced := share_of(UNSPACED, reference_texts(references))) > 0.1:
             logger.warning(
                 "%.0f %% of the references' letters are of scripts without blanks: --bleu_tokenize %s takes clauses "
                 "for words; zh, ja-mecab and char count shorter ones",

@@ -29,7 +29,7 @@ from utils.app.tables import plain_table
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import compare, means_and_intervals, p_shown
 from utils.runs.outputs import check_output, write_whole
-from utils.text.lines import check_counts, read_lines, read_references, references_of
+from utils.text.lines import check_counts, read_lines, read_references, reference_texts, references_of
 from utils.text.scripts import UNSPACED, share_of
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def check_tokenizer(option_name: str, mode: str, tokenizer: str) -> None:
 
 def warn_of_scripts(references: Sequence[str], mode: str = "rouge-score", tokenizer: str = "rouge-score") -> None:
     """Warn where the references are in a script whose words are not counted."""
-    texts = [text for line in references for text in references_of(line)]
+    texts = list(reference_texts(references))
     if tokenizer == "rouge-score" and (counted := share_of("a-z0-9", texts)) < _MOST_COUNTED:
         logger.warning(
             "ROUGE counts words of a to z and 0 to 9 alone, and %.0f %% of the references' letters are others: %s"
@@ -250,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for path, predictions in systems.items():
         check_counts((path, args.references), len(predictions), len(references))
     facts: dict[str, Any] = {"mode": args.mode, "examples": len(references)}
-    if (count := sum(len(references_of(line)) for line in references)) > len(references):
+    if (count := sum(1 for _ in reference_texts(references))) > len(references):
         facts["references"] = count
     if args.rouge_tokenizer != ROUGE_TOKENIZERS[0]:
         facts["rouge_tokenizer"] = args.rouge_tokenizer

@@ -11,6 +11,7 @@ import tokenize
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from bart.errors import InputError
@@ -91,6 +92,11 @@ def references_of(line: str, where: str = "") -> list[str]:
             f"{where}the target {line[:60]!r} is a list; allowed: a text, or a list of texts as references"
         )
     return [text for text in texts if text]
+
+
+def reference_texts(lines: Iterable[str]) -> Iterator[str]:
+    """All reference texts of lines of targets."""
+    return chain.from_iterable(map(references_of, lines))
 
 
 def read_references(path: str | os.PathLike[str]) -> list[str]:

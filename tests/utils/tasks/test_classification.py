@@ -1,4 +1,4 @@
-"""What classification reads as texts and labels, of GLUE's tables and of those of other programs, and whose labels."""
+"""Texts and labels of classification, in GLUE's tables and those of other programs; labels of published models."""
 
 from __future__ import annotations
 
