@@ -274,7 +274,7 @@ class Packer:
         rows, dtype = (ROWS_OF_ENCODER, self.encoder_dtype) if is_encoder else (ROWS_OF_DECODER, self.decoder_dtype)
         linear = functools.partial(self.linear, rows=rows)
         fused = functools.partial(FusedAttention, linear=linear, dtype=dtype, kernels=self.kernels)
-        copied.self_attn = fused(original.self_attn)
+        copied.self_attn = fused(original.self_attn, in_int8=self.is_int8 and is_encoder)
         if not is_encoder:
             copied.encoder_attn = fused(original.encoder_attn, is_cross=True, in_int8=self.is_int8)
         copied.fc1 = linear([original.fc1], activation=original.activation, dtype=self.inner_dtype)
