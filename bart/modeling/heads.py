@@ -33,8 +33,20 @@ class TextLoss:
 
     config: Any
 
-    def loss(self, logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-        """The loss of logits (B, N), which is that of the config's problem type."""
+    def loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        label_smoothing: float = 0.0,
+    ) -> Tensor:
+        """The loss of logits (B, N), which is that of the config's problem type.
+
+        Args:
+            weight: (N,) of each class, or of the examples that have each of several labels.
+            label_smoothing: probability spread over the classes, where an example has one.
+        """
         problem = getattr(self.config, "problem_type", None)
         if problem is None:
             problem = MULTI_LABEL if labels.is_floating_point() else SINGLE_LABEL
@@ -42,8 +54,8 @@ class TextLoss:
         if problem == REGRESSION:
             return F.mse_loss(logits.view(labels.shape), labels, reduction=reduction)
         if problem == SINGLE_LABEL:
-            return F.cross_entropy(logits, labels, reduction=reduction)
-        return F.binary_cross_entropy_with_logits(logits, labels, reduction=reduction)
+            return F.cross_entropy(logits, labels, weight, reduction=reduction, label_smoothing=label_smoothing)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction=reduction, pos_weight=weight)
 
 
 class SpanHead(PretrainedModel):

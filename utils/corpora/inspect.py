@@ -39,7 +39,6 @@ from utils.metrics.baselines import leads, oracle
 from utils.metrics.rouge import (
     ROUGE_MODES,
     ROUGE_TOKENIZERS,
-    ROUGE_TYPES,
     TOKENIZER_HELP,
     rouge,
     rouge_table,
@@ -227,7 +226,7 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
         plain_table([["repeats", *between], *repeated], words=1),
         f"ROUGE F in percent ({sample['rouge_mode']}) without training, on {sample['examples']:,} of "
         f"{sizes[sample['split']]:,} {sample['split']} examples\n"
-        + rouge_table(facts["rouge"], ROUGE_TYPES[sample["rouge_mode"]]),
+        + rouge_table(facts["rouge"], list(next(iter(facts["rouge"].values())))),
     ]
     for number, example in enumerate(facts["examples"], 1):
         texts = [_shortened(side, example[side]) for side in SIDES]

@@ -52,6 +52,9 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     shards = Path(data_dir) / "manifest.json"
     run.scores = {s: v for s, v in run.scores.items() if (folder / f"{s}_scores.json").stat().st_mtime_ns >= exported}
     config = json.loads(config_file.read_bytes())
+    if arguments.get("class_weights"):  # a file's name would tell nobody the weights
+        named = [f"{label} {weight:.4g}" for label, weight in config["class_weights"].items()]
+        arguments["class_weights"] = ", ".join(named)
     is_bert, pretrains = config["model_type"] == "bert", task in SPECIAL
     pipeline = PIPELINES.get(task, "fill-mask" if is_bert else "text2text-generation")
     generates = "ForConditionalGeneration" in config["architectures"][0] and not config.get("source_encoder_layers")

@@ -17,7 +17,7 @@ from bart.errors import InputError
 from bart.files import read_json
 from utils.app.cli import option, parse_dataclass
 from utils.app.formatting import printable
-from utils.metrics.rouge import ROUGE_TYPES, rouge_table
+from utils.metrics.rouge import rouge_names, rouge_table
 from utils.text.lines import read_lines
 
 WIDTH = 80
@@ -45,7 +45,8 @@ def describe(args: ShowArguments) -> str:
     try:
         articles = [json.loads(line) for line in lines]
         mode, beams = scores["rouge_mode"], scores["generation"]["num_beams"]
-        table = rouge_table({**scores.get("baselines", {}), f"this model, {beams} beams": scores}, ROUGE_TYPES[mode])
+        kinds = rouge_names(mode, "rouge1_mean" in scores)
+        table = rouge_table({**scores.get("baselines", {}), f"this model, {beams} beams": scores}, kinds)
         examples = [{name: article[name] for name in TEXTS} for article in articles[:EXAMPLES]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder}: its test_scores.json or test_articles.jsonl is damaged ({error!r})") from None

@@ -118,7 +118,8 @@ def rouge_per_example(
     """F measures in percent of each example, an array (N,) for each of `ROUGE_TYPES[mode]`.
 
     Of several references (see `references_of`) the best counts: for each type, as rouge-score's `score_multi` has it;
-    in mode rouge-1.5.5 the one with the highest ROUGE-1 (SciTLDR's script, Cachola et al., 2020).
+    in mode rouge-1.5.5 the one with the highest ROUGE-1 (SciTLDR's script, Cachola et al., 2020). The means over them,
+    which that script gives too, then follow as rouge1_mean and so on.
 
     Lsum, and L in mode rouge-1.5.5, take the union of longest common subsequences over sentences, which
     `split_sentences` finds.
@@ -154,8 +155,15 @@ def rouge_per_example(
         best = [[*map(max, zip(*scores, strict=True))] for scores in of_each]
     else:
         best = [max(scores, key=lambda row: row[0]) for scores in of_each]
-    columns = np.array(best, dtype=np.float64).reshape(-1, len(ROUGE_TYPES[mode])).T
-    return dict(zip(ROUGE_TYPES[mode], columns, strict=True))
+    names = rouge_names(mode, len(pairs) > len(groups))
+    means = [np.mean(scores, axis=0) for scores in of_each]
+    columns = np.hstack([np.array(part).reshape(len(groups), len(ROUGE_TYPES[mode])) for part in (best, means)]).T
+    return dict(zip(names, columns, strict=False))
+
+
+def rouge_names(mode: str, has_several: bool) -> list[str]:
+    """The names of `rouge_per_example`'s scores, where examples have one reference, or several."""
+    return [f"{kind}{of}" for of in ("", "_mean")[: 1 + has_several] for kind in ROUGE_TYPES[mode]]
 
 
 def rouge(
@@ -165,7 +173,7 @@ def rouge(
     exceptions: Mapping[str, str] | None = None,
     tokenizer: str = "rouge-score",
 ) -> dict[str, float]:
-    """Mean F measures in percent over all examples, one for each of `ROUGE_TYPES[mode]`.
+    """Mean F measures in percent over all examples, one for each of `rouge_names`.
 
     Args:
         mode, exceptions, tokenizer: as for `rouge_per_example`.
@@ -176,15 +184,19 @@ def rouge(
 
 def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> str:
     """An aligned table of F measures in percent, one row per system and one column for each of these kinds."""
-    header = ["", *(kind.replace("rouge", "ROUGE-") for kind in kinds)]
+    header = ["", *map(_label, kinds)]
     cells = [[name, *(f"{scores[kind]:.2f}" for kind in kinds)] for name, scores in rows.items()]
     return plain_table(cells, header, words=1)
+
+
+def _label(kind: str) -> str:
+    return kind.replace("rouge", "ROUGE-").replace("_", " ")
 
 
 def report_table(report: Mapping[str, Any], args: RougeArguments) -> str:
     """The output of the command: the means with their intervals, and the other system's where there is one."""
     named = [report[name] for name in ("mode", "rouge_tokenizer") if name in report]
-    best = f", the best of {report['references']:,} references" if "references" in report else ""
+    best = f", maximum and mean over {report['references']:,} references" if "references" in report else ""
     lines = [
         f"ROUGE F in percent ({', '.join(named)}) on {report['examples']:,} examples{best}",
         f"predictions  {args.predictions}",
@@ -195,7 +207,7 @@ def report_table(report: Mapping[str, Any], args: RougeArguments) -> str:
         lines.insert(2, f"other        {args.compare}")
         header.append("p")
     for kind, interval in report["intervals"].items():
-        name, low_high = kind.replace("rouge", "ROUGE-"), "{:.2f} to {:.2f}"
+        name, low_high = _label(kind), "{:.2f} to {:.2f}"
         rows.append([name, f"{report[kind]:.2f}", low_high.format(*interval)])
         if args.compare is not None:
             result = report["compare"][kind]

@@ -40,9 +40,9 @@ from utils.tasks.head import (
     HeadEvalOptions,
     HeadExamples,
     HeadTask,
-    HeadTrainingOptions,
     LabelOptions,
     Labels,
+    LabelTrainingOptions,
     logits_of,
 )
 from utils.tasks.task import Prediction, Scores, text_of
@@ -72,11 +72,14 @@ class ClassificationOptions(LabelOptions):
         "is not given",
     )
     label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
+    label_separator: str | None = option(
+        None, help="what stands between the labels of a text such as a cell of CSV, which then holds any number of them"
+    )
     mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
 
 
 @dataclass(frozen=True)
-class ClassificationTrainingOptions(HeadTrainingOptions):
+class ClassificationTrainingOptions(LabelTrainingOptions):
     """The options that finetune.py adds."""
 
     problem_type: str | None = option(
@@ -124,6 +127,10 @@ class Classification(HeadTask):
         super().__init__(place, options, training, evaluation)
         task_name = self.options.task_name
         self.glue = GLUE.get(task_name)
+        separator, problem = self.options.label_separator, self.chosen_problem
+        if separator is not None and (not separator or problem not in (None, MULTI_LABEL)):
+            allowed = "a text such as |" if not separator else f"labels that are lists, which {problem} has not"
+            raise InputError(f"--label_separator is {separator!r}; allowed: {allowed}")
         if self.options.mismatched and task_name != "mnli":
             raise InputError(f"--mismatched is of --task_name mnli; --task_name is {task_name}")
         if self.glue is not None and place.data_dir == PlaceOptions.data_dir:
@@ -186,7 +193,7 @@ class Classification(HeadTask):
         if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
             logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
             return texts
-        labels = [_label(record, label) for record in records]
+        labels = [_label(record, label, options.label_separator) for record in records]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
             labels = [numbered.get(name_of(label), label) for label in labels]
@@ -230,7 +237,14 @@ class Classification(HeadTask):
                 yield name_of(each), place
 
     def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
-        if learned is not None and learned.problem != REGRESSION:
+        if learned is None:
+            return
+        smoothing, class_weights = self.training.smoothing.label_smoothing, self.training.class_weights
+        if smoothing and learned.problem != SINGLE_LABEL:
+            raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
+        if class_weights is not None and learned.problem == REGRESSION:
+            raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
+        if learned.problem != REGRESSION:
             super().check(examples, learned)
 
     # ---- Model
@@ -302,7 +316,7 @@ class Classification(HeadTask):
             Example(np.asarray(row, np.int32), target, second, bool(was_cut))
             for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
         ]
-        return HeadExamples(examples, took)
+        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))
 
     def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
@@ -315,14 +329,15 @@ class Classification(HeadTask):
     # ---- Training and validation
 
     def count(self, batch: Inputs) -> Tensor:
-        return _is_target(batch["labels"]).sum()
+        labels = batch["labels"]
+        return _is_target(labels).sum() if labels.is_floating_point() else super().count(batch)
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
-        return model.loss(logits, batch["labels"], reduction="sum")
+        return model.loss(logits, batch["labels"], reduction="sum", **self.loss_options(batch, logits))
 
     def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
-        """Sums: loss, targets, and what the metrics are made of.
+        """Sums: loss, which is neither weighted nor smoothed, targets, and what the metrics are made of.
 
         These are the table of right and predicted classes, the last of which stands for unknown labels; or, of any
         number of labels, examples that are right and each label's hits, false and missed ones (3L,); or the moments
@@ -476,13 +491,20 @@ def _name_labels(raw: LabelledTexts, config: ModelConfig) -> None:
         config.labels = names
 
 
-def _label(record: Record, column: str) -> Any:
+def _label(record: Record, column: str, separator: str | None = None) -> Any:
     """The label of a row, or its list of labels; names have no white space at their ends.
 
+    Args:
+        separator: stands between the labels of a text; a blank text is a list of none.
+
     Raises:
-        InputError: it is missing or blank.
+        InputError: it is missing or blank, or no text where there is a separator.
     """
     value = record.values.get(column)
+    if separator is not None:
+        if not isinstance(value, str):
+            raise InputError(f"{record.name}: {column} is {value!r}; allowed with --label_separator: a text")
+        value = value.split(separator) if value.strip() else []
     labels = value if isinstance(value, list) else [value]
     labels = [name_of(each.strip()) if isinstance(each, str) else each for each in labels]
     if None in labels or "" in labels:

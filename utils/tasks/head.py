@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,22 +18,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import ModelConfig
+from bart.configuration.configuration import MULTI_LABEL, ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.files import read_json
+from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.configuration.configuration_bert import BertConfig
-from utils.app.cli import option
+from utils.app.cli import option, part
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.models import loading, model_to_train
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.options import ModelOptions
-from utils.tasks.task import Prediction, Task
+from utils.tasks.task import Prediction, SmoothingOptions, Task
+from utils.text.lines import read_lines
 
 logger = logging.getLogger(__name__)
-REFUSE = "refuse"
+REFUSE, BALANCED = "refuse", "balanced"
 MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
 
 
@@ -68,6 +73,22 @@ class HeadTrainingOptions:
 
 
 @dataclass(frozen=True)
+class LabelTrainingOptions(HeadTrainingOptions):
+    """The same for a head that gives labels."""
+
+    class_weights: str | None = option(
+        None,
+        section="training",
+        metavar="{balanced,FILE}",
+        help="weights of the labels in the training loss: balanced makes rare ones count as much as frequent ones; a "
+        "file is a JSON object of labels and weights, or has label, tab and weight on each line",
+        on_resume="by_content",
+        in_card=True,
+    )
+    smoothing: SmoothingOptions = part(SmoothingOptions)
+
+
+@dataclass(frozen=True)
 class HeadEvalOptions:
     """The options that run_eval.py adds for a head."""
 
@@ -99,24 +120,37 @@ class Example:
         second: where the second text begins; None of a single one.
         is_cut: true if the model reads a part of it alone.
         labels: the right ones, as the task's `collate` takes them; None where nobody knows.
+        class_weights: (N,) of all labels, where a loss has such.
     """
 
     ids: np.ndarray
     labels: Any = None
     second: int | None = None
     is_cut: bool = False
+    class_weights: np.ndarray | None = field(default=None, init=False)
 
 
 class HeadExamples:
-    """Examples in memory; see `utils.data.batches.Examples`."""
+    """Examples in memory; see `utils.data.batches.Examples`.
 
-    def __init__(self, examples: Sequence[Example], seconds: float) -> None:
+    Args:
+        class_weights: of the labels, in the order of the head's outputs.
+    """
+
+    def __init__(
+        self, examples: Sequence[Example], seconds: float, class_weights: Mapping[str, float] | None = None
+    ) -> None:
         self.examples, self.seconds = examples, seconds
         self.lengths = np.array([[len(example.ids)] for example in examples])
         digest = hashlib.sha256()
         for example in examples:
             digest.update(example.ids.tobytes() + repr(example.labels).encode())
-        self.identity = {"examples": len(examples), "content": digest.hexdigest()}
+        self.identity: dict[str, Any] = {"examples": len(examples), "content": digest.hexdigest()}
+        if class_weights is not None:
+            self.identity["class_weights"] = class_weights
+            weights = np.array(list(class_weights.values()))
+            for example in examples:
+                example.class_weights = weights
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -190,6 +224,7 @@ class HeadTask(Task[PretrainedModel]):
     def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
         if learned is not None:
             self.check_labels(examples, learned.names)
+            self.class_weights(examples["train"], learned.names, learned.problem)
 
     def check_labels(self, examples: Mapping[str, Any], names: Sequence[str]) -> None:
         """Compare the labels of splits with those that a model knows.
@@ -216,6 +251,42 @@ class HeadTask(Task[PretrainedModel]):
             )
         logger.warning("labels that training has not seen count as errors: %s", listed)
 
+    def class_weights(self, train: Any, names: Sequence[str], problem: str | None = None) -> dict[str, float] | None:
+        """The weights of labels in the training loss; None where all weigh the same.
+
+        `balanced` is scikit-learn's: all labels over the number of labels times each one's count. Where an example may
+        have several labels, each is a problem of two classes, with it and without it. Its weight is then the first
+        class's over the second one's: the examples without the label over those with it.
+
+        Raises:
+            InputError: the file of weights is malformed, or does not fit the labels.
+        """
+        given = self.training.class_weights
+        if given is None:
+            return None
+        if given != BALANCED:
+            return _read_weights(given, names)
+        counts = Counter(label for label, _ in set(self.labels_in(train)))  # some lists name a label twice
+        mean = counts.total() / len(counts)
+        weights = {}
+        for name in names:
+            count = counts[name]
+            others = len(train) - count if problem == MULTI_LABEL else mean
+            weights[name] = others / count if others and count else 1.0
+        return weights
+
+    def weights_to_train(self, raw: Any, split: str, loaded: LoadedModel[PretrainedModel]) -> dict[str, float] | None:
+        """The `class_weights` of a training split, in the order of the model's labels; its config then names them."""
+        if split != "train":
+            return None
+        config = loaded.model.config
+        config.extra.pop("class_weights", None)  # of the run that the weights come from
+        weights = self.class_weights(raw, loaded.labels, getattr(config, "problem_type", None))
+        if weights is not None:
+            config.class_weights = weights
+            logger.info("class weights: %s", ", ".join(f"{name} {weight:.4g}" for name, weight in weights.items()))
+        return weights
+
     def inputs_of(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
         """input_ids and attention_mask (B, S) of examples; and token_type_ids, of an architecture that has types."""
         inputs = pad_ids([example.ids for example in examples], tokenizer.pad_token_id)
@@ -224,12 +295,28 @@ class HeadTask(Task[PretrainedModel]):
             seconds = [width if example.second is None else example.second for example in examples]
             is_second = torch.arange(width) >= torch.tensor(seconds)[:, None]
             inputs["token_type_ids"] = is_second.long() * inputs["attention_mask"]
+        if examples[0].class_weights is not None:
+            inputs["class_weights"] = torch.from_numpy(np.stack([example.class_weights for example in examples]))
         return inputs
 
     def output_of(self, model: PretrainedModel, batch: Inputs) -> Any:
         """The output of the network for a batch of `inputs_of`."""
         names = ("input_ids", "attention_mask", "token_type_ids")
         return model(**{name: batch[name] for name in names if name in batch})
+
+    # ---- Training
+
+    def count(self, batch: Inputs) -> Tensor:
+        """The number of targets or, where classes have weights, the sum of the targets' weights, as torch divides."""
+        is_target = batch["labels"] != IGNORE_INDEX
+        if "class_weights" not in batch:
+            return is_target.sum()
+        return (batch["class_weights"][0][batch["labels"].clamp(min=0)] * is_target).sum()
+
+    def loss_options(self, batch: Inputs, logits: Tensor) -> dict[str, Any]:
+        """The `weight` (N,), if there is one, and the `label_smoothing` of the training loss, for torch."""
+        weights = batch["class_weights"][0].to(logits.dtype) if "class_weights" in batch else None
+        return {"weight": weights, "label_smoothing": self.training.smoothing.label_smoothing}
 
     # ---- Prediction
 
@@ -263,3 +350,26 @@ class HeadTask(Task[PretrainedModel]):
 def logits_of(output: Any) -> Tensor:
     """The logits of a head in fp32, whatever the network computes in."""
     return output.logits.float()
+
+
+def _read_weights(path: str, names: Sequence[str]) -> dict[str, float]:
+    """The weights in a file, in the order of these labels."""
+    if not Path(path).is_file():
+        raise InputError(f"--class_weights is {path!r}; allowed: {BALANCED}, or a file of labels and weights")
+    lines = read_lines(path)
+    is_json = any(line.lstrip().startswith("{") for line in lines[:1])
+    given = read_json(Path(path)).items() if is_json else [line.rpartition("\t")[::2] for line in lines]
+    listed = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
+    allowed = f"allowed: a number above 0 for each label once: {listed}"
+    weights: dict[str, float] = {}
+    for label, value in given:
+        try:
+            weight = float(value)
+        except (TypeError, ValueError):
+            weight = math.nan
+        if label.strip() not in names or label.strip() in weights or not 0 < weight < math.inf:
+            raise InputError(f"--class_weights {path}: {label!r} has the weight {value!r}; {allowed}")
+        weights[label.strip()] = weight
+    if missing := [name for name in names if name not in weights]:
+        raise InputError(f"--class_weights {path}: {missing[0]!r} has no weight; {allowed}")
+    return {name: weights[name] for name in names}

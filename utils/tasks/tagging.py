@@ -33,7 +33,7 @@ from utils.data.tokenized import warn_of_cut
 from utils.metrics.tags import ENTITY_METRICS, PLAIN_METRICS, score_tags, tag_counts, tag_scores
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
-from utils.tasks.head import Example, HeadExamples, HeadTask, HeadTrainingOptions, LabelOptions, Labels, logits_of
+from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores, text_of
 from utils.text.conll import Sentence, read_conll
 from utils.text.lines import read_lines
@@ -68,7 +68,7 @@ class TaggingOptions(LabelOptions):
 
 
 @dataclass(frozen=True)
-class TaggingTrainingOptions(HeadTrainingOptions):
+class TaggingTrainingOptions(LabelTrainingOptions):
     """The options that finetune.py adds."""
 
     token_states: str | None = option(
@@ -256,7 +256,8 @@ class Tagging(HeadTask):
         cut, sentences = sum(example.is_cut for example in examples), f"sentences{self.of_split(split)}"
         effect = f"and are cut there: the words behind get the tag {OUTSIDE}"
         warn_of_cut(cut, len(raw), sentences, length, "--max_source_length", effect)
-        return HeadExamples(examples, time.perf_counter() - began)
+        took = time.perf_counter() - began
+        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))
 
     def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
@@ -270,10 +271,10 @@ class Tagging(HeadTask):
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
-        return _loss(logits, batch["labels"]).sum()
+        return _loss(logits, batch["labels"], **self.loss_options(batch, logits)).sum()
 
     def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
-        """Sums: loss, targets, and the counts of `tag_counts`."""
+        """Sums: loss, which is neither weighted nor smoothed, targets, and the counts of `tag_counts`."""
         logits = logits_of(self.output_of(loaded.model, batch))
         scheme, chosen = scheme_of(loaded.labels), logits.argmax(dim=-1).tolist()
         counts = sum(
@@ -320,9 +321,9 @@ class Tagging(HeadTask):
         return {**row, **examples.counts(number)}
 
 
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+def _loss(logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
     """The cross entropy (B, S) of logits (B, S, N), 0 where a token has no label."""
-    return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE_INDEX, reduction="none")
+    return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE_INDEX, reduction="none", **options)
 
 
 def _conll_file(data_dir: str, split: str) -> Path | None:

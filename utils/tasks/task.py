@@ -19,6 +19,7 @@ from bart.errors import InputError
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
+from utils.app.cli import option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
 from utils.data.options import Place
@@ -36,6 +37,20 @@ Model = TypeVar("Model", bound=PretrainedModel)
 @dataclass(frozen=True)
 class NoOptions:
     """A group of options for tasks that have none of their own there."""
+
+
+@dataclass(frozen=True)
+class SmoothingOptions:
+    """The smoothing of targets that are classes or tokens."""
+
+    label_smoothing: float = option(
+        0.0,
+        section="regularisation",
+        least=0,
+        most=1,
+        help="probability spread over the vocabulary or, of a head, over its labels",
+        in_card=True,
+    )
 
 
 @dataclass
@@ -203,7 +218,10 @@ class TrainedTask(ABC, Generic[Model]):
         return 0.0
 
     def count(self, batch: Inputs) -> Tensor:
-        """The number of targets in a batch that the loss is the mean over; a scalar, or (means,)."""
+        """The targets in a batch that the loss is the mean over: their number, or the sum of their weights.
+
+        A scalar, or (means,).
+        """
         return (batch["labels"] != IGNORE_INDEX).sum()
 
     @abstractmethod

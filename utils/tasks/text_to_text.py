@@ -39,7 +39,7 @@ from utils.models import loading, model_to_train
 from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.options import ModelOptions
-from utils.tasks.task import Prediction, Scores, Task, text_of
+from utils.tasks.task import Prediction, Scores, SmoothingOptions, Task, text_of
 from utils.text.lines import references_of
 from utils.text.sentences import without_repeats
 
@@ -76,9 +76,7 @@ class TextToTextOptions:
 class TextToTextTrainingOptions:
     """The options that finetune.py adds."""
 
-    label_smoothing: float = option(
-        0.0, section="regularisation", least=0, most=1, help="probability spread over the vocabulary", in_card=True
-    )
+    smoothing: SmoothingOptions = part(SmoothingOptions)
     max_target_length: int | None = option(
         None,
         section="texts",
@@ -313,13 +311,13 @@ class TextToText(Task[BartForConditionalGeneration]):
         return operations_of(model, batch, not model.get_input_embeddings().weight.requires_grad)
 
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
-        return summed_loss(model, batch, self.training.label_smoothing).loss
+        return summed_loss(model, batch, self.training.smoothing.label_smoothing).loss
 
     def validate(self, loaded: LoadedModel[BartForConditionalGeneration], batch: Inputs) -> Tensor:
         """Sums (F + 3,): loss, targets, examples, and the metrics of each example."""
         model, tokenizer, labels = loaded.model, loaded.tokenizer, batch["labels"]
         output = teacher_forced(model, batch)
-        loss = smoothed_loss(output.logits, labels, self.training.label_smoothing)
+        loss = smoothed_loss(output.logits, labels, self.training.smoothing.label_smoothing)
         sums = [loss.double(), self.count(batch).double(), loss.new_tensor(len(labels), dtype=torch.float64)]
         if self.metrics:
             if self.training.eval_beams == 0:

@@ -64,7 +64,7 @@ class TrainingModule(pl.LightningModule):
         if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
             turn_dropout_off(self.model)
         counts = [self.task.count(batch.inputs) for batch in step if batch.is_real]
-        nothing = torch.zeros(self.task.means, dtype=torch.long, device=self.device)
+        nothing = torch.zeros(self.task.means, dtype=torch.float64, device=self.device)  # exact, and weights fit in
         # A network in pure half precision makes that torch's default, whose greatest number targets may exceed.
         precise = torch.promote_types(torch.get_default_dtype(), torch.float32)
         targets = self._summed(sum(counts, nothing)).to(precise)

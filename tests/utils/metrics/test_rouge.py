@@ -361,7 +361,10 @@ def test_of_several_references_the_best_counts() -> None:
 
 
 def test_scitldrs_references(shared: Path) -> None:
-    """By rouge-score the best of each type; by the Perl script, as the set's paper has it, of the best ROUGE-1."""
+    """By rouge-score the best of each type; by the Perl script, as the set's paper has it, of the best ROUGE-1.
+
+    The means over the references stand beside them.
+    """
     lines = (shared / "data/scitldr/test.jsonl").read_text(encoding="utf-8").splitlines()[:80]
     rows = [json.loads(line) for line in lines]
     predictions, references = [row["source"][0] for row in rows], [json.dumps(row["target"]) for row in rows]
@@ -370,11 +373,17 @@ def test_scitldrs_references(shared: Path) -> None:
     scores = rouge(predictions, references)
     for name in ("rouge1", "rouge2", "rougeL"):
         assert scores[name] == pytest.approx(100 * np.mean([each[name].fmeasure for each in multi]))
+        means = [
+            np.mean([scorer.score(target, text)[name].fmeasure for target in row["target"]])
+            for row, text in zip(rows, predictions, strict=True)
+        ]
+        assert scores[f"{name}_mean"] == pytest.approx(100 * np.mean(means))
     of_script = rouge_per_example(predictions, references, "rouge-1.5.5", {})
     for number, row in enumerate(rows):
         each = rouge_per_example([predictions[number]] * len(row["target"]), row["target"], "rouge-1.5.5", {})
         best = each["rouge1"].argmax()
-        assert [values[number] for values in of_script.values()] == [values[best] for values in each.values()]
+        expected = [values[best] for values in each.values()] + [values.mean() for values in each.values()]
+        assert [values[number] for values in of_script.values()] == pytest.approx(expected)
 
 
 class _Tokens:
@@ -445,7 +454,7 @@ def test_the_command_names_tokenizer_and_references(tmp_path: Path, capsys: pyte
     words = [str(predictions), str(references), "--rouge_tokenizer", "characters"]
     main(words)
     head, *_ = capsys.readouterr().out.splitlines()
-    assert head == "ROUGE F in percent (rouge-score, characters) on 2 examples, the best of 3 references"
+    assert head == "ROUGE F in percent (rouge-score, characters) on 2 examples, maximum and mean over 3 references"
     main([*words, "--json"])
     report = json.loads(capsys.readouterr().out)
     assert (report["rouge1"], report["rouge_tokenizer"], report["references"]) == (100, "characters", 3)

@@ -28,6 +28,7 @@ from utils.data.options import Place
 from utils.data.splits import SPLITS, split_of
 from utils.tasks import find_task
 
+WEIGHTED = dict.fromkeys(("classification", "tagging"), ("--class_weights", "balanced", "--label_smoothing", 0.1))
 TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}
 Run = Callable[..., Path]
 
@@ -76,7 +77,7 @@ def train(corpus: Path, tmp_path: Path) -> Run:
 @pytest.mark.parametrize("task", TASKS)
 def test_a_step_waits_for_no_gpu(task: str, network: str, train: Run) -> None:
     with waits_for_nothing():
-        train("run", task, network=network)
+        train("run", task, *WEIGHTED.get(task, ()), network=network)
 
 
 def scores_of(folder: Path, split: str = "test") -> dict[str, Any]:
@@ -149,7 +150,7 @@ def test_more_options(task: str, network: str, train: Run) -> None:
 @pytest.mark.usefixtures("double")
 def test_two_processes_train_and_score_as_one(task: str, train: Run, corpus: Path, tmp_path: Path) -> None:
     options = ["--dropout", 0, "--attention_dropout", 0, "--n_val", 5, "--eval_batch_size", 1, "--do_predict"]
-    options += ["--learning_rate", 1e-3, "--val_check_interval", 12, "--train_batch_size"]
+    options += ["--learning_rate", 1e-3, "--val_check_interval", 12, *WEIGHTED.get(task, ()), "--train_batch_size"]
     one, two = train("one", task, *options, 6), tmp_path / "two"
     forked.run([*options_of(task, corpus), *options, 3], two, ranks=2, before=compute_in_double)
     assert_trained_alike(one, two)

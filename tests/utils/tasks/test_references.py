@@ -15,6 +15,7 @@ from bart.errors import InputError
 from tests.tiny_run import write_tiny_run
 from utils.corpora.prepare import PrepareOptions, prepare
 from utils.data.tables import read_split
+from utils.evaluation.show import main as show
 from utils.metrics.rouge import rouge
 
 ROWS = [
@@ -35,7 +36,7 @@ def write_tables(folder: Path, suffix: str = ".jsonl") -> Path:
 
 
 def test_training_takes_the_first_and_scores_take_all(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, no_pictures: None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:
     caplog.set_level(logging.INFO)
     options = write_tiny_run(tmp_path)
@@ -49,6 +50,12 @@ def test_training_takes_the_first_and_scores_take_all(
     scores = json.loads((run / "test_scores.json").read_text())
     expected = rouge(texts, [json.dumps(row["target"]) for row in ROWS])
     assert {name: scores[name] for name in expected} == expected
+    assert scores["rouge1_mean"] <= scores["rouge1"] and "rouge1_mean" in scores["baselines"]["first 1 sentence"]
+    page = (run / "report.html").read_text()
+    assert "ROUGE-1 maximum" in page and "ROUGE-1 mean" in page and "cat 0 ran\\na dog sat" in page
+    capsys.readouterr()
+    show([str(run)])
+    assert "ROUGE-1 mean" in capsys.readouterr().out
     article = json.loads((run / "test_articles.jsonl").read_text().splitlines()[0])
     assert (article["source"], article["reference"]) == (SOURCE, "cat 0 ran")
     assert article["references"] == ["cat 0 ran", "a dog sat"]

@@ -44,13 +44,16 @@ def add_articles(run: Run, split: str) -> None:
     for article in run.articles:
         if "alternatives" in article:  # sequences that were generated beside the best one
             article["alternatives"] = "\n".join(article["alternatives"])
+        if "references" in article:  # to be read; lengths are compared with the first one's
+            article["reference"] = "\n".join(article["references"])
     if not {"source", "summary"} <= set(text_names(run)):
         return
     left_out = OF_THE_SOURCE if scores.get("task") == "translation" else set()
     names = names_in(text_of(article, name) for article in run.articles for name in ("reference", "summary"))
     for article in progress("report", len(run.articles), "articles", run.articles):
         texts = {name: text_of(article, name) for name in ("source", "reference", "summary")}
-        source, reference, summary = map(words, texts.values())
+        first = article.get("references", [texts["reference"]])[0]
+        source, reference, summary = map(words, (texts["source"], first, texts["summary"]))
         article["source_words"] = len(source)
         for key, text in (("reference_statistics", reference), ("statistics", summary)):
             ratio = len(text) / len(reference) if reference else None

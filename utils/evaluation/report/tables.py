@@ -117,7 +117,8 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Sco
                 continue
             interval = interval_shown(record.get("intervals", {}).get(name), digits)
             compares = run in compared[1:] and compared[0] is runs[0] and setting == settings[0]
-            row = [label_of(name), run.name if several else "", shown(value, digits), interval]
+            label = label_of(name) + " maximum" * (f"{name}_mean" in names)
+            row = [label, run.name if several else "", shown(value, digits), interval]
             row += difference(runs[0], run, name, digits) if compares else [""] * 3
             row += [shown(record.get("baselines", {}).get(lead, {}).get(name), digits) for lead in leads]
             rows.append(row)
@@ -125,6 +126,7 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Sco
     sentences = {
         f"The {split} split of {max(counts):,} examples." if len(counts) == 1 else f"The {split} split.": True,
         "ROUGE is F in percent.": any(name.startswith("rouge") for name in names),
+        "The maximum and the mean are over the references of an example.": "rouge1_mean" in names,
         "The loss is in nats per target token.": "loss" in names,
         "Intervals: 95% bootstrap of the mean.": any("intervals" in record for record in records),
         "The last columns score the sources' first sentences in place of summaries.": leads,
