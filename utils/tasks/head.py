@@ -311,7 +311,7 @@ class HeadTask(Task[PretrainedModel]):
         is_target = batch["labels"] != IGNORE_INDEX
         if "class_weights" not in batch:
             return is_target.sum()
-        return (batch["class_weights"][0][batch["labels"].clamp(min=0)] * is_target).sum()
+        return (batch["class_weights"][0].double()[batch["labels"].clamp(min=0)] * is_target).sum()
 
     def loss_options(self, batch: Inputs, logits: Tensor) -> dict[str, Any]:
         """The `weight` (N,), if there is one, and the `label_smoothing` of the training loss, for torch."""

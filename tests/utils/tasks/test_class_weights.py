@@ -74,27 +74,27 @@ def of_each_label() -> Tensor:
 
 
 TAGS = ["y", "y", "z"] + ["x"] * (sum(len(text.split()) for text in TEXTS) - 3)
+# The balanced weights of all examples have a sum that is their number; other weights show what is divided by.
+WRITTEN = torch.tensor([1.0, 2.5, 4.0])
 STEPS = [
-    ("single", 0.0, balanced(LABELS["single"]), F.cross_entropy),
-    ("single", 0.2, balanced(LABELS["single"]), F.cross_entropy),
-    ("single", 0.2, None, F.cross_entropy),
-    (
-        "tagging",
-        0.2,
-        balanced(TAGS),
-        F.cross_entropy,
-    ),
-    ("several", 0.0, of_each_label(), F.binary_cross_entropy_with_logits),
+    ("single", 0.0, "balanced", balanced(LABELS["single"])),
+    ("single", 0.2, WRITTEN, WRITTEN),
+    ("single", 0.2, None, None),
+    ("tagging", 0.0, "balanced", balanced(TAGS)),
+    ("tagging", 0.2, WRITTEN, WRITTEN),
+    ("several", 0.0, "balanced", of_each_label()),
+    ("several", 0.0, WRITTEN, WRITTEN),
 ]
 
 
-@pytest.mark.parametrize(("kind", "smoothing", "weight", "loss_of"), STEPS)
+@pytest.mark.parametrize(("kind", "smoothing", "given", "weight"), STEPS)
 def test_the_loss_of_a_step_is_torchs_over_all_its_batches(
     kind: str,
     smoothing: float,
+    given: Tensor | str | None,
     weight: Tensor | None,
-    loss_of: Callable[..., Tensor],
     run: Run,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That of validation has neither weights nor smoothing."""
@@ -105,18 +105,22 @@ def test_the_loss_of_a_step_is_torchs_over_all_its_batches(
         assert len(batches) == 3
         outputs = [logits_of(module.task.output_of(module.model, batch.inputs)) for batch in batches]
         logits = torch.cat([each.flatten(0, -2) for each in outputs])
-        labels = torch.cat([batch.inputs["labels"] for batch in batches] if kind != "tagging" else flat(batches))
-        named = "pos_weight" if kind == "several" else "weight"
-        options = {"label_smoothing": smoothing} if smoothing else {}
-        expected.extend([loss_of(logits, labels, **{named: weight}, **options), loss_of(logits, labels)])
+        labels = [batch.inputs["labels"] for batch in batches]
+        if kind == "several":
+            for weights in (weight, None):
+                expected.append(F.binary_cross_entropy_with_logits(logits, torch.cat(labels), pos_weight=weights))
+        else:
+            right = torch.cat([each.flatten() for each in labels])
+            expected.append(F.cross_entropy(logits, right, weight, label_smoothing=smoothing))
+            expected.append(F.cross_entropy(logits, right))
         return take_step(module, batches, number)
 
-    def flat(batches: list[Any]) -> list[Tensor]:
-        return [batch.inputs["labels"].flatten() for batch in batches]
-
     monkeypatch.setattr(TrainingModule, "training_step", step)
-    options = ("--label_smoothing", smoothing, *(() if weight is None else ("--class_weights", "balanced")))
-    output = run("run", kind, *options, "--learning_rate", 1e-9)
+    if isinstance(given, Tensor):
+        (tmp_path / "weights").write_text("".join(map("{}\t{}\n".format, "xyz", given.tolist())))
+        given = str(tmp_path / "weights")
+    options = () if given is None else ("--class_weights", given)
+    output = run("run", kind, "--label_smoothing", smoothing, *options, "--learning_rate", 1e-9)
     assert rows(output)[0]["train_loss"] == pytest.approx(expected[0].item(), rel=1e-5)
     assert rows(output, "val_loss")[0]["val_loss"] == pytest.approx(expected[1].item(), rel=1e-5)
     assert abs(expected[0] - expected[1]) > 1e-3
