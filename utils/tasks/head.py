@@ -356,7 +356,7 @@ def _read_weights(path: str, names: Sequence[str]) -> dict[str, float]:
     """The weights in a file, in the order of these labels."""
     if not Path(path).is_file():
         raise InputError(f"--class_weights is {path!r}; allowed: {BALANCED}, or a file of labels and weights")
-    lines = read_lines(path)
+    lines = [line for line in read_lines(path, blank=True) if line.strip()]
     is_json = any(line.lstrip().startswith("{") for line in lines[:1])
     given = read_json(Path(path)).items() if is_json else [line.rpartition("\t")[::2] for line in lines]
     listed = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
@@ -364,8 +364,8 @@ def _read_weights(path: str, names: Sequence[str]) -> dict[str, float]:
     weights: dict[str, float] = {}
     for label, value in given:
         try:
-            weight = float(value)
-        except (TypeError, ValueError):
+            weight = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
             weight = math.nan
         if label.strip() not in names or label.strip() in weights or not 0 < weight < math.inf:
             raise InputError(f"--class_weights {path}: {label!r} has the weight {value!r}; {allowed}")

@@ -133,7 +133,7 @@ def test_weights_of_a_file_are_kept_and_named(run: Run, tmp_path: Path) -> None:
     """A run goes on with the same weights, however they are written, and with no others."""
     lines, content = tmp_path / "weights.txt", tmp_path / "weights.json"
     lines.write_text("z\t3\n y\t2.50\nx\t1\n")
-    content.write_text('{"x": 1.0,\n "y": 2.5, "z": 3}')
+    content.write_text('{"x": 1.0,\n\n "y": 2.5, "z": 3}\n')
     constant = ("--lr_scheduler", "constant", "--max_steps")
     whole = run("whole", "single", "--class_weights", lines, *constant, 3)
     run("parts", "single", "--class_weights", content, *constant, 2)
@@ -168,6 +168,8 @@ def test_weights_of_a_file_are_kept_and_named(run: Run, tmp_path: Path) -> None:
         ("single", "x\t1\ny 2\nz\t1\n", (), "weights: '' has the weight 'y 2'; allowed"),
         ("single", "x\t1\nx\t2\ny\t1\nz\t1\n", (), "weights: 'x' has the weight '2'; allowed"),
         ("single", '{"x": 1, "w": 2}', (), "weights: 'w' has the weight 2; allowed"),
+        ("single", '{"x": true}', (), "weights: 'x' has the weight True; allowed"),
+        ("single", f'{{"x": 1{"0" * 400}}}', (), "weights: 'x' has the weight 10*; allowed"),
         ("single", '{"x": null}', (), "weights: 'x' has the weight None; allowed"),
         ("single", '{"x": 1', (), "weights: not valid JSON"),
         ("tagging", '{"x": 1, "y": Infinity}', (), "weights: 'y' has the weight inf; allowed"),
