@@ -162,6 +162,7 @@ def text_inputs(args: DecodingArguments) -> tuple[Any, Any, list[list[int]], dic
     from bart.modeling.modeling_bart import BartForConditionalGeneration
     from bart.tokenization.tokenization_bart import BartTokenizer
     from utils.data.parallel_text import read_pairs
+    from utils.data.splits import Choice
     from utils.models.loading import fit_vocabulary
 
     name = str(args.model)
@@ -169,7 +170,7 @@ def text_inputs(args: DecodingArguments) -> tuple[Any, Any, list[list[int]], dic
     fit_vocabulary(model, tokenizer)
     model.resize_token_embeddings(len(tokenizer))  # CTranslate2 has no token for rows that pad the table
     positions, given = model.config.max_position_embeddings, model.generation_config
-    sources, _ = read_pairs(str(args.data_dir), "test", args.limit)
+    sources, _ = read_pairs(str(args.data_dir), "test", Choice(limit=args.limit))
     articles = tokenizer(sources, max_length=positions, truncation=True)["input_ids"]
     lengths = {"max_length": given.longest(positions), "min_length": given.shortest}
     return model, tokenizer, articles, {name: getattr(given, name) for name in (*SHARED, *FORCED)} | lengths

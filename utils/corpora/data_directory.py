@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,7 +36,7 @@ class DataWriter:
 
     def __init__(self, folder: Path, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
         self.folder = folder
-        self.written = dict.fromkeys(SPLITS, 0)
+        self.written = {name.partition(".")[0]: 0 for name in files}
         self.dropped: list[dict[str, str | None]] = []
         self.facts = dict(facts)
         self._files = files
@@ -52,11 +52,12 @@ class DataWriter:
 
 
 @contextmanager
-def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
+def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLITS) -> Iterator[DataWriter]:
     """Yield a writer of a data directory, whose files take their place when all of them are whole.
 
     Args:
         facts: the settings that make it, for provenance.json.
+        splits: those that it holds.
 
     Raises:
         InputError: something is in the folder already, another run is making it, a split has no examples, or the folder
@@ -66,7 +67,8 @@ def making(folder: Path, facts: Mapping[str, Any]) -> Iterator[DataWriter]:
     try:
         with _building(folder) as building:
             with ExitStack() as stack:
-                files = {name: stack.enter_context((building / name).open("wb")) for name in PAIR_FILES}
+                names = [f"{split}.{side}" for split in splits for side in SIDES]
+                files = {name: stack.enter_context((building / name).open("wb")) for name in names}
                 data = DataWriter(building, files, facts)
                 yield data
             reasons = dict(Counter(row["reason"] for row in data.dropped).most_common())
@@ -116,8 +118,8 @@ def _building(folder: Path) -> Iterator[Path]:
             building.mkdir()
             yield building
             if exists:  # it may be a mount point, or lie where this user may not rename, so it stays
-                for name in (*PAIR_FILES, DROPPED, PROVENANCE):  # a set without the last one is not whole
-                    (building / name).rename(place / name)
+                for made in sorted(building.iterdir(), key=lambda made: made.name == PROVENANCE):
+                    made.rename(place / made.name)  # a set without the last one is not whole
             else:
                 building.rename(place)
         finally:

@@ -67,7 +67,8 @@ def prepare(options: PrepareOptions) -> None:
     inputs = inputs_of(options.input, fields, keep_splits=options.split_ratio is None)
     facts = {"inputs": [each.name for each in inputs], "fields": fields, "seed": options.seed}
     split_ratio = None if inputs[0].split else dict(zip(SPLITS, shares, strict=True))
-    with making(options.output, facts | {"split_ratio": split_ratio}) as data:
+    splits = [each.split for each in inputs] if split_ratio is None else [s for s in SPLITS if split_ratio[s]]
+    with making(options.output, facts | {"split_ratio": split_ratio}, splits) as data:
         for each in inputs:
             logger.info("reading %s", each.name)
             for row in progress("reading", None, "rows", each.rows):
@@ -129,7 +130,7 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
     Args:
         names: files of one kind, text files in pairs; or the name of one set of the Hub.
         fields: the columns of documents and summaries; None for those that published sets have.
-        keep_splits: keep the splits of a set that has all of them.
+        keep_splits: keep the splits of a set that has two of ours.
 
     Raises:
         InputError: something is missing or of another kind. What is malformed in a file raises it when that is read.
@@ -179,16 +180,17 @@ def _text_rows(source: Path, target: Path) -> Iterator[Row]:
 def _set_inputs(name: str, fields: Fields, keep_splits: bool) -> list[Input]:
     with opening(f"--input {name}: no such file here, and as a set of the Hub it"):
         splits, commit = load_from_hub(name, streaming=False)
-    kept = keep_splits and splits.keys() >= set(SPLITS)
+    known = [split for split in SPLITS if split in splits]
+    kept = keep_splits and len(known) > 1
     if keep_splits and not kept and len(splits) > 1:
         raise InputError(
-            f"--input {name} has the splits {', '.join(splits)}, not all of {', '.join(SPLITS)}: give --split_ratio to "
+            f"--input {name} has the splits {', '.join(splits)}, not two of {', '.join(SPLITS)}: give --split_ratio to "
             "split all its examples anew"
         )
     if kept and (unused := splits.keys() - set(SPLITS)):
         logger.warning("%s: not used are the splits %s", name, ", ".join(sorted(unused)))
     inputs = []
-    for split in SPLITS if kept else splits:
+    for split in known if kept else splits:
         table = open_dataset(splits[split].to_iterable_dataset(), f"{commit}/{split}", fields)
         inputs.append(Input(split if kept else None, table.name, table.rows()))
     return inputs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +12,18 @@ from utils.data.parallel_text import one_line
 from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of, table_in
 from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
 from utils.data.rows import ABSENT, READERS, SURROGATE
-from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, WHOLE, ratios_of, split_of
+from utils.data.splits import (
+    DEFAULT_RATIO,
+    DEFAULT_SEED,
+    EVERY,
+    SPLITS,
+    WHOLE,
+    Choice,
+    MissingSplit,
+    Row,
+    ratios_of,
+    split_of,
+)
 
 if TYPE_CHECKING:
     import datasets
@@ -32,9 +42,9 @@ class Record(NamedTuple):
 
 
 def read_records(
-    data_dir: str, split: str, text_column: Callable[[Collection[str]], str], limit: int = -1
+    data_dir: str, split: str, text_column: Callable[[Collection[str]], str], choice: Choice = EVERY
 ) -> list[Record]:
-    """Read the rows of a split, the first `limit` unless it is negative.
+    """Read the rows of a split, those that are chosen by their texts.
 
     Args:
         data_dir: a directory with a table for each split, such as train.jsonl; one table, whose rows are split by
@@ -46,17 +56,16 @@ def read_records(
     Raises:
         InputError: there is no such place or split, or a table is malformed or empty.
     """
-    end = None if limit < 0 else limit
+    text_of = _reader_of(text_column)
     if is_streamed(data_dir):
         with opening(f"the {split} split of {data_dir}"):
-            rows = enumerate(islice(_streamed_rows(data_dir, split), end), 1)
-            records = [Record(f"{data_dir}, {split} row {number}", values) for number, values in rows]
+            rows = enumerate(_streamed_rows(data_dir, split), 1)
+            named = (Record(f"{data_dir}, {split} row {number}", values) for number, values in rows)
+            records = choice.of(named, text_of)
     else:
         path = Path(data_dir).expanduser()
         of_table = _records_of(_table_of(path, split))
-        if path.is_file():
-            of_table = of_split(split, of_table, text_column)
-        records = list(islice(of_table, end))
+        records = choice.of(of_split(split, of_table, text_of) if path.is_file() else of_table, text_of)
     if not records:
         raise InputError(f"{data_dir}: the {split} split has no rows")
     return records
@@ -68,8 +77,10 @@ def _table_of(path: Path, split: str) -> Path:
         return path
     if (table := table_in(path, split)) is not None:
         return table
-    reason = f"no {split} split in it" if path.exists() else "no such file or directory"
-    raise InputError(f"{path}: {reason}; a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}")
+    holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}"
+    if path.exists():
+        raise MissingSplit(f"{path}: no {split} split in it; {holds}")
+    raise InputError(f"{path}: no such file or directory; {holds}")
 
 
 def _records_of(path: Path) -> Iterator[Record]:
@@ -90,22 +101,29 @@ def _records_of(path: Path) -> Iterator[Record]:
                 yield Record(f"{path}:{number}", values)
 
 
-def of_split(split: str, rows: Iterable[Record], text_column: Callable[[Collection[str]], str]) -> Iterator[Record]:
-    """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
-    column, shares = None, ratios_of(DEFAULT_RATIO)
-    if split == WHOLE:
-        yield from rows
-    for record in rows:
+def _reader_of(text_column: Callable[[Collection[str]], str]) -> Callable[[Record], str]:
+    """A function that gives the text of a record; the first one decides on the column."""
+    column = None
+
+    def text_of(record: Record) -> str:
+        nonlocal column
         column = column or text_column(record.values)
-        if split_of(one_line(str(record.values.get(column))), shares, DEFAULT_SEED) == split:
-            yield record
+        return one_line(str(record.values.get(column)))
+
+    return text_of
+
+
+def of_split(split: str, rows: Iterable[Row], text_of: Callable[[Row], str]) -> Iterator[Row]:
+    """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
+    shares = ratios_of(DEFAULT_RATIO)
+    return (row for row in rows if split == WHOLE or split_of(text_of(row), shares, DEFAULT_SEED) == split)
 
 
 def _streamed_rows(data_dir: str, split: str) -> Iterator[Mapping[str, Any]]:
     if data_dir.startswith(HUB):
         splits, _ = load_from_hub(data_dir.removeprefix(HUB), streaming=True)
         if split not in splits:
-            raise InputError(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
+            raise MissingSplit(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
         return _with_class_names(splits[split])
     return _with_class_names(parquet_rows(find_files_of(data_dir, split)))
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bart.errors import InputError
-from utils.app.cli import option
+from utils.app.cli import option, part
 from utils.data.places import KINDS
+from utils.data.splits import Choice
 
 ALL = -1  # the number of examples that stands for all of them
 
@@ -22,8 +23,15 @@ def check_limit(name: str, value: int) -> None:
 class BatchOptions:
     """The number of examples that training takes, and the batches that they are put together to."""
 
-    n_train: int = option(ALL, section="data", least=-1, help="training examples to use; -1 for all")
-    n_val: int = option(ALL, least=-1, help="validation examples to use; -1 for all", on_resume="validation")
+    n_train: int = option(
+        ALL,
+        section="data",
+        least=-1,
+        help="training examples to use, chosen by a hash of their texts, or the first ones of a stream; -1 for all",
+    )
+    n_val: int = option(
+        ALL, least=-1, help="validation examples to use, chosen likewise; -1 for all", on_resume="validation"
+    )
     num_workers: int = option(
         2,
         least=0,
@@ -54,6 +62,20 @@ class LengthBatchOptions:
 
 
 @dataclass(frozen=True)
+class SplitOptions:
+    """The splits that data lack."""
+
+    val_ratio: float | None = option(
+        None,
+        section="data",
+        least=0.001,
+        most=0.9,
+        help="the share of the training examples that are held out for validation, by a hash of their texts, where the "
+        "data have no validation split",
+    )
+
+
+@dataclass(frozen=True)
 class PlaceOptions:
     """Where the examples of fine-tuning are."""
 
@@ -66,7 +88,10 @@ class PlaceOptions:
         "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
         on_resume="may_change",
     )
-    n_test: int = option(ALL, least=-1, help="test examples to use; -1 for all", on_resume="may_change")
+    splits: SplitOptions = part(SplitOptions)
+    n_test: int = option(
+        ALL, least=-1, help="test examples to use, chosen likewise; -1 for all", on_resume="may_change"
+    )
 
     def __post_init__(self) -> None:
         check_limit("n_test", self.n_test)
@@ -80,12 +105,18 @@ class Place:
         data_dir: as --data_dir names it.
         cache_dir: folder for what is made of the data once; None for the default.
         limits: how many examples of a split are used; -1, or a split that is absent, for all.
+        val_ratio: the share of the training examples that are the validation split; None where the data have one.
     """
 
     data_dir: str
     cache_dir: str | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
+    val_ratio: float | None = None
 
-    def limit(self, split: str) -> int:
-        """The number of examples of a split that are used; -1 for all."""
-        return self.limits.get(split, ALL)
+    def chosen(self, split: str) -> tuple[str, Choice]:
+        """The split of the data that holds the examples of a split, and which of them it has."""
+        limit = self.limits.get(split, ALL)
+        if self.val_ratio is None or split not in ("train", "val"):
+            return split, Choice(limit=limit)
+        begin, end = (0, self.val_ratio) if split == "val" else (self.val_ratio, 1)
+        return "train", Choice(begin, end, limit)

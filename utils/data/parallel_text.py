@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Iterator
 from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
 
 from bart.errors import InputError
-from utils.data.splits import SPLITS
+from utils.data.splits import EVERY, SPLITS, Choice, MissingSplit
 from utils.text.lines import check_counts, iter_lines, references_of
 
 SIDES = ("source", "target")
@@ -38,15 +39,15 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
     """The paths of a split's sources and targets.
 
     Raises:
-        InputError: the directory or a file is missing.
+        InputError: the directory or a file is missing; if both files are, a MissingSplit.
     """
     folder = Path(data_dir)
     if not folder.is_dir():
         raise InputError(f"data directory {folder}: no such directory")
     source, target = (folder / f"{split}.{side}" for side in SIDES)
-    for file in (source, target):
-        if not file.is_file():
-            raise InputError(f"{file}: no such file; a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}")
+    if missing := [file for file in (source, target) if not file.is_file()]:
+        text = f"{missing[0]}: no such file; a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}"
+        raise (MissingSplit if len(missing) == 2 else InputError)(text)
     return source, target
 
 
@@ -59,15 +60,14 @@ def iter_pairs(data_dir: PathName, split: str) -> Iterator[tuple[str, str]]:
     return paired(*pair_paths(data_dir, split))
 
 
-def read_pairs(data_dir: PathName, split: str, limit: int = -1) -> Pairs:
-    """Read a split's sources and targets, the first `limit` of them unless it is negative.
+def read_pairs(data_dir: PathName, split: str, choice: Choice = EVERY) -> Pairs:
+    """Read a split's sources and targets, of the examples that are chosen.
 
     Raises:
-        InputError: as `iter_pairs` does, for lines behind the limit as well.
+        InputError: as `iter_pairs` does, for lines that are not chosen as well.
     """
-    sources, targets = zip(*iter_pairs(data_dir, split), strict=True)
-    end = None if limit < 0 else limit
-    return list(sources[:end]), list(targets[:end])
+    sources, targets = zip(*choice.of(iter_pairs(data_dir, split), itemgetter(0)), strict=True)
+    return list(sources), list(targets)
 
 
 def one_line(text: str) -> str:

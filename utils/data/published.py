@@ -20,7 +20,7 @@ import xxhash
 from bart.errors import InputError
 from utils.app.errors import brief
 from utils.data.places import HUB_NAME, SPLIT
-from utils.data.splits import SPLIT_NAMES
+from utils.data.splits import SPLIT_NAMES, MissingSplit
 
 if TYPE_CHECKING:
     import datasets
@@ -97,7 +97,7 @@ def find_files_of(place: str, split: str) -> list[str]:
         with suppress(FileNotFoundError):
             if files := DataFilesList.from_patterns([tried[-1]]):
                 return files
-    raise InputError(f"{place}: no files of the {split} split can be found or reached; tried {', '.join(tried)}")
+    raise MissingSplit(f"{place}: no files of the {split} split can be found or reached; tried {', '.join(tried)}")
 
 
 def parquet_rows(files: Sequence[str]) -> datasets.IterableDataset:

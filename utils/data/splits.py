@@ -1,14 +1,19 @@
-"""The splits, their names elsewhere, and the split of an example that comes without one.
+"""The splits, their names elsewhere, the split of an example that comes without one, and the choice of some examples.
 
 A hash of (seed, source) decides that split. So it depends on neither the order of the input nor the rest of it, equal
 sources come into one split, and examples that are added later move no old one. The sizes of the splits are near the
-ratios, not exactly theirs.
+ratios, not exactly theirs. Hashes also choose the examples that are held out for validation, and those that are used
+where their number is limited, so that a sorted file gives a fair sample.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from operator import itemgetter
+from typing import TypeVar
 
 from bart.errors import InputError
 
@@ -17,21 +22,27 @@ SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev")
 SPLITS = tuple(SPLIT_NAMES)
 WHOLE = "whole"  # stands for all rows of one table, as they are predicted
 DEFAULT_RATIO, DEFAULT_SEED = "0.9,0.05,0.05", 42
+Row = TypeVar("Row")
+
+
+class MissingSplit(InputError):
+    """The data have no such split."""
 
 
 def ratios_of(text: str) -> list[float]:
     """Parse `--split_ratio`: the shares of train, val and test.
 
     Raises:
-        InputError: they are not three numbers above 0 whose sum is 1.
+        InputError: they are not three numbers from 0 whose sum is 1, or that of train is 0.
     """
     try:
         shares = [float(part) for part in text.split(",")]
     except ValueError:
         shares = []
-    if len(shares) != len(SPLITS) or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
+    is_valid = len(shares) == len(SPLITS) and shares[0] > 0 and all(share >= 0 for share in shares)
+    if not is_valid or abs(sum(shares) - 1) > 1e-6:
         raise InputError(
-            f"--split_ratio {text}: three numbers above 0 are expected, the shares of train, val and test, whose sum "
+            f"--split_ratio {text}: three numbers are expected, the shares of train (above 0), val and test, whose sum "
             f"is 1, such as {DEFAULT_RATIO}"
         )
     return shares
@@ -39,11 +50,47 @@ def ratios_of(text: str) -> list[float]:
 
 def split_of(source: str, shares: Sequence[float], seed: int) -> str:
     """Choose the split of an example by a hash of its source."""
-    digest = hashlib.blake2b(f"{seed}\n{source}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    end = 0.0
+    place, end = _place(source, seed), 0.0
     for split, share in zip(SPLITS, shares, strict=True):
         end += share
         if place < end:
             return split
-    return SPLITS[-1]
+    return [split for split, share in zip(SPLITS, shares, strict=True) if share][-1]  # their sum may be just below 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The examples of a file, or of a split of the data, that a run uses.
+
+    Attributes:
+        begin, end: the part of [0, 1) that hashes of their texts lie in.
+        limit: how many are used, those with the least hashes; all if negative.
+    """
+
+    begin: float = 0.0
+    end: float = 1.0
+    limit: int = -1
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all are used."""
+        return self.limit < 0 and (self.begin, self.end) == (0, 1)
+
+    def of(self, rows: Iterable[Row], text_of: Callable[[Row], str]) -> list[Row]:
+        """Choose rows by their texts; they stay in their order, and only the chosen ones are held in memory."""
+        numbered = enumerate(rows)
+        if (self.begin, self.end) != (0, 1):
+            numbered = (row for row in numbered if self.begin <= _place(text_of(row[1]), "held out") < self.end)
+        if self.limit >= 0:
+            least = nsmallest(self.limit, numbered, key=lambda row: (_place(text_of(row[1]), "drawn"), row[0]))
+            numbered = sorted(least, key=itemgetter(0))
+        return [row for _, row in numbered]
+
+
+EVERY = Choice()
+
+
+def _place(text: str, seed: int | str) -> float:
+    """A number in [0, 1) by a hash of a text."""
+    digest = hashlib.blake2b(f"{seed}\n{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64

@@ -6,14 +6,14 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
 from utils.data.columns import Record, of_split, read_records
+from utils.data.parallel_text import one_line
 from utils.data.places import is_streamed
-from utils.data.splits import SPLIT_NAMES
+from utils.data.splits import EVERY, SPLIT_NAMES, Choice
 
 logger = logging.getLogger(__name__)
 NAMED = 5  # misplaced answers that a message names
@@ -38,9 +38,9 @@ class Question:
 
 
 def read_questions(
-    data_dir: str, split: str, limit: int = -1, labelled: bool = True, skip_bad_answers: bool = False
+    data_dir: str, split: str, choice: Choice = EVERY, labelled: bool = True, skip_bad_answers: bool = False
 ) -> list[Question]:
-    """Read a split's questions, the first `limit` unless it is negative.
+    """Read a split's questions, those that are chosen. Questions are held out by their contexts.
 
     Args:
         data_dir: a directory that holds SQuAD's JSON, such as train-v2.0.json or val.json; one such file, whose
@@ -55,14 +55,15 @@ def read_questions(
     """
     place = Path(data_dir).expanduser()
     file = None if is_streamed(data_dir) else _squad_file(place, split)
+    held_in = replace(choice, limit=-1)
     if file is None:
-        rows: Iterator[Record] = iter(read_records(data_dir, split, lambda _: "context", limit))
+        rows = read_records(data_dir, split, lambda _: "context", held_in)
     else:
-        rows = _squad_rows(file)
-        if file == place:
-            rows = of_split(split, rows, lambda _: "context")
+        in_file = _squad_rows(file)
+        rows = held_in.of(of_split(split, in_file, _context_of) if file == place else in_file, _context_of)
+    rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
     bad: list[str] = []
-    every = [_question(*row, labelled, bad) for row in islice(rows, None if limit < 0 else limit)]
+    every = [_question(*row, labelled, bad) for row in rows]
     questions = [question for question in every if question is not None]
     if bad:
         named = "; ".join(bad[:NAMED]) + (f"; and {len(bad) - NAMED} more" if len(bad) > NAMED else "")
@@ -86,6 +87,10 @@ def read_questions(
             )
         seen[question.id] = question.name
     return questions
+
+
+def _context_of(row: Record) -> str:
+    return one_line(str(row.values.get("context")))
 
 
 def _squad_file(path: Path, split: str) -> Path | None:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from utils.data.parallel_text import SIDES, Pairs, one_line, read_pairs
 from utils.data.places import HUB, TABLES, fields_of, is_streamed, suffix_of
 from utils.data.published import digest_of_files, find_files_of, load_from_hub, opening, parquet_rows, reason_of
 from utils.data.rows import ABSENT, READERS, SURROGATE, NumberedRows
+from utils.data.splits import EVERY, Choice, MissingSplit
 from utils.text.lines import read_lines, references_of
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def open_split(place: str, split: str, fields: Fields = (None, None)) -> Table:
         splits, name = load_from_hub(place.removeprefix(HUB), streaming=True)
         if split in splits:
             return open_dataset(splits[split], f"{HUB}{name}", fields)
-    raise InputError(f"{place}: no {split} split; there are {', '.join(splits)}")
+    raise MissingSplit(f"{place}: no {split} split; there are {', '.join(splits)}")
 
 
 def open_dataset(
@@ -275,19 +276,18 @@ def _text_rows(rows: NumberedRows, path: Path, fields: Fields) -> Iterator[Row]:
         yield Row.of(f"{path}:{number}", present, columns)
 
 
-def read_split(data_dir: str, split: str, limit: int = -1, fields: Fields = (None, None)) -> Pairs:
-    """Read a split into memory, of a data directory or of a published set: the first `limit` examples unless negative.
+def read_split(data_dir: str, split: str, choice: Choice = EVERY, fields: Fields = (None, None)) -> Pairs:
+    """Read a split into memory, of a data directory or of a published set: the examples that are chosen.
 
     Raises:
         InputError: the data are missing or malformed.
         RunError: the connection to where they are is lost.
     """
     if not is_streamed(data_dir):
-        return read_pairs(data_dir, split, limit)
+        return read_pairs(data_dir, split, choice)
     reader = TableReader(open_split(data_dir, split, fields))
     with closing(iter(reader)) as examples:
-        total = None if limit < 0 else limit
-        pairs = list(progress(f"reading {split}", total, "examples", islice(examples, total)))
+        pairs = choice.of(progress(f"reading {split}", None, "examples", examples), itemgetter(0))
     if not pairs:
         raise InputError(f"{data_dir}: the {split} split has no examples")
     if reader.left_out:
@@ -296,8 +296,8 @@ def read_split(data_dir: str, split: str, limit: int = -1, fields: Fields = (Non
     return list(sources), list(targets)
 
 
-def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str | None = None) -> list[str]:
-    """Read documents without summaries, the first `limit` unless it is negative.
+def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field: str | None = None) -> list[str]:
+    """Read documents without summaries, those that are chosen.
 
     Args:
         data_dir: a directory with `<split>.source`; a file of one document a line, or a table, all of which is read; or
@@ -308,17 +308,16 @@ def read_sources(data_dir: str, split: str, limit: int = -1, source_field: str |
     """
     path = Path(data_dir).expanduser()
     if is_streamed(data_dir):
-        return read_split(data_dir, split, limit, (source_field,))[0]
-    end = None if limit < 0 else limit
+        return read_split(data_dir, split, choice, (source_field,))[0]
     if path.is_dir() or suffix_of(path) not in TABLES:
-        return read_lines(path / f"{split}.source" if path.is_dir() else path)[:end]
+        return choice.of(read_lines(path / f"{split}.source" if path.is_dir() else path), str)
     with opening(data_dir):
         rows: Iterable[Row] = open_rows(path, (source_field,), data_dir)
     sources = []
-    for row in islice(rows, end):
+    for row in rows:
         if row.fault is not None:
             raise InputError(f"{row.name}: {row.fault}; a document is expected in every row")
         sources.append(row.source)
     if not sources:
         raise InputError(f"{data_dir}: has no rows")
-    return sources
+    return choice.of(sources, str)

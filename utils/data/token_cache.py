@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from glob import escape
-from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +22,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.progress import progress
 from utils.data.parallel_text import pair_paths
+from utils.data.splits import EVERY, Choice
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
 from utils.runs.outputs import writable_folder
 from utils.text.lines import check_counts, decoded_lines, iter_lines, references_of
@@ -38,7 +39,7 @@ class TextFile:
     Attributes:
         digest: stands for its bytes.
         lines: the number of its lines.
-        limit: the number of lines that are used, the first ones; all if negative.
+        kept: the numbers of the lines that are used, from 0; None for all.
         lists: of targets, lines that are lists of references, of which the first is tokenised.
     """
 
@@ -46,16 +47,17 @@ class TextFile:
     digest: str
     lines: int
     cache: Path
-    limit: int = -1
+    kept: tuple[int, ...] | None = None
     lists: int = 0
 
     def __len__(self) -> int:
-        return self.lines if self.limit < 0 else min(self.limit, self.lines)
+        return self.lines if self.kept is None else len(self.kept)
 
     @property
     def identity(self) -> dict[str, Any]:
         """Plain values for a checkpoint, which a run that resumes must find again, wherever the file lies."""
-        return {"digest": self.digest, "lines": len(self)}
+        kept = {} if self.kept is None else {"kept": xxhash.xxh3_128_hexdigest(repr(self.kept).encode())}
+        return {"digest": self.digest, "lines": len(self), **kept}
 
     def read(self) -> list[str]:
         """The lines that are used."""
@@ -63,20 +65,21 @@ class TextFile:
 
     def texts(self) -> Iterator[str]:
         """The lines that are used, as they are read."""
-        return islice(iter_lines(self.path), len(self))
+        kept = range(self.lines) if self.kept is None else frozenset(self.kept)
+        return (line for number, line in enumerate(iter_lines(self.path)) if number in kept)
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
-        """Tokenise the lines; the ids are mapped from an Arrow file, which is made if it is missing or too short.
+        """Tokenise the lines; the ids are mapped from an Arrow file, which is made if it is missing.
 
-        The name of the Arrow file holds digests of the bytes of the text file, of the vocabulary and the length, and of
-        its own bytes. If several processes need it, one makes it and the others wait. It is in place only when all of
-        it is written.
+        The name of the Arrow file holds digests of the bytes of the text file, of the vocabulary, the length and the
+        lines that are used, and of its own bytes. If several processes need it, one makes it and the others wait. It is
+        in place only when all of it is written.
 
         Raises:
             InputError: the cache cannot be written.
             RunError: the disk is full, or the text file changed meanwhile.
         """
-        made_with = (_FORMAT, max_length, tokenizer.add_prefix_space, tokenizer.to_json())
+        made_with = (_FORMAT, max_length, self.kept, tokenizer.add_prefix_space, tokenizer.to_json())
         settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
         name = f"{self.path.name}-{self.digest[:16]}-{settings[:16]}"
         ids = self._mapped(name)  # without the lock, which may be another user's, or held for other texts
@@ -104,10 +107,7 @@ class TextFile:
                 raise RunError(f"{self.path}: it changed while it was read; start again")
             with pa.memory_map(str(temporary)) as file:
                 path = self.cache / f"{name}-{xxhash.xxh3_64_hexdigest(file.read_buffer())}.arrow"
-            shorter = set(self._caches(name)) - {path}
             temporary.replace(path)
-            for cache in shorter:
-                cache.unlink(missing_ok=True)
         except OSError as error:
             raise unwritable(str(path), error) from None
         finally:
@@ -118,7 +118,7 @@ class TextFile:
         return list(self.cache.glob(f"{escape(name)}-*.arrow"))
 
     def _mapped(self, name: str) -> TokenizedTexts | None:
-        """Map a cache with the digest that its name holds; None if there is none, or too few lines are in it."""
+        """Map a cache with the digest that its name holds; None if there is none."""
         for path in self._caches(name):
             try:
                 content = pa.memory_map(str(path)).read_buffer()
@@ -130,10 +130,9 @@ class TextFile:
             except (pa.ArrowInvalid, OSError) as error:
                 logger.warning("%s is damaged (%s): it is made anew", path, str(error).splitlines()[0])
                 continue
-            if len(ids) >= len(self):
-                with suppress(OSError):  # it may be another user's
-                    os.utime(path)  # tells _remove_stale that it was used
-                return TokenizedTexts(ids.to_batches(), self.limit)
+            with suppress(OSError):  # it may be another user's
+                os.utime(path)  # tells _remove_stale that it was used
+            return TokenizedTexts(ids.to_batches())
         return None
 
     def _remove_stale(self) -> None:
@@ -153,12 +152,12 @@ PairFiles = tuple[TextFile, TextFile]  # sources and targets
 
 
 def check_pairs(
-    data_dir: str | os.PathLike[str], split: str, limit: int = -1, cache_dir: str | None = None
+    data_dir: str | os.PathLike[str], split: str, choice: Choice = EVERY, cache_dir: str | None = None
 ) -> PairFiles:
     """Check a split's files of sources and targets.
 
     Args:
-        limit: the number of examples that are used, the first ones; all if negative.
+        choice: the examples that are used, by their sources.
         cache_dir: the folder of caches; by default `.cache` in the data directory, or a folder of the user's
             where that cannot be written.
 
@@ -168,8 +167,12 @@ def check_pairs(
     """
     paths = pair_paths(data_dir, split)
     cache = cache_folder(Path(data_dir), cache_dir)
-    source, target = (TextFile(path, *_checked(path), cache, limit) for path in paths)
+    source, target = (TextFile(path, *_checked(path), cache) for path in paths)
     check_counts(paths, source.lines, target.lines)
+    if not choice.is_whole:
+        kept = tuple(number for number, _ in choice.of(enumerate(source.texts()), itemgetter(1)))
+        if len(kept) < source.lines:
+            source, target = replace(source, kept=kept), replace(target, kept=kept)
     lists = sum(
         references_of(line, f"{target.path}, line {number}: ") != [line]
         for number, line in enumerate(target.texts(), 1)

@@ -28,7 +28,6 @@ class TokenizedTexts:
 
     Args:
         batches: lists of `ids`, and whether each text is `cut` if any may be; they may be made while they are taken.
-        limit: the number of texts to take, the first ones; all if negative.
 
     Attributes:
         lengths: (N,) int64, tokens of each text.
@@ -36,9 +35,9 @@ class TokenizedTexts:
         seconds: the time that it took to make or to map them.
     """
 
-    def __init__(self, batches: Iterable[pa.RecordBatch], limit: int = -1) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         began = time.perf_counter()
-        table = pa.Table.from_batches(batches).slice(0, None if limit < 0 else limit)
+        table = pa.Table.from_batches(batches)
         self._texts = table["ids"]
         self.cut: int = pc.sum(table["cut"]).as_py() if "cut" in table.column_names else 0
         self.lengths = pc.list_value_length(self._texts).to_numpy().astype(np.int64)

@@ -14,7 +14,13 @@ CONTINUOUS, STATIC = BATCHINGS = ("continuous", "static")
 class ScoringOptions:
     """The split that is scored, how it is predicted, and what is written of it."""
 
-    type_path: str = option("test", section="prediction", choices=SPLITS, help="split to score", on_resume="may_change")
+    type_path: str | None = option(
+        None,
+        section="prediction",
+        choices=SPLITS,
+        help="split to score; by default test or, where the data have none, val",
+        on_resume="may_change",
+    )
     batching: str = option(
         CONTINUOUS,
         choices=BATCHINGS,

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+from bart.errors import InputError
 from utils.corpora.prepare import prepared
-from utils.tasks.task import TrainedTask
+from utils.data.options import Place
+from utils.data.places import HUB, is_streamed
+from utils.data.published import find_files_of, load_from_hub
+from utils.data.splits import SPLIT_NAMES, MissingSplit
+from utils.tasks.task import Task, TrainedTask
 
+logger = logging.getLogger(__name__)
 AnyTask = TypeVar("AnyTask", bound=TrainedTask)
 
 
@@ -21,3 +30,63 @@ def with_table_prepared(task: AnyTask) -> AnyTask:
         return task
     place = task.place
     return task.at(replace(place, data_dir=prepared(place.data_dir, task.pair_fields, place.cache_dir)))
+
+
+def check_val_ratio(place: Place) -> None:
+    """Refuse --val_ratio for data that have a validation split, or that are one file.
+
+    Raises:
+        InputError: they are so.
+    """
+    data_dir, ratio = place.data_dir, place.val_ratio
+    if ratio is None:
+        return
+    path, present = Path(data_dir).expanduser(), None
+    if data_dir.startswith(HUB):
+        present = "val" if "val" in load_from_hub(data_dir.removeprefix(HUB), streaming=True)[0] else None
+    elif is_streamed(data_dir):
+        with suppress(MissingSplit):
+            present = find_files_of(data_dir, "val")[0]
+    elif path.is_file():
+        present = "its own split"
+    else:
+        present = next((file.name for name in SPLIT_NAMES["val"] for file in path.glob(f"{name}[.-]*")), None)
+    if present is not None:
+        raise InputError(
+            f"--val_ratio is {ratio}, and {data_dir} has {present}; allowed: data without a validation split"
+        )
+
+
+def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:
+    """Read the splits train and val of a task whose --data_dir is given; the log says what is held out.
+
+    Raises:
+        InputError: one is missing or malformed.
+    """
+    try:
+        examples = {split: task.read(split) for split in ("train", "val")}
+    except MissingSplit as error:
+        text = str(error).replace(task.place.data_dir, data_dir)
+        raise InputError(f"{text}; --val_ratio 0.1 holds a tenth of the training examples out as val") from None
+    if task.place.val_ratio is not None:
+        logger.info(
+            "%s of the training examples are held out for validation, by a hash of their texts",
+            f"{task.place.val_ratio:.1%}",
+        )
+    return examples
+
+
+def read_to_score(task: Task, split: str | None) -> tuple[str, Any]:
+    """Read the split that is scored, and return its name: by default test or, where the data have none, val.
+
+    Raises:
+        InputError: it is missing or malformed.
+    """
+    try:
+        return split or "test", task.read(split or "test", for_scoring=True)
+    except MissingSplit:
+        if split is not None:
+            raise
+    raw = task.read("val", for_scoring=True)
+    logger.info("the data have no test split: the validation split is scored")
+    return "val", raw

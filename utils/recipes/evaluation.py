@@ -23,7 +23,7 @@ from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
 from utils.models.loading import LoadedModel, for_inference
 from utils.recipes.card_options import card_options
-from utils.recipes.data import with_table_prepared
+from utils.recipes.data import check_val_ratio, read_to_score, with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.runs.distributed import connected
 from utils.runs.outputs import check_output, writable_folder, write_whole
@@ -43,15 +43,16 @@ def run(args: EvalArguments) -> None:
     device, places, scoring = device_of(args), args.places, args.scoring
     task = args.make_task()
     data_dir = task.place.data_dir
+    check_val_ratio(task.place)
     task = with_table_prepared(task)
-    raw = task.read(scoring.type_path, for_scoring=True)
+    split, raw = read_to_score(task, scoring.type_path)
     save_dir = writable_folder("save_dir", places.save_dir)
     check_output("json_summary", scoring.json_summary)
     logger.info("loading %s", places.model)
     loaded = task.trained_model(places.model, places.config_path, places.tokenizer)
     scored = ScoringRun(
         save_dir=save_dir,
-        split=scoring.type_path,
+        split=split,
         task_name=args.task,
         data_dir=data_dir,
         model_name=places.model,

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.app.cli import early_option, option, parse_dataclass
-from utils.data.options import ALL, Place, check_limit
+from utils.app.cli import early_option, option, parse_dataclass, part
+from utils.data.options import ALL, Place, SplitOptions, check_limit
 from utils.data.places import KINDS
+from utils.data.splits import SPLITS
 from utils.evaluation.options import ScoringOptions
 from utils.runs.machine import PRECISIONS
 from utils.tasks import TASKS, find_task, task_of
@@ -33,7 +34,8 @@ class ModelAndDataOptions:
     tokenizer: str | None = option(
         None, section="data", help="vocabulary; by default the one that lies with the weights"
     )
-    n_obs: int = option(ALL, least=-1, help="examples to use; -1 for all")
+    n_obs: int = option(ALL, least=-1, help="examples to use, chosen by a hash of their texts; -1 for all")
+    splits: SplitOptions = part(SplitOptions)
 
     def __post_init__(self) -> None:
         check_limit("n_obs", self.n_obs)
@@ -110,7 +112,8 @@ class EvalArguments:
         Raises:
             InputError: options that it cannot obey, or that name files which are not there.
         """
-        place = Place(self.places.data_dir, limits={self.scoring.type_path: self.places.n_obs})
+        limits, val_ratio = dict.fromkeys(SPLITS, self.places.n_obs), self.places.splits.val_ratio
+        place = Place(self.places.data_dir, limits=limits, val_ratio=val_ratio)
         return find_task(self.task)(place, self.task_options, evaluation=self.evaluation)
 
 

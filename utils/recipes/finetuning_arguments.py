@@ -106,6 +106,11 @@ class FinetuneArguments(TrainingArguments):
                 f"--cache_dir is {self.places.cache_dir}, for token ids of line files; --data_dir {self.data_dir} is "
                 "streamed"
             )
+        if self.places.splits.val_ratio is not None:
+            raise InputError(
+                f"--val_ratio is {self.places.splits.val_ratio}; --data_dir {self.data_dir} is streamed; allowed: what "
+                "utils.corpora.prepare makes of it"
+            )
         if self.lengths.max_tokens_per_batch is not None:
             raise InputError(
                 f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {self.data_dir} is streamed and "
@@ -118,7 +123,7 @@ class FinetuneArguments(TrainingArguments):
 
     def _make_task(self) -> Task:
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
-        place = Place(self.places.data_dir, self.places.cache_dir, limits)
+        place = Place(self.places.data_dir, self.places.cache_dir, limits, self.places.splits.val_ratio)
         return self.task_class(place, self.task_options, self.training)
 
 

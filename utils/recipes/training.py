@@ -32,7 +32,7 @@ from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun
 from utils.models.loading import LoadedModel
 from utils.recipes.card_options import card_options
-from utils.recipes.data import with_table_prepared
+from utils.recipes.data import check_val_ratio, read_to_score, read_to_train, with_table_prepared
 from utils.recipes.evaluation import evaluate
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
@@ -67,18 +67,20 @@ def run(args: TrainingArguments) -> None:
     task = args.make_task()
     task = task.fitted(task.config(args.model))
     args = with_defaults(args, task)
+    check_val_ratio(task.place)
+    data_dir = task.place.data_dir
     task = with_table_prepared(task)
     # All examples are looked at first: better refused now than after a download, or after hours of training.
-    examples = {split: task.read(split) for split in ("train", "val")} if args.trains else {}
+    examples = read_to_train(task, data_dir) if args.trains else {}
     learned = task.learn(examples["train"]) if args.trains else None
     if args.trains:
         args.check_metric(task.metrics_for(learned))
-    to_score = None
+    to_score, scored = None, ""
     if isinstance(args, FinetuneArguments) and args.do_predict:
-        to_score = task.read(args.scoring.type_path, for_scoring=True)
+        scored, to_score = read_to_score(task, args.scoring.type_path)
         check_output("json_summary", args.scoring.json_summary)
     if args.trains:
-        to_check = examples if to_score is None else {**examples, args.scoring.type_path: to_score}
+        to_check = examples if to_score is None else {**examples, scored: to_score}
         task.check(to_check, learned)
     log = output_dir / LOG
     writable_folder("--output_dir", output_dir, log=LOG)
@@ -100,7 +102,7 @@ def run(args: TrainingArguments) -> None:
                     file.write(f"{error}\n")
             raise
     if to_score is not None:
-        predict(args, task, to_score)
+        predict(args, task, scored, to_score)
     elif is_first():
         write_report(output_dir)
 
@@ -175,7 +177,7 @@ def identity_of(args: TrainingArguments, data: Mapping[str, Any]) -> dict[str, A
     return {"format": [FORMAT, ORDER], **args.settings("must_stay"), "processes": args.hardware.processes, "data": data}
 
 
-def predict(args: FinetuneArguments, task: Task, raw: Any) -> None:
+def predict(args: FinetuneArguments, task: Task, split: str, raw: Any) -> None:
     """Predict and score a split, with the best checkpoint of this run or with the model that is named."""
     output_dir, scoring = Path(args.run.output_dir), args.scoring
     if args.do_train:
@@ -191,7 +193,7 @@ def predict(args: FinetuneArguments, task: Task, raw: Any) -> None:
         device = torch.device("cuda", torch.cuda.current_device())
     run = ScoringRun(
         save_dir=output_dir,
-        split=scoring.type_path,
+        split=split,
         task_name=args.task,
         data_dir=args.data_dir,
         model_name=model_name,

@@ -166,12 +166,12 @@ class Classification(HeadTask):
         return chosen, pair
 
     def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
-        options, data_dir, limit = self.options, self.place.data_dir, self.place.limit(split)
-        place = split
+        options, data_dir = self.options, self.place.data_dir
+        place, choice = self.place.chosen(split)
         if options.task_name == "mnli" and split != "train" and is_streamed(data_dir):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
-        records = read_records(data_dir, place, lambda columns: self._columns_of(columns)[0], limit)
+        records = read_records(data_dir, place, lambda columns: self._columns_of(columns)[0], choice)
         names = list(dict.fromkeys(name for record in records for name in record.values))
         columns = self._columns_of(names)
         if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):

@@ -92,8 +92,8 @@ class Pretraining(TrainedTask[Model]):
 
     def encode(self, raw: str, split: str, loaded: LoadedModel[Model]) -> StreamedShards | ShardExamples:
         if split == "train":
-            return StreamedShards(self.manifest, self.noise, self.place.limit(split))
-        return ShardExamples(self.manifest, split, self.noise, self.place.limit(split))
+            return StreamedShards(self.manifest, self.noise, self.place.chosen(split)[1].limit)
+        return ShardExamples(self.manifest, split, self.noise, self.place.chosen(split)[1].limit)
 
     def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:
         return collate_pairs(examples, tokenizer.pad_token_id)

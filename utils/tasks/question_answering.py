@@ -111,7 +111,7 @@ class QuestionAnswering(HeadTask):
 
     def read(self, split: str, for_scoring: bool = False) -> list[Question]:
         place, skip = self.place, self.options.skip_bad_answers
-        return read_questions(place.data_dir, split, place.limit(split), self.is_labelled, skip)
+        return read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
 
     def given(self, inputs: Sequence[Any]) -> list[Question]:
         questions = []

@@ -28,7 +28,7 @@ from utils.app.cli import option
 from utils.data.batches import Inputs, pad
 from utils.data.columns import Record, column_of, of_split, read_records
 from utils.data.places import TABLES, suffix_of
-from utils.data.splits import SPLIT_NAMES
+from utils.data.splits import SPLIT_NAMES, Choice
 from utils.data.tokenized import warn_of_cut
 from utils.metrics.tags import ENTITY_METRICS, PLAIN_METRICS, score_tags, tag_counts, tag_scores
 from utils.models.loading import LoadedModel
@@ -119,25 +119,25 @@ class Tagging(HeadTask):
     # ---- Data
 
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
-        options, data_dir, limit = self.options, self.place.data_dir, self.place.limit(split)
-        file = _conll_file(data_dir, split)
+        options, data_dir, (held_in, choice) = self.options, self.place.data_dir, self.place.chosen(split)
+        file = _conll_file(data_dir, held_in)
         kind, of_others = ("column", "field") if file is not None else ("field", "column")
         for side in ("words", "tags"):
             if (value := getattr(options, f"{side}_{of_others}")) is not None:
                 raise InputError(f"--{side}_{of_others} is {value}; allowed for {file or data_dir}: --{side}_{kind}")
         if file is None:
-            sentences = self._read_table(split, limit)
+            sentences = self._read_table(held_in, choice)
         else:
             sentences = read_conll(file, self.is_labelled, options.words_column, options.tags_column)
             if file == Path(data_dir).expanduser():  # one for all splits
-                rows = (Record(s.name, {"text": " ".join(s.words), "sentence": s}) for s in sentences)
-                sentences = [record.values["sentence"] for record in of_split(split, rows, lambda _: "text")]
+                sentences = of_split(split, sentences, _text_of)
+            sentences = choice.of(sentences, _text_of)
             if self.is_labelled and options.tag_names is not None:
                 names = self._tag_names()
                 sentences = [replace(s, tags=[_named(s.name, tag, names) for tag in s.tags]) for s in sentences]
         if not sentences:
             raise InputError(f"{file or data_dir}: the {split} split has no sentences")
-        return sentences if limit < 0 else sentences[:limit]
+        return sentences
 
     def learn(self, train: list[Sentence]) -> Labels:
         """Find the tags of the training data.
@@ -163,10 +163,10 @@ class Tagging(HeadTask):
             for number, tag in enumerate(sentence.tags or (), 1):
                 yield tag, f"{sentence.name}, word {number}"
 
-    def _read_table(self, split: str, limit: int) -> list[Sentence]:
+    def _read_table(self, split: str, choice: Choice) -> list[Sentence]:
         options, where = self.options, self.place.data_dir
         words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where)
-        records = read_records(where, split, words_column, limit)
+        records = read_records(where, split, words_column, choice)
         columns = list(records[0].values)
         if not self.is_labelled and "text" in columns and not {*WORDS, options.words_field} & {*columns}:
             return self.given([record.values for record in records])
@@ -337,6 +337,10 @@ def _conll_file(data_dir: str, split: str) -> Path | None:
     )
     file = place if place.is_file() else next((place / name for name in names if (place / name).is_file()), None)
     return file if file is not None and suffix_of(file) in WORD_A_LINE else None
+
+
+def _text_of(sentence: Sentence) -> str:
+    return " ".join(sentence.words)
 
 
 def split_words(text: str) -> list[str]:

@@ -179,16 +179,16 @@ class TextToText(Task[BartForConditionalGeneration]):
         return self.fields if self.evaluation.references else None
 
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
-        data_dir, limit = self.place.data_dir, self.place.limit(split)
+        data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
             return read_sources(
-                data_dir, split, limit, self.options.source_field or next(iter(self.columns), None)
+                data_dir, held_in, choice, self.options.source_field or next(iter(self.columns), None)
             ), None
         if not for_scoring and split == "train" and is_streamed(data_dir):
             return open_split(data_dir, split, self.fields)
         if for_scoring or is_streamed(data_dir):
-            return read_split(data_dir, split, limit, self.fields)
-        return check_pairs(data_dir, split, limit, self.place.cache_dir)
+            return read_split(data_dir, held_in, choice, self.fields)
+        return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
     def given(self, inputs: Sequence[Any]) -> Pairs:
         return [text_of(text, number, "text") for number, text in enumerate(inputs)], None

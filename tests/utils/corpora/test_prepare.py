@@ -202,7 +202,7 @@ def test_text_files_that_do_not_match(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--split_ratio", "0.9,0.1"], "--split_ratio 0.9,0.1: three numbers"),
-        (["--split_ratio", "0.9,0.1,0"], "three numbers above 0"),
+        (["--split_ratio", "0,0.9,0.1"], "three numbers are expected"),
         (["--split_ratio", "0.9,0.1,0.1"], "whose sum is 1"),
         (["--split_ratio", "nan,0.1,0.1"], "--split_ratio nan"),
         (["--input", "missing.jsonl"], "--input missing.jsonl: no such file"),
@@ -331,8 +331,17 @@ def test_a_dataset_with_other_splits(
     main(["--input", "org/more", "--output", str(tmp_path / "a")])
     assert "org/more: not used are the splits extra" in caplog.messages
     hub.repositories["org/less"] = {"main": {name: files[name] for name in ("train.jsonl", "test.jsonl")}}
-    with pytest.raises(InputError, match="has the splits train, test, not all of train, val, test: give --split_ratio"):
-        main(["--input", "org/less", "--output", str(tmp_path / "b")])
+    main(["--input", "org/less", "--output", str(tmp_path / "b")])
+    assert not (tmp_path / "b" / "val.source").exists() and (tmp_path / "b" / "test.source").exists()
+    odd = "".join(f"  - split: {split}\n    path: {split}.jsonl\n" for split in ("train", "extra"))
+    hub.repositories["org/odd"] = {
+        "main": {
+            "README.md": f"---\nconfigs:\n- config_name: default\n  data_files:\n{odd}---\n".encode(),
+            **{name: files[name] for name in ("train.jsonl", "extra.jsonl")},
+        }
+    }
+    with pytest.raises(InputError, match="has the splits train, extra, not two of train, val, test: give"):
+        main(["--input", "org/odd", "--output", str(tmp_path / "d")])
     hub.repositories["org/one"] = {"main": {"train.jsonl": files["train.jsonl"] * 5}}
     main(["--input", "org/one", "--output", str(tmp_path / "c")])
     assert sum(map(len, prepared(tmp_path / "c").values())) == 150

@@ -10,6 +10,7 @@ import pytest
 
 from bart.errors import InputError
 from utils.data.columns import read_records
+from utils.data.splits import Choice
 from utils.data.squad import read_questions
 
 
@@ -22,7 +23,7 @@ def test_classes_of_parquet_files_have_their_names_wherever_the_file_is_named(tm
     wanted = [{"text": text, "label": label} for text, label in (("a", "good"), ("b", "bad"), ("c", None))]
     for place in (str(tmp_path), f"{tmp_path}/{{split}}.parquet"):
         assert [record.values for record in read_records(place, "train", min)] == wanted, place
-        assert len(read_records(place, "train", min, 2)) == 2, place
+        assert len(read_records(place, "train", min, Choice(limit=2))) == 2, place
 
 
 def test_a_split_without_rows_is_named(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassif
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, Train
 from utils.data.pairs import StreamedPairs
+from utils.data.parallel_text import read_pairs
+from utils.data.splits import Choice
 from utils.data.tables import Table
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.predict import main
@@ -147,8 +149,9 @@ def test_a_run_counts_sources_and_targets_of_each_split(
     train("run", *options)
     assert lines_of(caplog) == in_training + in_scoring
     train("again", *options, "--n_train", 3)
-    source = [len(row) for row in theirs((tmp_path / "data" / "train.source").read_text().splitlines()).input_ids]
-    assert lines_of(caplog)[0].startswith(f"{sum(length > 40 for length in source[:3])} of 3 sources of the train")
+    drawn, _ = read_pairs(tmp_path / "data", "train", Choice(limit=3))
+    count = sum(len(row) > 40 for row in theirs(drawn).input_ids)
+    assert lines_of(caplog)[0].startswith(f"{count} of 3 sources of the train")
 
 
 def test_a_stream_names_the_first_that_it_cuts(tokenizer: BartTokenizer, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.data import token_cache, tokenized
+from utils.data.splits import Choice
 from utils.data.token_cache import TextFile, check_pairs
 from utils.data.tokenized import TokenizedTexts
 
@@ -61,7 +62,7 @@ def rows(texts: TokenizedTexts) -> list[list[int]]:
 
 
 def sources(data: Path, limit: int = -1, cache_dir: str | None = None) -> TextFile:
-    return check_pairs(data, "train", limit, cache_dir)[0]
+    return check_pairs(data, "train", Choice(limit=limit), cache_dir)[0]
 
 
 def caches(folder: Path) -> list[str]:
@@ -106,17 +107,14 @@ def test_a_cache_that_is_complete_needs_no_lock(
         sources(data).tokenized(tokenizer, 12)
 
 
-def test_a_limit_takes_the_first_texts_of_one_cache(
-    data: Path, tokenizer: BartTokenizer, request: pytest.FixtureRequest
-) -> None:
-    some = rows(sources(data, 700).tokenized(tokenizer, 24))
-    file = sources(data, 900).tokenized(tokenizer, 24)  # more than the cache holds
-    assert rows(file)[:700] == some and len(rows(file)) == len(file.lengths) == 900
-    request.getfixturevalue("only_maps")
-    for limit in (1, 256, 512, 513, 899):
-        texts = sources(data, limit).tokenized(tokenizer, 24)
-        assert rows(texts) == rows(file)[:limit] and len(texts.lengths) == limit
-    assert len(caches(data / ".cache")) == 1
+def test_a_limit_draws_lines_and_their_targets(data: Path, tokenizer: BartTokenizer) -> None:
+    every = [rows(file.tokenized(tokenizer, 24)) for file in check_pairs(data, "train")]
+    drawn = check_pairs(data, "train", Choice(limit=70))
+    kept = drawn[0].kept
+    assert len(kept) == 70 and max(kept) > 100 and kept == tuple(sorted(kept)) == drawn[1].kept
+    for file, texts in zip(drawn, every, strict=True):
+        assert rows(file.tokenized(tokenizer, 24)) == [texts[number] for number in kept]
+    assert {*sources(data, 30).kept} < {*kept}
 
 
 def test_another_vocabulary_or_length_is_tokenised_anew(data: Path, tokenizer: BartTokenizer) -> None:
@@ -219,12 +217,12 @@ def test_malformed_files_are_refused_each_time(limit: int, data: Path) -> None:
         file.write("one more\n")
     for _ in range(2):
         with pytest.raises(InputError, match=rf"train.source has {TEXTS} lines, .*train.target has {TEXTS + 1}"):
-            check_pairs(data, "train", limit)
+            check_pairs(data, "train", Choice(limit=limit))
     with (data / "train.source").open("a") as file:
         file.write(" \n")
     for _ in range(2):
         with pytest.raises(InputError, match=rf"train.source, line {TEXTS + 1}: blank line"):
-            check_pairs(data, "train", limit)
+            check_pairs(data, "train", Choice(limit=limit))
 
 
 def test_a_file_that_changes_while_it_is_read(data: Path, tokenizer: BartTokenizer) -> None:

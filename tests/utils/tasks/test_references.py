@@ -87,13 +87,6 @@ def test_parquet_files_that_are_streamed(tmp_path: Path) -> None:
     assert (sources[0], targets[0]) == (SOURCE, TARGET)
 
 
-def test_a_folder_without_a_test_table_is_refused(tmp_path: Path) -> None:
-    tables = write_tables(tmp_path / "tables")
-    (tables / "test.jsonl").unlink()
-    with pytest.raises(InputError, match="no examples for test"):
-        prepare(PrepareOptions((str(tables),), tmp_path / "data"))
-
-
 def test_a_list_of_no_references_ends_the_run_before_it_starts(tmp_path: Path) -> None:
     options = write_tiny_run(tmp_path)
     (tmp_path / "data" / "val.target").write_text('a\n"b"\n["a", ["b"]]\nc\nd\n')
