@@ -12,16 +12,18 @@ from typing import Any
 
 from bart.errors import InputError
 
-# Entries of a Hub generation_config.json that do not change which ids come out.
-_BOOKKEEPING = frozenset(
-    "transformers_version _from_model_config _commit_hash use_cache cache_implementation cache_config disable_compile "
-    "output_attentions output_hidden_states output_logits is_assistant num_assistant_tokens "
-    "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind "
-    "compile_config max_cache_len continuous_batching_config prefill_chunk_size low_memory prompt_lookup_num_tokens "
-    "max_matching_ngram_size".split()
-)
-# Options of transformers that change the ids and are not built here, and values with which they do not.
+_ANY = object()
+# Options of transformers that are not built here, with the value that does not change the ids; _ANY where none does.
 _NOT_BUILT = {
+    **dict.fromkeys(
+        "transformers_version _from_model_config _commit_hash cache_implementation cache_config disable_compile "
+        "is_assistant num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
+        "assistant_lookbehind target_lookbehind compile_config max_cache_len continuous_batching_config "
+        "prefill_chunk_size low_memory prompt_lookup_num_tokens max_matching_ngram_size assistant_model "
+        "assistant_ensemble_weight assistant_early_exit speculation_type use_mtp synced_gpus custom_generate "
+        "decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask".split(),
+        _ANY,
+    ),
     **{"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0},
     **{"guidance_scale": 1.0, "penalty_alpha": 0.0},
     **dict.fromkeys(
@@ -31,7 +33,7 @@ _NOT_BUILT = {
         False,
     ),
 }
-# What is to be done in place of other arguments of transformers' generate.
+# What is to be done in place of other arguments of transformers' generate; none changes the ids in a file.
 _ELSEWHERE = {
     "use_cache": "keys and values are always kept: leave it off",
     "output_hidden_states": "ids and scores are all that is returned; model.encode gives the encoder's states",
@@ -47,11 +49,6 @@ _ELSEWHERE = {
     "past_key_values": "encoder_outputs saves the encoding of the same articles",
     "tokenizer": "decoding knows ids, and no text",
 }
-# Others, without which the ids are the same or which are not built here.
-_LEFT_OFF = frozenset(
-    "assistant_model assistant_ensemble_weight assistant_early_exit speculation_type use_mtp synced_gpus "
-    "custom_generate decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask".split()
-)
 _DEFAULT_NEW_TOKENS = 20
 # The least values of integers; 0 for those that are not named.
 _LEAST = {"max_length": 2, "max_new_tokens": 1, "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1}
@@ -187,9 +184,9 @@ class GenerationConfig:
         # Of transformers 2 and 3, which had it in the model's config alone.
         if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
             given["forced_bos_token_id"] = given.get("bos_token_id")
-        others = [name for name in given if name not in known | _BOOKKEEPING]
+        others = {name: value for name, value in given.items() if name not in known | _ELSEWHERE.keys()}
         # False, 0 and empty lists switch an option off.
-        if unknown := [name for name in others if given[name] and given[name] != _NOT_BUILT.get(name)]:
+        if unknown := [name for name in others if others[name] and _NOT_BUILT.get(name) not in (_ANY, others[name])]:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=3)
         return {name: value for name, value in given.items() if name in known}
 
@@ -229,7 +226,7 @@ class GenerationConfig:
                 continue
             if name in _ELSEWHERE:
                 raise InputError(f"{name} is no generation option here: {_ELSEWHERE[name]}")
-            if name in _NOT_BUILT or name in _BOOKKEEPING | _LEFT_OFF:
+            if name in _NOT_BUILT:
                 raise InputError(f"{name} is an option of transformers' generate that is not built here: leave it off")
             near = difflib.get_close_matches(name, known, n=1)
             raise InputError(f"unknown generation option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))

@@ -59,7 +59,7 @@ class BartTokenizer(PretrainedTokenizer):
         )
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], unk_token: str | dict[str, Any] | None) -> Tokenizer:
+    def pipeline_of(cls, files: Sequence[Path], unk_token: str | None) -> Tokenizer:
         return _pipeline(models.BPE.from_file(*map(str, files)), add_prefix_space=False)
 
     @classmethod

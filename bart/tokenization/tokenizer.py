@@ -142,12 +142,16 @@ class PretrainedTokenizer:
             return cls.from_json(text, source=str(path))
         settings, special, added = (read_json(path / name) if (path / name).exists() else {} for name in others)
         files = [path / name for name in cls.vocabulary_files]
+        unknown = (settings | special).get("unk_token")
+        unk_token = unknown.get("content") if isinstance(unknown, dict) else unknown
+        if not isinstance(unk_token, str | None) or (unknown and not unk_token):
+            raise InputError(f"{path}: its unk_token is {unknown!r}; allowed: a token, or an object with its content")
         source = path / TOKENIZER_FILE if (path / TOKENIZER_FILE).exists() else files[0]
         if source.name == TOKENIZER_FILE:
             backend = _parsed(_read_text(source), str(source))
         elif all(file.exists() for file in files):
             try:
-                backend = cls.pipeline_of(files, (settings | special).get("unk_token"))
+                backend = cls.pipeline_of(files, unk_token)
             except Exception as error:  # the library raises bare Exception for every fault of the files
                 named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
                 raise InputError(f"{named}: {one_line(error)}") from error
@@ -168,13 +172,17 @@ class PretrainedTokenizer:
             add_tokens(backend, settings, special, added, cls._special_tokens(backend))
         tokenizer = cls(backend, source=str(source))
         length = settings.get("model_max_length", settings.get("max_len"))  # as transformers 2 called it
-        # transformers writes 1e30 where there is no limit.
-        if isinstance(length, (int, float)) and 2 < length < 10**9:
-            tokenizer.model_max_length = int(length)
+        if length is not None:
+            if isinstance(length, bool) or not isinstance(length, (int, float)) or not length >= 3:
+                raise InputError(
+                    f"{path / SETTINGS_FILE}: its model_max_length is {length!r}; allowed: a number of at least 3"
+                )
+            if length < 10**9:  # transformers writes 1e30 where there is no limit
+                tokenizer.model_max_length = int(length)
         return tokenizer
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], unk_token: str | dict[str, Any] | None) -> Tokenizer:
+    def pipeline_of(cls, files: Sequence[Path], unk_token: str | None) -> Tokenizer:
         """The pipeline of `vocabulary_files`, and of the token for what is unknown, if other files name it."""
         raise NotImplementedError
 

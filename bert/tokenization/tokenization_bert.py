@@ -57,7 +57,7 @@ class BertTokenizer(PretrainedTokenizer):
         )
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], unk_token: str | dict[str, Any] | None) -> Tokenizer:
+    def pipeline_of(cls, files: Sequence[Path], unk_token: str | None) -> Tokenizer:
         vocabulary = models.WordPiece.read_file(str(files[0]))
         first = next((token for token, number in vocabulary.items() if number == 0), "")
         if first.startswith("\ufeff"):  # the mark of an encoding
@@ -65,8 +65,7 @@ class BertTokenizer(PretrainedTokenizer):
         # A repeated token has the id of its last line. With a name that no text can hold, the others keep theirs.
         for number in set(range(max(vocabulary.values(), default=0))) - set(vocabulary.values()):
             vocabulary[f"repeated in line {number + 1}"] = number
-        unknown = unk_token["content"] if isinstance(unk_token, dict) else unk_token or "[UNK]"
-        return _pipeline(models.WordPiece(vocabulary, unk_token=unknown))
+        return _pipeline(models.WordPiece(vocabulary, unk_token=unk_token or "[UNK]"))
 
     @classmethod
     def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:

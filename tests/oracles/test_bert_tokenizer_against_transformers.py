@@ -268,6 +268,17 @@ def test_settings_go_before_tokenizer_json(settings: dict[str, object], tmp_path
         ({CONFIG_FILE: {"truncation_side": "left"}}, "its truncation_side is 'left'; allowed: 'right'"),
         ({CONFIG_FILE: {"do_lower_case": "no"}}, "tokenizer_config.json: .*bool"),
         ({CONFIG_FILE: {"padding_side": "left"}}, "its padding_side is 'left'; allowed: 'right'"),
+        (
+            {CONFIG_FILE: {"model_max_length": "128"}},
+            "its model_max_length is '128'; allowed: a number of",
+        ),
+        ({CONFIG_FILE: {"model_max_length": True}}, "config.json: its model_max_length is True; allowed: a number of"),
+        ({CONFIG_FILE: {"max_len": 2}}, "config.json: its model_max_length is 2; allowed: a number of at least 3"),
+        (
+            {CONFIG_FILE: {"unk_token": {"lstrip": False}}},
+            "its unk_token is {'lstrip': False}; allowed: a token",
+        ),
+        ({MAP: {"unk_token": 3}}, "its unk_token is 3; allowed: a token, or an object with its content"),
         ({ADDED: {"[E1]": 20}}, r"its added token '\[E1\]' has id 20; allowed: 14"),
         ({CONFIG_FILE: {"added_tokens_decoder": {"7": typed()}}}, r"its added token '\[E1\]' has id 7; allowed: 14"),
         ({CONFIG_FILE: {"cls_token": "<s>"}}, r"its cls_token is '<s>'; allowed: '\[CLS\]'"),

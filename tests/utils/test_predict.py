@@ -178,6 +178,10 @@ def test_the_columns_that_training_read_are_read(task: str, model: str, tmp_path
     (tmp_path / "lines").write_text('id;"sentence";question\n1;a;b\n')
     with pytest.raises(InputError, match="lines: the first line, 'id;\"sentence\";question', is the header of a table"):
         predicted(model, tmp_path / "lines")
+    for header in ("sentence\tlabel", "Text,Label", "premise,hypothesis", '"Tokens";"NER_tags"', "index\tsentence"):
+        (tmp_path / "lines").write_text(f"{header}\na\tb\n")
+        with pytest.raises(InputError, match="is the header of a table"):
+            predicted(model, tmp_path / "lines")
     (tmp_path / "lines").write_text("question, sentence, or question mark?\nsentence\n")
     assert len(predicted(model, tmp_path / "lines")) == 2
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from utils.data.splits import EVERY, SPLITS, Choice, MissingSplit
-from utils.text.lines import check_counts, iter_lines, references_of
+from utils.text.lines import check_counts, iter_lines, iter_references
 
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
@@ -24,14 +24,13 @@ def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
     Raises:
         InputError: a file is missing or malformed, or has more lines than the other, or a target is a list of no texts.
     """
-    sources, targets = iter_lines(source), iter_lines(target)
+    sources, targets = iter_lines(source), iter_references(target)
     for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
         if text is None or summary is None:
             # The longer file is read to its end, so that the message has both counts.
             longer = number + sum(1 for _ in (targets if text is None else sources))
             counts = (number - 1, longer) if text is None else (longer, number - 1)
             check_counts((source, target), *counts)
-        references_of(summary, f"{target}, line {number}: ")
         yield text, summary
 
 

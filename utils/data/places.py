@@ -29,6 +29,11 @@ KNOWN_FIELDS = (
     ("article", "abstract"),
     ("text", "summary"),
 )
+# Of classification: texts, the second ones of pairs, classes. Of tagging: lists of words, and of their tags.
+TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "question")
+PAIRS = ("sentence2", "hypothesis", "question2", "text2", "pair")
+LABELS = ("label", "labels", "class")
+WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 
 
 def is_streamed(data_dir: str) -> bool:
@@ -56,9 +61,9 @@ def split_tables(data_dir: str | Path) -> dict[str, Path]:
     return {split: table for split in SPLITS if (table := table_in(folder, split)) is not None}
 
 
-def table_in(folder: Path, split: str) -> Path | None:
-    """The table of a split in a directory, such as train.jsonl, or None."""
-    tables = [folder / f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in TABLES]
+def table_in(folder: Path, split: str, suffixes: Sequence[str] = TABLES) -> Path | None:
+    """The table of a split in a directory, such as train.jsonl, or None; other suffixes find other files."""
+    tables = [folder / f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in suffixes]
     return next((table for table in (*tables, *(Path(f"{table}.gz") for table in tables)) if table.is_file()), None)
 
 

@@ -12,7 +12,10 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice, tee
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from bart.errors import InputError
@@ -107,9 +110,8 @@ def _csv_rows(path: Path) -> NumberedRows:
 def _has_quoted_fields(path: Path) -> bool:
     """Return true if quotes around the fields of a TSV are those of CSV; elsewhere they are text, as GLUE has them.
 
-    They are CSV's where all names in the header have them. They also are where every field in quotes is well-formed and
-    needs them, as it holds a tab, a line break or a quote; unless each line is a row by itself: it has as many fields
-    as the header, and more than one.
+    They are CSV's where all names in the header have them, or the file is what `csv` writes, with a tab or a line break
+    in quotes; unless each line is a row by itself: it has as many fields as the header, and more than one.
     """
     lines = iter_lines(path, blank=True)
     names = next(lines).split("\t")
@@ -126,27 +128,18 @@ def _has_quoted_fields(path: Path) -> bool:
 
 
 def _are_quotes_needed(path: Path, columns: int) -> bool:
-    """Return true if a TSV is well-formed CSV whose quotes are around tabs or line breaks, and nowhere without need."""
-    lines: list[str] = []  # of a record
+    """Return true if `csv` would write a TSV as it is, with quotes around tabs or line breaks."""
+    read, written = tee(line + "\n" for line in iter_lines(path, blank=True))
+    writer = csv.writer(SimpleNamespace(write=str), delimiter="\t", lineterminator="\n")
     are_needed = False
-
-    def record_lines() -> Iterator[str]:
-        for line in iter_lines(path, blank=True):
-            lines.append(line)
-            yield line + "\n"
-
-    try:
-        for row in csv.reader(record_lines(), delimiter="\t", strict=True):
-            fields = {field for line in lines for field in line.split("\t")}
-            lines.clear()
-            if row and len(row) != columns:
-                return False
-            if any(f'"{value}"' in fields for value in row if not re.search(r'[\t\n"]', value)):
+    with suppress(csv.Error):
+        for row in csv.reader(read, delimiter="\t", strict=True):
+            text = writer.writerow(row)
+            if len(row) not in (0, columns) or text != "".join(islice(written, text.count("\n"))):
                 return False
             are_needed |= any(re.search(r"[\t\n]", value) for value in row)
-    except csv.Error:
-        return False
-    return are_needed
+        return are_needed
+    return False
 
 
 READERS = {".jsonl": json_lines, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _csv_rows}

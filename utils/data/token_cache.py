@@ -25,7 +25,7 @@ from utils.data.parallel_text import pair_paths
 from utils.data.splits import EVERY, Choice
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
 from utils.runs.outputs import writable_folder
-from utils.text.lines import check_counts, decoded_lines, iter_lines, references_of
+from utils.text.lines import check_counts, decoded_lines, iter_lines, iter_references, references_of
 
 logger = logging.getLogger(__name__)
 _FORMAT = "5"  # of the files of the cache and of their content; a new number makes them anew
@@ -173,10 +173,8 @@ def check_pairs(
         kept = tuple(number for number, _ in choice.of(enumerate(source.texts()), itemgetter(1)))
         if len(kept) < source.lines:
             source, target = replace(source, kept=kept), replace(target, kept=kept)
-    lists = sum(
-        references_of(line, f"{target.path}, line {number}: ") != [line]
-        for number, line in enumerate(target.texts(), 1)
-    )
+    are_lists = [references_of(line) != [line] for line in iter_references(target.path)]
+    lists = sum(are_lists if target.kept is None else map(are_lists.__getitem__, target.kept))
     return source, replace(target, lists=lists)
 
 

@@ -118,6 +118,7 @@ def score_split(
     Raises:
         InputError: another run's scores or progress lie there.
     """
+    task.match(raw, run.split, loaded)
     examples, settings = task.encode(raw, run.split, loaded), task.settings(loaded)
     record = run.record(settings, len(examples))
     replaced = check_other_runs(run, record)

@@ -11,7 +11,6 @@ if __name__ == "__main__":
     run_program("utils.metrics.bleu")
 
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -21,10 +20,9 @@ from sacrebleu.metrics import BLEU, CHRF
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.tables import plain_table
-from utils.text.lines import check_counts, read_lines, read_references, reference_texts, references_of
-from utils.text.scripts import UNSPACED, share_of
+from utils.text.lines import check_counts, iter_references, read_lines, reference_texts, references_of
+from utils.text.scripts import warn_of_unspaced
 
-logger = logging.getLogger(__name__)
 _SPLIT_AT_BLANKS = ("13a", "intl", "none")
 
 
@@ -49,14 +47,9 @@ class BleuOptions:
 
     def warn_of_scripts(self, references: Sequence[str]) -> None:
         """Warn where whole clauses count as words."""
-        if self.bleu_tokenize not in _SPLIT_AT_BLANKS:
-            return
-        if (unspaced := share_of(UNSPACED, reference_texts(references))) > 0.1:
-            logger.warning(
-                "%.0f %% of the references' letters are of scripts without blanks: --bleu_tokenize %s takes clauses "
-                "for words; zh, ja-mecab and char count shorter ones",
-                *(100 * unspaced, self.bleu_tokenize),
-            )
+        if self.bleu_tokenize in _SPLIT_AT_BLANKS:
+            chosen = f"--bleu_tokenize {self.bleu_tokenize}"
+            warn_of_unspaced(reference_texts(references), chosen, "zh, ja-mecab and char count shorter ones")
 
 
 def translation_scores(
@@ -91,7 +84,7 @@ class BleuArguments:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(BleuArguments, argv, "Score translations, one a line, by sacrebleu's BLEU and chrF.")
-    predictions, references = read_lines(args.predictions, blank=True), read_references(args.references)
+    predictions, references = read_lines(args.predictions, blank=True), list(iter_references(args.references))
     check_counts((args.predictions, args.references), len(predictions), len(references))
     args.bleu.warn_of_scripts(references)
     scores = translation_scores(predictions, references, args.bleu.bleu_tokenize)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from utils.app.commands import run_program
+from utils.app.commands import refuse
 
 if __name__ == "__main__":
-    run_program("utils.metrics.classification")
+    refuse("utils.metrics.classification", "run_eval.py --task classification predicts and scores")
 
 from collections.abc import Sequence
 
@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torchmetrics.functional import matthews_corrcoef, pearson_corrcoef, spearman_corrcoef
 from torchmetrics.functional.classification import binary_f1_score, multiclass_f1_score
-
-from bart.errors import InputError
 
 
 def confusion_of(right: Tensor, predicted: Tensor, classes: int) -> Tensor:
@@ -65,7 +63,3 @@ def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, 
     if min(len(values.unique()) for values in numbers) < 2:
         return {"pearson": 0.0, "spearman": 0.0}
     return {"pearson": 100 * float(pearson_corrcoef(*numbers)), "spearman": 100 * float(spearman_corrcoef(*numbers))}
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    raise InputError("this is no command; run_eval.py --task classification predicts and scores")

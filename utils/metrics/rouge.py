@@ -29,8 +29,8 @@ from utils.app.tables import plain_table
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import compare, means_and_intervals, p_shown
 from utils.runs.outputs import check_output, write_whole
-from utils.text.lines import check_counts, read_lines, read_references, reference_texts, references_of
-from utils.text.scripts import UNSPACED, share_of
+from utils.text.lines import check_counts, iter_references, read_lines, reference_texts, references_of
+from utils.text.scripts import share_of, warn_of_unspaced
 
 logger = logging.getLogger(__name__)
 
@@ -94,17 +94,13 @@ def check_tokenizer(option_name: str, mode: str, tokenizer: str) -> None:
 def warn_of_scripts(references: Sequence[str], mode: str = "rouge-score", tokenizer: str = "rouge-score") -> None:
     """Warn where the references are in a script whose words are not counted."""
     texts = list(reference_texts(references))
+    if tokenizer == "words":
+        warn_of_unspaced(texts, "--rouge_tokenizer words", "characters counts their characters")
     if tokenizer == "rouge-score" and (counted := share_of("a-z0-9", texts)) < _MOST_COUNTED:
         logger.warning(
             "ROUGE counts words of a to z and 0 to 9 alone, and %.0f %% of the references' letters are others: %s"
             "--rouge_tokenizer words counts those of any script, characters is for scripts without blanks",
             *(100 * (1 - counted), "" if mode == "rouge-score" else "in mode rouge-score, "),
-        )
-    if tokenizer == "words" and (unspaced := share_of(UNSPACED, texts)) > 1 - _MOST_COUNTED:
-        logger.warning(
-            "%.0f %% of the references' letters are of scripts without blanks, whose clauses count as words: "
-            "--rouge_tokenizer characters counts their characters",
-            100 * unspaced,
         )
 
 
@@ -257,7 +253,7 @@ class RougeArguments:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(RougeArguments, argv, "Score summaries, one a line, by ROUGE; prints F measures in percent.")
-    references = read_references(args.references)
+    references = list(iter_references(args.references))
     systems = {path: read_lines(path, blank=True) for path in (args.predictions, args.compare) if path is not None}
     for path, predictions in systems.items():
         check_counts((path, args.references), len(predictions), len(references))

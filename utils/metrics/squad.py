@@ -5,17 +5,15 @@ The script of SQuAD 1.1 gives the same scores, unless a text has nothing but art
 
 from __future__ import annotations
 
-from utils.app.commands import run_program
+from utils.app.commands import refuse
 
 if __name__ == "__main__":
-    run_program("utils.metrics.squad")
+    refuse("utils.metrics.squad", "run_eval.py --task question_answering predicts and scores")
 
 import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
-
-from bart.errors import InputError
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = set(string.punctuation)
@@ -51,7 +49,3 @@ def best(measure: Callable[[str, str], float], predicted: str, answers: Sequence
     """
     right = [answer for answer in answers if normalized(answer)] or [""]
     return 100 * max(measure(predicted, answer) for answer in right)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    raise InputError("this is no command; run_eval.py --task question_answering predicts and scores")

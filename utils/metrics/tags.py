@@ -6,10 +6,10 @@ begin an entity. In BIOES, BILOU and BMES it counts strictly.
 
 from __future__ import annotations
 
-from utils.app.commands import run_program
+from utils.app.commands import refuse
 
 if __name__ == "__main__":
-    run_program("utils.metrics.tags")
+    refuse("utils.metrics.tags", "run_eval.py --task tagging predicts and scores")
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,6 @@ import numpy as np
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOBES, Tokens
 
-from bart.errors import InputError
 from utils.text.tags import Scheme
 
 ENTITY_METRICS, PLAIN_METRICS = ("f1", "entity_precision", "entity_recall", "accuracy"), ("accuracy", "macro_f1")
@@ -75,7 +74,3 @@ def score_tags(
     """The scores of the tags of sentences."""
     labels = sorted({tag for tags in (*predicted, *right) for tag in tags})
     return tag_scores(sum(tag_counts(*pair, labels, scheme) for pair in zip(predicted, right, strict=True)), scheme)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    raise InputError("this is no command; run_eval.py --task tagging predicts and scores")

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bart.errors import InputError
-from utils.data.places import KNOWN_FIELDS, TABLES
+from utils.data.places import KNOWN_FIELDS, LABELS, PAIRS, TABLES, TAGS, TEXTS, WORDS
 from utils.runs.outputs import write_whole
 from utils.text.lines import decoded_lines
 
+OTHERS = ("id", "idx", "index", "context", "answers")  # columns that often stand beside those of texts
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
 
 
@@ -50,9 +51,12 @@ def check_no_header(lines: Sequence[str], name: str, columns: Sequence[str]) -> 
     Args:
         columns: those that training read, where they are known.
     """
-    names = {column.strip('" ') for column in re.split("[,;\t]", lines[0])}
+    names = {column.strip('" ').lower() for column in re.split("[,;\t]", lines[0])}
     are_words = len(names) > 1 and all(re.fullmatch(r"[\w.-]+", column) for column in names)
-    if are_words and any(names >= {*known} for known in (columns, ("text", "label"), *KNOWN_FIELDS) if known):
+    of_texts = {*TEXTS, *WORDS, *(source for source, _ in KNOWN_FIELDS)}
+    usual = names & {*of_texts, *PAIRS, *LABELS, *TAGS, *(target for _, target in KNOWN_FIELDS), *OTHERS}
+    is_trained = columns and names >= {column.lower() for column in columns}
+    if are_words and (is_trained or (names & of_texts and len(usual) > 1)):
         raise InputError(
             f"{name}: the first line, {lines[0][:80]!r}, is the header of a table; allowed: a file "
             f"{', '.join(TABLES)} by its name, or lines of texts alone"

@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import os
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, ModelConfig
+from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.loss import IGNORE_INDEX
@@ -28,12 +26,11 @@ from utils.app.cli import option
 from utils.data.batches import Inputs
 from utils.data.columns import Record, column_of, read_records
 from utils.data.options import Place, PlaceOptions
-from utils.data.places import is_streamed
+from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
-from utils.models.options import ModelOptions
 from utils.tasks.glue import GLUE, HUB_SET, submission
 from utils.tasks.head import (
     Example,
@@ -48,9 +45,6 @@ from utils.tasks.head import (
 from utils.tasks.task import Prediction, Scores, text_of
 
 logger = logging.getLogger(__name__)
-TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "question")
-PAIRS = ("sentence2", "hypothesis", "question2", "text2", "pair")
-LABELS = ("label", "labels", "class")
 # The metrics of validation.
 METRICS = {
     SINGLE_LABEL: ("accuracy", "f1", "matthews"),
@@ -218,13 +212,19 @@ class Classification(HeadTask):
         """
         problem = self.chosen_problem
         if problem is None:
-            kinds = {type(label) for label in train.labels}
-            problem = MULTI_LABEL if list in kinds else REGRESSION if float in kinds else SINGLE_LABEL
+            problem = SINGLE_LABEL
+            if any(isinstance(label, list) for label in train.labels):
+                problem = MULTI_LABEL
+            elif numbers := [label for label in train.labels if isinstance(label, float)]:
+                if not all(map(float.is_integer, numbers)):
+                    problem = REGRESSION
+                else:  # as pandas writes the numbers of classes
+                    logger.info("labels such as %s are classes; --problem_type regression predicts numbers", numbers[0])
         if problem == REGRESSION:
             return Labels(["score"], problem, train.columns)
         if self.glue is not None:
             return Labels(list(self.glue.labels), problem, train.columns)
-        ordered = _names_of(train.labels, problem)
+        ordered = _names_of(train.labels)
         if len(ordered) < 2:
             raise InputError(
                 f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
@@ -249,38 +249,19 @@ class Classification(HeadTask):
 
     # ---- Model
 
-    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
-        loaded = super().initial_model(model, learned)
-        if learned is None:
-            return self._with_problem(loaded)
-        loaded.model.config.columns = list(learned.columns)
-        return self._with_problem(loaded, learned.problem)
-
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[PretrainedModel]:
-        return self._with_problem(super().resumed_model(model, checkpoint))
-
-    def trained_model(
-        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+    def checked(
+        self, loaded: LoadedModel[PretrainedModel], learned: Labels | None = None
     ) -> LoadedModel[PretrainedModel]:
-        return self._with_problem(super().trained_model(path, config_path, tokenizer))
-
-    def _with_problem(
-        self, loaded: LoadedModel[PretrainedModel], problem: str | None = None
-    ) -> LoadedModel[PretrainedModel]:
-        """Let the config name the kind of problem: of the data, the options, the weights or, at last, the labels.
-
-        The labels of a task of GLUE get its names.
-
-        Raises:
-            InputError: the model has others.
+        """A model that was loaded, whose config names the kind of problem: of the data, the options, the weights or, at
+        last, the labels. Those of a task of GLUE get its names.
         """
-        config = loaded.model.config
+        config, problem = super().checked(loaded).model.config, self.chosen_problem
+        if learned is not None:
+            config.columns, problem = list(learned.columns), learned.problem
         if self.glue is not None and self.glue.labels:
             names = list(self.glue.labels)
-            numbers = [str(number) for number in range(len(names))]
-            if len(config.labels) == len(names) and (config.has_unnamed_labels or config.labels == numbers):
-                config.labels = names
-            config.labels = renamed(config.labels, names)
+            numbered = [[f"{prefix}{number}" for number in range(len(names))] for prefix in ("", "LABEL_")]
+            config.labels = names if config.labels in numbered else renamed(config.labels, names)
             if sorted(config.labels) != sorted(names):
                 raise InputError(
                     f"--task_name {self.options.task_name} has the labels {', '.join(names)}; the model's are "
@@ -288,8 +269,26 @@ class Classification(HeadTask):
                 )
         stored = getattr(config, "problem_type", None)  # a field that configs may have
         of_labels = SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION
-        config.problem_type = problem or self.chosen_problem or stored or of_labels
+        config.problem_type = problem or stored or of_labels
         return loaded
+
+    def match(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> None:
+        """Give the labels of a published model the names that they have in data.
+
+        Names are compared without case. Labels without names are the numbers in the data or, in order, the names there.
+        """
+        config = loaded.model.config
+        # A model that was trained here has the columns and the names of its data.
+        if raw.labels is not None and "columns" not in config.extra and config.problem_type != REGRESSION:
+            names, numbers = _names_of(raw.labels), [str(number) for number in range(len(config.labels))]
+            if not config.has_unnamed_labels:
+                config.labels = renamed(config.labels, names)
+            elif {*names} <= {*numbers}:
+                config.labels = numbers
+            elif len(names) == len(numbers) and not {*names} & {*config.labels}:
+                logger.warning("the model's labels have no names; they are taken in the order %s", ", ".join(names))
+                config.labels = names
+        super().match(raw, split, loaded)
 
     # ---- Encoding
 
@@ -307,10 +306,6 @@ class Classification(HeadTask):
         texts = f"texts{self.of_split(split)}"
         warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
         took = time.perf_counter() - began
-        if raw.labels is not None:
-            _name_labels(raw, loaded.model.config)
-        if loaded.model.config.problem_type != REGRESSION:
-            self.check_labels({split: raw}, loaded.labels)
         targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
         examples = [
             Example(np.asarray(row, np.int32), target, second, bool(was_cut))
@@ -343,32 +338,18 @@ class Classification(HeadTask):
         number of labels, examples that are right and each label's hits, false and missed ones (3L,); or the moments
         (6,) of a regression.
         """
-        labels, problem = batch["labels"], loaded.model.config.problem_type
-        logits = logits_of(self.output_of(loaded.model, batch))
-        loss = loaded.model.loss(logits, labels, reduction="sum")
-        if problem == SINGLE_LABEL:
-            parts = _confusion(labels, logits.argmax(dim=1), loaded).flatten()
-        elif problem == MULTI_LABEL:
-            chosen, right = logits > 0, labels > 0
-            each = torch.stack([chosen & right, chosen & ~right, ~chosen & right]).sum(dim=1)
-            parts = torch.cat([(chosen == right).all(dim=1).sum()[None], each.flatten()])
-        else:
-            x, y = logits[:, 0].double(), labels.double()
-            parts = torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=1).sum(dim=0)
-        return torch.cat([loss.double()[None], self.count(batch).double()[None], parts.double()])
+        predictions = self.predict_batch(loaded, batch)
+        return self.sums_of(predictions, _counts(batch["labels"].cpu(), predictions, loaded), loaded)
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
         loss, targets, *parts = sums
         classes, problem = len(loaded.labels), loaded.model.config.problem_type
-        if problem == SINGLE_LABEL:
-            metrics = of_classes(torch.tensor(parts).view(classes + 1, -1), classes)
-        elif problem == MULTI_LABEL:
-            counts = torch.tensor(parts[1:]).view(3, -1).t()
-            metrics = of_label_sets(counts, targets / classes, parts[0])
-        else:
+        if problem == REGRESSION:
             n, x, y, xx, yy, xy = parts
             spread = math.sqrt(max(0.0, n * xx - x * x) * max(0.0, n * yy - y * y))
             metrics = {"pearson": 100 * (n * xy - x * y) / spread if spread else 0.0}
+        else:
+            metrics = _metrics_of(torch.tensor(parts), targets / classes, loaded)
         return {"loss": loss / max(targets, 1), **{name: metrics[name] for name in METRICS[problem]}}
 
     # ---- Prediction
@@ -396,17 +377,10 @@ class Classification(HeadTask):
     def score(
         self, raw: LabelledTexts, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
     ) -> Scores:
-        labels, problem = loaded.labels, loaded.model.config.problem_type
-        chosen, targets = [prediction.values["chosen"] for prediction in predictions], _targets(raw, loaded)
-        if problem == REGRESSION:
-            return of_numbers(chosen, targets), {}
-        if problem == SINGLE_LABEL:
-            numbers = torch.tensor([labels.index(label) for label in chosen])
-            return of_classes(_confusion(torch.tensor(targets), numbers, loaded), len(labels)), {}
-        right = torch.tensor(targets) > 0
-        predicted = torch.tensor([[label in likely for label in labels] for likely in chosen])
-        counts = torch.stack([predicted & right, predicted & ~right, ~predicted & right], dim=2).sum(dim=0)
-        return of_label_sets(counts, len(chosen), float((predicted == right).all(dim=1).sum())), {}
+        targets = _targets(raw, loaded)
+        if loaded.model.config.problem_type == REGRESSION:
+            return of_numbers([prediction.values["number"] for prediction in predictions], targets), {}
+        return _metrics_of(_counts(torch.tensor(targets), predictions, loaded), len(predictions), loaded), {}
 
     def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
         values = dict(prediction.values)
@@ -432,16 +406,13 @@ class Classification(HeadTask):
 
 
 def _targets(raw: LabelledTexts, loaded: LoadedModel[PretrainedModel]) -> list[int | float | list[float]]:
-    """The labels of texts as the loss takes them; a class that the model does not know is IGNORE_INDEX.
-
-    Raises:
-        InputError: one is nothing of the kind, or one of several labels is none that the model knows.
-    """
+    """The labels of texts as the loss takes them."""
     problem, names = loaded.model.config.problem_type, loaded.labels
     return [_target(where, label, problem, names) for where, label in zip(raw.names, raw.labels, strict=True)]
 
 
 def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
+    """A label as the loss takes it, IGNORE_INDEX for a class that is none of `names`; InputError if it is no label."""
     if problem == REGRESSION:
         try:
             number = float(label)
@@ -455,9 +426,7 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
         raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
     if problem == SINGLE_LABEL:
         return names.index(name_of(label)) if name_of(label) in names else IGNORE_INDEX
-    given = set(map(name_of, label))
-    if not given <= set(names):
-        raise InputError(f"{where}: the labels are {label!r}; --unknown_labels wrong is for one label a text")
+    given = {*map(name_of, label)}
     return [float(name in given) for name in names]
 
 
@@ -466,29 +435,11 @@ def name_of(label: Any) -> str:
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
-def _names_of(labels: Iterable[Any], problem: str) -> list[str]:
+def _names_of(labels: Iterable[Any]) -> list[str]:
     """The names of all labels of a split in the order of a head: by number where all are whole numbers."""
-    lists = labels if problem == MULTI_LABEL else [[label] for label in labels]
-    names = {name_of(label) for labels in lists if isinstance(labels, list) for label in labels}
+    names = {name_of(each) for label in labels for each in (label if isinstance(label, list) else [label])}
     numeric = all(re.fullmatch("-?[0-9]+", name) for name in names)
     return sorted(names, key=lambda name: (int(name) if numeric else 0, name))
-
-
-def _name_labels(raw: LabelledTexts, config: ModelConfig) -> None:
-    """Give the labels of a published model the names that they have in data.
-
-    Names are compared without case. Labels without names are the numbers in the data or, in order, the names there.
-    """
-    if "columns" in config.extra or config.problem_type == REGRESSION:  # trained here, by the names in its data
-        return
-    names, numbers = _names_of(raw.labels, config.problem_type), [str(n) for n in range(len(config.labels))]
-    if not config.has_unnamed_labels:
-        config.labels = renamed(config.labels, names)
-    elif {*names} <= {*numbers}:
-        config.labels = numbers
-    elif len(names) == len(numbers) and not {*names} & {*config.labels}:
-        logger.warning("the model's labels have no names; they are taken in the order %s", ", ".join(names))
-        config.labels = names
 
 
 def _label(record: Record, column: str, separator: str | None = None) -> Any:
@@ -507,8 +458,11 @@ def _label(record: Record, column: str, separator: str | None = None) -> Any:
         value = value.split(separator) if value.strip() else []
     labels = value if isinstance(value, list) else [value]
     labels = [name_of(each.strip()) if isinstance(each, str) else each for each in labels]
-    if None in labels or "" in labels:
-        raise InputError(f"{record.name}: {column} is {value!r}; allowed: a label that is not blank")
+    for each in labels:
+        is_finite = not isinstance(each, float) or math.isfinite(each)
+        if each is None or each == "" or isinstance(each, (list, dict)) or not is_finite:
+            allowed = "a label that is not blank, a finite number, or a list of these"
+            raise InputError(f"{record.name}: {column} is {value!r}; allowed: {allowed}")
     return labels if isinstance(value, list) else labels[0]
 
 
@@ -517,10 +471,26 @@ def _is_target(labels: Tensor) -> Tensor:
     return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
 
 
-def _confusion(right: Tensor, predicted: Tensor, loaded: LoadedModel[PretrainedModel]) -> Tensor:
-    """The table (C + 1, C + 1) of classes, whose last one stands for labels that the model does not know."""
+def _counts(labels: Tensor, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]) -> Tensor:
+    """What the metrics of labels are made of, as `Classification.validate` says."""
+    chosen, names, problem = [p.values["chosen"] for p in predictions], loaded.labels, loaded.model.config.problem_type
+    if problem == REGRESSION:
+        x, y = torch.tensor(chosen, dtype=torch.float64), labels.double()
+        return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y]).sum(dim=1)
+    if problem == SINGLE_LABEL:
+        predicted, others = torch.tensor([names.index(label) for label in chosen]), len(names)
+        return confusion_of(labels.where(labels != IGNORE_INDEX, others), predicted, others + 1).flatten()
+    predicted, right = torch.tensor([[name in likely for name in names] for likely in chosen]), labels > 0
+    each = torch.stack([predicted & right, predicted & ~right, ~predicted & right]).sum(dim=1)
+    return torch.cat([(predicted == right).all(dim=1).sum()[None], each.flatten()])
+
+
+def _metrics_of(counts: Tensor, examples: float, loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
+    """The metrics of labels, from the sum of `_counts`."""
     classes = len(loaded.labels)
-    return confusion_of(right.where(right != IGNORE_INDEX, classes), predicted, classes + 1)
+    if loaded.model.config.problem_type == SINGLE_LABEL:
+        return of_classes(counts.view(classes + 1, -1), classes)
+    return of_label_sets(counts[1:].view(3, -1).t(), examples, float(counts[0]))
 
 
 def _text(record: Record, column: str, may_be_blank: bool = False) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import MULTI_LABEL, ModelConfig
+from bart.configuration.configuration import MULTI_LABEL, REGRESSION, ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.files import read_json
@@ -56,8 +56,8 @@ class LabelOptions(ReadingOptions):
     unknown_labels: str = option(
         REFUSE,
         choices=(REFUSE, "wrong"),
-        help="labels of validation and test data that training has not seen: refuse them before it starts, or count "
-        "them as errors (wrong)",
+        help="labels of validation and test data that training has not seen: refuse them before it starts, or, where "
+        "there is one label a text or word, count them as errors (wrong)",
         on_resume="validation",
     )
 
@@ -189,22 +189,23 @@ class HeadTask(Task[PretrainedModel]):
         labels = None if learned is None else learned.names
         new_head = self.training.new_head
         loaded = model_to_train.initial_model(model, self.config(model), self.model_classes, labels, new_head)
-        return self._checked(loaded)
+        return self.checked(loaded, learned)
 
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[PretrainedModel]:
-        return self._checked(
-            model_to_train.resumed_model(
-                checkpoint, self.config(model), self.model_classes, model.computing, model.adaptation
-            )
-        )
+        classes, computing = self.model_classes, model.computing
+        loaded = model_to_train.resumed_model(checkpoint, self.config(model), classes, computing, model.adaptation)
+        return self.checked(loaded)
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
     ) -> LoadedModel[PretrainedModel]:
         model_and_tokenizer = loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes)
-        return self._checked(LoadedModel(*model_and_tokenizer))
+        return self.checked(LoadedModel(*model_and_tokenizer))
 
-    def _checked(self, loaded: LoadedModel[PretrainedModel]) -> LoadedModel[PretrainedModel]:
+    def checked(
+        self, loaded: LoadedModel[PretrainedModel], learned: Labels | None = None
+    ) -> LoadedModel[PretrainedModel]:
+        """A model that was loaded, if it fits the options; InputError where it does not."""
         config = loaded.model.config
         check_lengths(config, max_source_length=self.options.max_source_length)
         if loaded.tokenizer.has_types and config.type_vocab_size < 2:
@@ -223,16 +224,23 @@ class HeadTask(Task[PretrainedModel]):
 
     def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
         if learned is not None:
-            self.check_labels(examples, learned.names)
+            self.check_labels(examples, learned)
             self.class_weights(examples["train"], learned.names, learned.problem)
 
-    def check_labels(self, examples: Mapping[str, Any], names: Sequence[str]) -> None:
+    def match(self, raw: Any, split: str, loaded: LoadedModel[PretrainedModel]) -> None:
+        problem = getattr(loaded.model.config, "problem_type", None)
+        self.check_labels({split: raw}, Labels(loaded.labels, problem))
+
+    def check_labels(self, examples: Mapping[str, Any], learned: Labels) -> None:
         """Compare the labels of splits with those that a model knows.
 
         Raises:
             InputError: there are others, unless --unknown_labels counts them as errors; the log then names them.
         """
-        known, unknown = set(names), {}
+        unknown: dict[tuple[str, str], list[str]] = {}
+        if learned.problem == REGRESSION:
+            return
+        known, names, several = set(learned.names), learned.names, learned.problem == MULTI_LABEL
         for split, raw in examples.items():
             for label, place in self.labels_in(raw):
                 if label not in known:
@@ -243,11 +251,11 @@ class HeadTask(Task[PretrainedModel]):
             f"{label!r} of {split} ({len(places)} in all, the first one {places[0]})"
             for (label, split), places in unknown.items()
         )
-        if self.options.unknown_labels == REFUSE:
+        if self.options.unknown_labels == REFUSE or several:
             allowed = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
+            wrong = "is for one label a text" if several else "counts them as errors"
             raise InputError(
-                f"labels that training has not seen: {listed}; allowed: {allowed}; --unknown_labels wrong counts them "
-                "as errors"
+                f"labels that training has not seen: {listed}; allowed: {allowed}; --unknown_labels wrong {wrong}"
             )
         logger.warning("labels that training has not seen count as errors: %s", listed)
 
@@ -317,6 +325,13 @@ class HeadTask(Task[PretrainedModel]):
         """The `weight` (N,), if there is one, and the `label_smoothing` of the training loss, for torch."""
         weights = batch["class_weights"][0].to(logits.dtype) if "class_weights" in batch else None
         return {"weight": weights, "label_smoothing": self.training.smoothing.label_smoothing}
+
+    def sums_of(
+        self, predictions: Sequence[Prediction], counts: Tensor, loaded: LoadedModel[PretrainedModel]
+    ) -> Tensor:
+        """The sums of a batch's validation: loss, targets, and what metrics are made of."""
+        of_loss = [sum(getattr(prediction, name) for prediction in predictions) for name in ("loss", "targets")]
+        return torch.cat([torch.tensor(of_loss, dtype=torch.float64), counts.double()]).to(loaded.model.device)
 
     # ---- Prediction
 

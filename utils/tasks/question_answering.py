@@ -214,13 +214,9 @@ class QuestionAnswering(HeadTask):
     def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
         """Sums (5,): loss, windows, questions, F1 and exact matches."""
         predictions = self.predict_batch(loaded, batch)
-        sums = torch.zeros(5, dtype=torch.float64)
-        for prediction, asked in zip(predictions, batch["questions"], strict=True):
-            text, right = prediction.values["text"], asked.question.answers
-            sums += torch.tensor(
-                [prediction.loss, prediction.targets, 1, best(f1, text, right), best(exact_match, text, right)]
-            )
-        return sums.to(loaded.model.device)
+        each = _scores_of_each([asked.question for asked in batch["questions"]], predictions)
+        counts = torch.tensor([len(predictions), *(values.sum() for values in each.values())])
+        return self.sums_of(predictions, counts, loaded)
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
         loss, windows, questions, of_f1, of_exact = sums
@@ -289,13 +285,7 @@ class QuestionAnswering(HeadTask):
     def score(
         self, raw: list[Question], predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
     ) -> Scores:
-        answers = [
-            (prediction.values["text"], asked.answers) for prediction, asked in zip(predictions, raw, strict=True)
-        ]
-        each = {
-            name: np.array([best(measure, text, right) for text, right in answers])
-            for name, measure in (("f1", f1), ("exact_match", exact_match))
-        }
+        each = _scores_of_each(raw, predictions)
         scores = {name: float(values.mean()) for name, values in each.items()}
         has_answer = np.array([bool(asked.answers) for asked in raw])
         if not has_answer.all():
@@ -327,6 +317,13 @@ class QuestionAnswering(HeadTask):
     def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
         stride = self.options.windows.stride(self.read_length(loaded), loaded.tokenizer)
         return {**super().settings(loaded), "windows": {**all_settings(self.options.windows), "doc_stride": stride}}
+
+
+def _scores_of_each(questions: Sequence[Question], predictions: Sequence[Prediction]) -> dict[str, np.ndarray]:
+    """F1 and exact match of each answer."""
+    pairs = [(each.values["text"], asked.answers) for each, asked in zip(predictions, questions, strict=True)]
+    measures = {"f1": f1, "exact_match": exact_match}
+    return {name: np.array([best(measure, *pair) for pair in pairs]) for name, measure in measures.items()}
 
 
 def _losses(model: PretrainedModel, output: Any, batch: Inputs) -> Tensor:

@@ -26,9 +26,9 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs, pad
-from utils.data.columns import Record, column_of, of_split, read_records
-from utils.data.places import TABLES, suffix_of
-from utils.data.splits import SPLIT_NAMES, Choice
+from utils.data.columns import column_of, of_split, read_records
+from utils.data.places import TABLES, TAGS, WORDS, suffix_of, table_in
+from utils.data.splits import Choice
 from utils.data.tokenized import warn_of_cut
 from utils.metrics.tags import ENTITY_METRICS, PLAIN_METRICS, score_tags, tag_counts, tag_scores
 from utils.models.loading import LoadedModel
@@ -42,7 +42,6 @@ from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 logger = logging.getLogger(__name__)
 CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")
 WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
-WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 
 
@@ -86,14 +85,12 @@ class TaggedExample(Example):
 
     Attributes:
         labels: (S,) of each token, -100 where it does not begin a word.
-        firsts: (W,) where words begin; fewer than there are words if the sentence was cut.
-        words: how many there are.
-        tags: (W,) the right ones; None where nobody knows.
+        firsts: where words begin; fewer than there are words if the sentence was cut.
+        sentence: as it was read.
     """
 
     firsts: np.ndarray | None = None
-    words: int = 0
-    tags: Sequence[str] | None = None
+    sentence: Sentence | None = None
 
 
 class Tagging(HeadTask):
@@ -175,17 +172,17 @@ class Tagging(HeadTask):
             tags_in, names = column_of("tags_field", options.tags_field, TAGS, columns, where), self._tag_names()
         sentences, blank = [], 0
         for record in records:
-            words, tags = _strings(record, words_in, may_be_blank=True), None
+            words, tags = _strings(record.name, words_in, record.values.get(words_in), may_be_blank=True), None
             kept = [number for number, word in enumerate(words) if word.strip()]
             blank += len(words) - len(kept)
             if tags_in is not None:
-                values = record.values.get(tags_in)
-                if isinstance(values, list):
-                    if len(words) != len(values):
-                        counts = f"{len(words)} words and {len(values)} tags"
+                tags = record.values.get(tags_in)
+                if isinstance(tags, list):
+                    if len(words) != len(tags):
+                        counts = f"{len(words)} words and {len(tags)} tags"
                         raise InputError(f"{record.name}: {counts}; they must be equally many")
-                    values = [_named(record.name, values[number], names) for number in kept]
-                tags = _strings(Record(record.name, {tags_in: values}), tags_in, may_be_blank=not kept)
+                    tags = [_named(record.name, tags[number], names) for number in kept]
+                _strings(record.name, tags_in, tags, may_be_blank=not kept)
             if kept:
                 sentences.append(Sentence(record.name, [words[number] for number in kept], tags))
         if blank:
@@ -213,7 +210,7 @@ class Tagging(HeadTask):
         sentences = []
         for number, given in enumerate(inputs):
             if isinstance(given, dict) and "words" in given:
-                words = _strings(Record(f"input {number}", given), "words")
+                words = _strings(f"input {number}", "words", given["words"])
             else:
                 words = split_words(text_of(given, number, "text"))
             sentences.append(Sentence(f"input {number}", words, None))
@@ -226,7 +223,6 @@ class Tagging(HeadTask):
         pieces |= {sentence.words[0]: [] for sentence in raw}
         for piece, ids in zip(pieces, tokenizer(list(pieces))["input_ids"], strict=True):
             pieces[piece] = ids[1:-1] or [tokenizer.unk_token_id]  # BERT reads no control characters
-        self.check_labels({split: raw}, loaded.labels)
         numbers = {label: number for number, label in enumerate(loaded.labels)}
         examples = []
         for sentence in raw:
@@ -243,16 +239,8 @@ class Tagging(HeadTask):
                 labels = [IGNORE_INDEX] * len(ids)
                 for first, tag in zip(firsts, sentence.tags, strict=False):
                     labels[first] = numbers.get(tag, IGNORE_INDEX)
-            examples.append(
-                TaggedExample(
-                    np.asarray(ids, np.int32),
-                    labels,
-                    is_cut=len(firsts) < len(sentence.words),
-                    firsts=np.asarray(firsts, np.int64),
-                    words=len(sentence.words),
-                    tags=None if sentence.tags is None else sentence.tags[: len(firsts)],
-                )
-            )
+            is_cut, places = len(firsts) < len(sentence.words), np.asarray(firsts, np.int64)
+            examples.append(TaggedExample(np.asarray(ids, np.int32), labels, None, is_cut, places, sentence))
         cut, sentences = sum(example.is_cut for example in examples), f"sentences{self.of_split(split)}"
         effect = f"and are cut there: the words behind get the tag {OUTSIDE}"
         warn_of_cut(cut, len(raw), sentences, length, "--max_source_length", effect)
@@ -261,10 +249,9 @@ class Tagging(HeadTask):
 
     def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
-        inputs |= {name: [getattr(example, name) for example in examples] for name in ("firsts", "words")}
+        inputs |= {name: [getattr(example, name) for example in examples] for name in ("firsts", "sentence")}
         if examples[0].labels is not None:
             inputs["labels"] = pad([np.asarray(example.labels) for example in examples], IGNORE_INDEX)
-            inputs["tags"] = [example.tags for example in examples]
         return inputs
 
     # ---- Training and validation
@@ -275,14 +262,12 @@ class Tagging(HeadTask):
 
     def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
         """Sums: loss, which is neither weighted nor smoothed, targets, and the counts of `tag_counts`."""
-        logits = logits_of(self.output_of(loaded.model, batch))
-        scheme, chosen = scheme_of(loaded.labels), logits.argmax(dim=-1).tolist()
+        predictions, scheme = self.predict_batch(loaded, batch), scheme_of(loaded.labels)
         counts = sum(
-            tag_counts([loaded.labels[row[first]] for first in firsts], tags, loaded.labels, scheme)
-            for row, firsts, tags in zip(chosen, batch["firsts"], batch["tags"], strict=True)
+            tag_counts(prediction.values["tags"], sentence.tags, loaded.labels, scheme)
+            for prediction, sentence in zip(predictions, batch["sentence"], strict=True)
         )
-        sums = torch.stack([_loss(logits, batch["labels"]).sum().double(), self.count(batch).double()])
-        return torch.cat([sums, torch.from_numpy(counts).to(sums)])
+        return self.sums_of(predictions, torch.from_numpy(counts), loaded)
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
         loss, targets, *counts = sums
@@ -299,11 +284,11 @@ class Tagging(HeadTask):
             counts = (batch["labels"] != IGNORE_INDEX).sum(dim=1).tolist()
         outside = next(filter(is_outside, loaded.labels), OUTSIDE)
         predictions = []
-        for row, firsts, words, loss, count in zip(
-            chosen, batch["firsts"], batch["words"], losses, counts, strict=True
-        ):
+        rows = zip(chosen, batch["firsts"], batch["sentence"], losses, counts, strict=True)
+        for row, firsts, sentence, loss, count in rows:
             tags = [loaded.labels[row[first]] for first in firsts]
-            predictions.append(Prediction({"tags": tags + [outside] * (words - len(tags))}, loss, count))
+            tags += [outside] * (len(sentence.words) - len(tags))
+            predictions.append(Prediction({"tags": tags}, loss, count))
         return predictions
 
     def score(
@@ -329,13 +314,7 @@ def _loss(logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
 def _conll_file(data_dir: str, split: str) -> Path | None:
     """The file of a split, or of all, that has a word a line; None where there is another one or none."""
     place = Path(data_dir).expanduser()
-    names = (
-        f"{name}{suffix}{gz}"
-        for gz in ("", ".gz")
-        for name in SPLIT_NAMES.get(split, ())
-        for suffix in (*CONLL, *TABLES)
-    )
-    file = place if place.is_file() else next((place / name for name in names if (place / name).is_file()), None)
+    file = place if place.is_file() else table_in(place, split, (*CONLL, *TABLES))
     return file if file is not None and suffix_of(file) in WORD_A_LINE else None
 
 
@@ -348,11 +327,11 @@ def split_words(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text)
 
 
-def _strings(record: Record, column: str, may_be_blank: bool = False) -> list[str]:
-    values = record.values.get(column)
+def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -> list[str]:
+    """The values of a column, if they are texts; InputError where they are not."""
     is_list = isinstance(values, list) and all(isinstance(text, str) for text in values)
     if not is_list or not (may_be_blank or (values and all(text.strip() for text in values))):
-        raise InputError(f"{record.name}: {column} is {str(values)[:80]}; allowed: a list of texts that are not blank")
+        raise InputError(f"{where}: {column} is {str(values)[:80]}; allowed: a list of texts that are not blank")
     return values
 
 

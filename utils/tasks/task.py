@@ -293,6 +293,14 @@ class Task(TrainedTask[Model]):
             f"{type(self).__name__} cannot predict what is typed; allowed: run_eval.py with a data directory"
         )
 
+    def match(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> None:
+        """Compare what `read` gave to be scored with what the model knows, whose labels may get the names in it.
+
+        Raises:
+            InputError: the model cannot know all of it.
+        """
+        return None
+
     @abstractmethod
     def predict(
         self, loaded: LoadedModel[Model], examples: Examples, numbers: Sequence[int], batch_size: int, clock: Clock

@@ -18,6 +18,11 @@ from utils.text.tags import is_outside, scheme_of
 logger = logging.getLogger(__name__)
 DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
 HEADINGS = {"word", "words", "token", "tokens", "form", "text"}  # of words, where the first line names columns
+# Of tags.
+TAG_HEADINGS = {
+    *("tag", "tags", "label", "labels", "class", "pos", "pos_tag", "pos_tags", "upos", "xpos", "ner", "ner_tag"),
+    *("ner_tags", "chunk", "entity", "entities", "iob", "bio"),
+}
 PHRASES = {"NP", "VP", "PP"}  # which CoNLL-2000 tags, in a column beside that of names
 
 
@@ -98,7 +103,7 @@ def read_conll(
             return not scheme.fits(tag)
         return begins and not is_tabbed and row.columns[0] == "#" and scheme_of([tag]) is None
 
-    left_out: Counter[str] = Counter(header=header is not None)
+    left_out: Counter[str] = Counter(header=int(header is not None))
     sentences = []
     for _, lines in groupby(rows, key=lambda row: row.sentence):
         kept: list[_Row] = []
@@ -116,6 +121,8 @@ def read_conll(
             elif row is not header and not row.columns[words_in].strip():
                 left_out["blank words"] += 1
             elif row is not header:
+                if labelled and not row.columns[tags_in]:
+                    raise InputError(f"{path}, line {row.number}: the tag in column {tags_in + 1} is blank")
                 kept.append(row)
         if kept:
             words, tags = ([row.columns[place] for row in kept] for place in (words_in, tags_in))
@@ -137,21 +144,34 @@ def _rows(path: Path) -> tuple[list[_Row], bool]:
     tabbed = ["\t" in line.rstrip() for _, _, line in lines if not line.startswith("#")]
     is_tabbed = 2 * sum(tabbed) > len(tabbed)
 
+    def most_alike(separator: str) -> int:
+        """How many lines have as many columns as most."""
+        widths = (len(re.split(separator, line.rstrip(" \t"))) for _, _, line in lines if not line.startswith("#"))
+        return max(Counter(widths).values(), default=0)
+
+    # Cells may be empty, or padded by several tabs.
+    tabs = max("\t", "\t+", key=most_alike)
+
     def columns_of(line: str) -> list[str]:
         if is_tabbed:  # words may hold blanks, and be blank
-            return [column.strip(" ") for column in re.split("\t+", line.rstrip(" \t"))]
+            return [column.strip(" ") for column in re.split(tabs, line.rstrip(" \t"))]
         return re.split("[ \t]+", line.strip(" \t"))
 
     return [_Row(*row, columns_of(row[-1])) for row in lines], is_tabbed
 
 
 def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
-    """True where the first row names columns: no other one has its last cell, and it is no tag."""
+    """True where the first row names columns: no other one has its last cell, and it is no tag.
+
+    Behind it tags are in a scheme, which a word such as "Marke" is not; or it has usual names of words and of tags.
+    """
     tag, known = first.columns[-1], {row.columns[-1] for row in others}
-    scheme = scheme_of(known)
-    if tag in known or (is_outside(tag) if scheme is None else scheme.fits(tag)) or len(first.columns) == 1:
+    if tag in known or len(first.columns) == 1:
         return False
-    return scheme is not None or any(name.lower() in HEADINGS for name in first.columns)
+    if (scheme := scheme_of(known)) is not None:
+        return not scheme.fits(tag) and len(tag) > 1 and tag[0].isalpha()
+    names = {name.lower() for name in first.columns}
+    return bool(names & HEADINGS and names & TAG_HEADINGS)
 
 
 def _are_numbers(rows: Sequence[_Row]) -> bool:

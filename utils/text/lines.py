@@ -99,16 +99,15 @@ def reference_texts(lines: Iterable[str]) -> Iterator[str]:
     return chain.from_iterable(map(references_of, lines))
 
 
-def read_references(path: str | os.PathLike[str]) -> list[str]:
-    """Read a file of targets, and check its lists.
+def iter_references(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the lines of a file of targets, whose lists are checked.
 
     Raises:
-        InputError: as of `read_lines` and `references_of`; the message names the line.
+        InputError: as of `iter_lines` and `references_of`; the message names the line.
     """
-    lines = read_lines(path)
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(iter_lines(path), 1):
         references_of(line, f"{path}, line {number}: ")
-    return lines
+        yield line
 
 
 def _list_in(line: str) -> list[object] | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
+
+logger = logging.getLogger(__name__)
 
 
 def _class_of(ranges: str) -> str:
@@ -44,3 +47,15 @@ def share_of(characters: str, texts: Iterable[str]) -> float:
     joined = "".join(texts).lower()
     letters = sum(map(str.isalnum, joined))
     return len(re.findall(f"[{characters}]", joined)) / letters if letters else 1.0
+
+
+def warn_of_unspaced(references: Iterable[str], chosen: str, others: str) -> None:
+    """Warn where more than a tenth of references is in scripts without blanks, whose clauses count as words.
+
+    Args:
+        chosen: the option with its value.
+        others: values that do not count so, and what they do.
+    """
+    if (unspaced := share_of(UNSPACED, references)) > 0.1:
+        text = "%.0f %% of the references' letters are of scripts without blanks: %s takes clauses for words; %s"
+        logger.warning(text, 100 * unspaced, chosen, others)

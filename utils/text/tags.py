@@ -10,6 +10,7 @@ OUTSIDE = "O"
 _LETTER = "(?P<letter>[BIELMSUW])"
 _PREFIXED = re.compile(rf"{_LETTER}([-_](?P<kind>.+))?", re.IGNORECASE)
 _SUFFIXED = re.compile(rf"(?P<kind>.+)[-_]{_LETTER}", re.IGNORECASE)
+_SCHEMES = (("BIO", "BI"), ("IOE", "IE"), ("BIOES", "BIES"), ("BILOU", "BILU"), ("BMES", "BMES"), ("BMES", "BMEW"))
 _IN_BIOES = str.maketrans("MLUW", "IESS")  # Middle, Last, Unit and Word
 
 
@@ -49,22 +50,24 @@ class Scheme:
 
 
 def scheme_of(tags: Iterable[str]) -> Scheme | None:
-    """Find the scheme of tags; None of plain ones, such as parts of speech.
+    """Find the scheme of tags by their letters; None of plain ones, such as parts of speech.
 
-    Tags without a letter, such as X, may be among them if more than half have a letter and a kind.
+    Tags without a letter, such as X, may be among them if more than half have a letter and a kind. S or U alone, with
+    which some parts of speech begin or end, needs tags outside and stands in front.
     """
+    tags = set(tags)
     inside = {tag for tag in tags if not is_outside(tag)}
     matches = {pattern: [m for tag in inside if (m := pattern.fullmatch(tag))] for pattern in (_PREFIXED, _SUFFIXED)}
     pattern = max(matches, key=lambda pattern: len(matches[pattern]))
     with_kind = [match for match in matches[pattern] if match["kind"]]
     letters = {match["letter"].upper() for match in with_kind or matches[pattern]}
     is_scheme = 2 * len(with_kind) > len(inside) or (not with_kind and len(matches[pattern]) == len(inside))
-    if not is_scheme or not (letters & {"B", "I"} or letters in ({"S"}, {"U"})):
-        return None
-    for name, allowed in (("BIO", "BI"), ("IOE", "IE"), ("BIOES", "BIES"), ("BILOU", "BILU")):
-        if letters <= set(allowed):
-            return Scheme(name, pattern)
-    return Scheme("BMES", pattern)
+    is_single = letters in ({"S"}, {"U"}) and pattern is _PREFIXED and inside < tags
+    if is_scheme and (letters & {"B", "I"} or is_single):
+        for name, known in _SCHEMES:
+            if letters <= set(known):
+                return Scheme(name, pattern)
+    return None
 
 
 def is_iob1(sentences: Iterable[Sequence[str]], scheme: Scheme) -> bool:

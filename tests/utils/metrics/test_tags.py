@@ -101,6 +101,11 @@ def test_entities_of_one_word_that_are_missed() -> None:
         ("S M L", None),
         ("NNP NN-PL B-X", None),
         ("n v b i m q", None),
+        ("O B-PER I-PER L-PER E-PER", None),
+        ("O B-PER I-PER W-PER", None),
+        ("NN NN_S NNP_S PRP-S", None),
+        ("O NN_S PRP-S", None),
+        ("S-NP S-VP", None),
         ("O", None),
     ],
 )

@@ -14,7 +14,7 @@ from transformers import BertConfig as TheirConfig
 
 import finetune
 import run_eval
-from bart.configuration.configuration import MULTI_LABEL, SINGLE_LABEL
+from bart.configuration.configuration import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bart.errors import InputError
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForSequenceClassification
@@ -23,7 +23,13 @@ from tests.tiny_run import OF_BERT
 from utils.data.options import Place
 from utils.models.model_to_train import renamed
 from utils.predict import main as predict
-from utils.tasks.classification import Classification, ClassificationOptions, LabelledTexts, _target
+from utils.tasks.classification import (
+    Classification,
+    ClassificationOptions,
+    ClassificationTrainingOptions,
+    LabelledTexts,
+    _target,
+)
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
 
@@ -54,9 +60,14 @@ def names_in(data_dir: str, split: str = "train") -> list[str]:
         ({"train_jsonl": '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n'}, "jsonl:2: label is None"),
         ({"train_jsonl": '{"text": "a", "label": "x"}\n{"text": "b"}\n'}, "jsonl:2: label is None"),
         ({"train_jsonl": '{"text": "a", "label": ["x", " "]}\n'}, r"jsonl:1: label is \['x', ' '\]"),
+        ({"train_jsonl": '{"text": "a", "label": NaN}\n'}, r"jsonl:1: label is nan; allowed: .* a finite number"),
+        ({"train_jsonl": '{"text": "a", "label": [1, -Infinity]}\n'}, r"jsonl:1: label is \[1, -inf\]"),
+        ({"train_jsonl": '{"text": "a", "label": 1e999}\n'}, r"jsonl:1: label is inf"),
+        ({"train_jsonl": '{"text": "a", "label": {"x": 1}}\n'}, r"jsonl:1: label is \{'x': 1\}"),
+        ({"train_jsonl": '{"text": "a", "label": [["x"]]}\n'}, r"jsonl:1: label is \[\['x'\]\]"),
     ],
 )
-def test_a_label_that_is_blank_is_no_class(table: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_what_is_no_label(table: dict[str, str], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         read(write(tmp_path, **table))
 
@@ -82,6 +93,28 @@ def test_whole_numbers_are_the_same_labels_however_they_are_written(tmp_path: Pa
         assert names_in(str(tmp_path / place)) == ["-3", "1", "2", "10"]
     versions = write(tmp_path / "versions", train_csv="text,label\na,1.1\nb,1.10\nc,v1.0\n")
     assert names_in(versions) == ["1.1", "1.10", "v1.0"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem", "names"),
+    [
+        ([0.0, 1.0, 1.0], SINGLE_LABEL, ["0", "1"]),
+        ([0, 1.0, "x"], SINGLE_LABEL, ["0", "1", "x"]),
+        ([True, False, "True"], SINGLE_LABEL, ["False", "True"]),  # as pandas writes them to CSV
+        ([0.0, 0.5, 1.0], REGRESSION, ["score"]),
+        ([1, 2.5, 3], REGRESSION, ["score"]),
+        ([[0.0], [1.0, 2.0]], MULTI_LABEL, ["0", "1", "2"]),
+    ],
+)
+def test_the_kind_of_problem_follows_the_labels(
+    labels: list[Any], problem: str, names: list[str], tmp_path: Path
+) -> None:
+    rows = "".join(json.dumps({"text": "a", "label": label}) + "\n" for label in labels)
+    task = Classification(Place(write(tmp_path, train_jsonl=rows)))
+    learned = task.learn(task.read("train"))
+    assert (learned.problem, learned.names) == (problem, names)
+    forced = Classification(task.place, training=ClassificationTrainingOptions(problem_type=REGRESSION))
+    assert forced.learn(forced.read("train")).problem == REGRESSION
 
 
 PREMISES = "premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2\n"

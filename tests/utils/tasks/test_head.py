@@ -283,7 +283,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
                 "val__jsonl": TEXTS.replace('"x"', '["z"]'),
             },
             ("--unknown_labels", "wrong"),
-            r"val.jsonl:1: the labels are \['z'\]; --unknown_labels wrong is for one label a text",
+            r"not seen: 'z' of val \(1 in .*val.jsonl:1\); allowed: x, y; --unknown_labels wrong is for one label a",
         ),
         (
             *("classification", {"train__jsonl": TEXTS, "val__jsonl": TEXTS.replace('"x"', '["x"]')}, ()),

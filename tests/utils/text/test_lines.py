@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bart.errors import InputError
-from utils.text.lines import read_references, references_of
+from utils.text.lines import iter_references, references_of
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_a_list_of_no_texts_is_refused(line: str) -> None:
 def test_a_file_of_references_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("a\n[]\n")
     with pytest.raises(InputError, match=r"f, line 2: the target '\[\]' is a list"):
-        read_references(tmp_path / "f")
+        list(iter_references(tmp_path / "f"))
