@@ -10,13 +10,14 @@ import resource
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -279,56 +280,51 @@ def test_the_first_request_needs_no_new_thread(export: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_a_thousand_idle_connections_for_a_minute(export: Path, texts: list[str], tmp_path: Path) -> None:
-    """Forty clients get the right answers meanwhile, and /healthz its own, which took ten seconds and more."""
+def test_a_thousand_idle_connections(export: Path, texts: list[str], tmp_path: Path) -> None:
+    """Forty clients get the right answers meanwhile, and /healthz its own soon; it took ten seconds and more."""
     loaded = load_for_evaluation(export, None)
-    expected = [summarize(text, *loaded) for text in texts]
-    slowest, wrong, answers, end = 0.0, 0, 0, time.monotonic() + 60
-    idle: list[socket.socket] = []
+    expected = {text: summarize(text, *loaded) for text in texts}
+    are_right, waits = [], []
 
-    def flood(port: int) -> None:
+    async def hold(number: int, port: int) -> None:
+        while (left := end - time.monotonic()) > 0:
+            with suppress(OSError, asyncio.TimeoutError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                with closing(writer):
+                    writer.write(b"POST /summ" * (number % 2))
+                    await asyncio.wait_for(reader.read(), left)
+            await asyncio.sleep(0.1)
+
+    async def ask(number: int, client: httpx2.AsyncClient) -> None:
         while time.monotonic() < end:
-            while len(idle) < 1000:
-                idle.append(socket.create_connection(("127.0.0.1", port), timeout=30))
-                if len(idle) % 2:
-                    idle[-1].sendall(b"POST /summ")
-                idle[-1].setblocking(False)
-            for connection in [*idle]:
-                with suppress(BlockingIOError, ConnectionResetError):
-                    connection.recv(1000)
-                    idle.remove(connection)
-            time.sleep(0.1)
+            for text in texts[number % 5 :: 5]:
+                answer = await client.post("/summarize", json={"text": text})
+                are_right.append(answer.json().get("summary") == expected[text])
 
-    async def ask(number: int, address: str) -> None:
-        nonlocal wrong, answers
-        async with httpx2.AsyncClient(base_url=address, timeout=120) as client:
-            while time.monotonic() < end:
-                for text, right in [*zip(texts, expected, strict=True)][number % 5 :: 5]:
-                    answer = await client.post("/summarize", json={"text": text}, headers={"Connection": "close"})
-                    wrong += answer.json().get("summary") != right
-                    answers += 1
+    async def check(client: httpx2.AsyncClient) -> None:
+        while time.monotonic() < end:
+            began = time.monotonic()
+            assert (await client.get("/healthz")).status_code == 200
+            waits.append(time.monotonic() - began)
 
-    async def ask_all_clients(address: str) -> None:
-        await asyncio.gather(*(ask(number, address) for number in range(40)))
+    async def load(address: str) -> None:
+        limits, headers = httpx2.Limits(max_connections=50), {"Connection": "close"}
+        async with httpx2.AsyncClient(base_url=address, timeout=120, limits=limits, headers=headers) as client:
+            idle = [hold(number, httpx2.URL(address).port) for number in range(1000)]
+            await asyncio.gather(*idle, *(ask(number, client) for number in range(40)), check(client))
 
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, limits[1]), limits[1]))  # which the service inherits
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))  # which the service inherits
     try:
         with service_process(export, tmp_path / "log", "--threads", 1, "--read_timeout", 5) as (_, address):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
-            flooding = threading.Thread(target=flood, args=[httpx2.URL(address).port])
-            asking = threading.Thread(target=lambda: asyncio.run(ask_all_clients(address)))
-            flooding.start()
-            asking.start()
-            while time.monotonic() < end:
-                began = time.monotonic()
-                assert httpx2.get(f"{address}/healthz", timeout=60).status_code == 200
-                slowest = max(slowest, time.monotonic() - began)
-            flooding.join()
-            asking.join()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            end = time.monotonic() + 20
+            asyncio.run(load(address))
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert (wrong, slowest < 10, answers > 100) == (0, True, True), (wrong, slowest, answers)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert all(are_right) and len(are_right) > 100
+    # On two cores of their own none waits for half a second; on busy ones the first do, while all clients connect.
+    assert statistics.median(waits) < 1 and max(waits) < 5, sorted(waits)
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
