@@ -323,7 +323,7 @@ def test_a_thousand_idle_connections(export: Path, texts: list[str], tmp_path: P
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert all(are_right) and len(are_right) > 100
-    # On two cores of their own none waits for half a second; on busy ones the first do, while all clients connect.
+    # On two cores of their own none waits for a second; on busy ones the first do, while all clients connect.
     assert statistics.median(waits) < 1 and max(waits) < 5, sorted(waits)
     assert "Traceback" not in (tmp_path / "log").read_text()
 
