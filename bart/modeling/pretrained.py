@@ -199,6 +199,7 @@ class PretrainedModel(BackendModule):
         path_or_name: str | os.PathLike[str],
         config: ModelConfig | None = None,
         new_head: bool | None = None,
+        **fields: Any,
     ) -> Self:
         """Build a model from stored weights; it comes back in eval mode, on the CPU, with fp32 parameters.
 
@@ -215,6 +216,8 @@ class PretrainedModel(BackendModule):
                 otherwise the weights tell their number.
             new_head: true if a head that classifies shall begin with random weights; by default, with a warning, if the
                 weights have none.
+            fields: values in place of the config's, such as num_labels or id2label; as many labels as the weights' head
+                has, or with new_head any number.
 
         Raises:
             InputError: nothing at that path, a damaged or foreign file, no config to be found, embeddings that are not
@@ -233,6 +236,7 @@ class PretrainedModel(BackendModule):
             config, generation = stored_config(checkpoint, path, [cls.config_class])
             if config is None:
                 raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
+        config = config.updated(fields) if fields else config
         rows = next(iter(state[cls.shared].shape), 0) if cls.shared in state else 0
         if 0 < rows - config.vocab_size == -config.vocab_size % cls.vocabulary_multiple:
             logger.info("%s: its vocabulary is padded from %d to %d", path, config.vocab_size, rows)
@@ -245,8 +249,10 @@ class PretrainedModel(BackendModule):
                 raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {stored}")
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         elif output is not None:
-            fit_labels(config, len(state[output]), path, given is not None)
-        elif left_out and new_head is False:
+            fit_labels(
+                config, len(state[output]), path, given is not None, bool({"num_labels", "id2label"} & fields.keys())
+            )
+        elif cls.head and left_out and new_head is False:
             raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(left_out)}")
         check_depth(config, state, path)
         if left_out:
