@@ -134,23 +134,6 @@ class PretrainedBart(PretrainedModel):
         read = self.model.encoder.embed_tokens
         return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
 
-    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
-        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std)."""
-        self._check_whole()
-        config = copy.copy(self.config)
-        config.vocab_size = vocab_size
-        config.validate()
-        old = self.model.shared
-        kept = min(vocab_size, old.num_embeddings) if keep else 0
-        new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
-        self.init_weights(new)
-        with torch.no_grad():
-            new.weight[:kept] = old.weight[:kept]
-        new.weight.requires_grad_(old.weight.requires_grad)
-        self.model.shared = new
-        self.config.vocab_size = vocab_size
-        self.tie_weights()
-
 
 class BartModel(PretrainedBart):
     """BART without a head: the states of decoder and encoder."""
@@ -364,14 +347,13 @@ class BartForConditionalGeneration(PretrainedBart):
         """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
         return generate_many(self, sources, batch_size, **options)
 
-    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
-        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std) without bias."""
-        old = self.final_logits_bias
-        super().resize_token_embeddings(vocab_size, keep)
+    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
+        table, old = super().resize_token_embeddings(vocab_size, keep), self.final_logits_bias
         kept = min(vocab_size, old.shape[1]) if keep else 0
         self.final_logits_bias = old.new_zeros(1, vocab_size)
         self.final_logits_bias[:, :kept] = old[:, :kept]
         self.lm_head.out_features = vocab_size
+        return table
 
 
 class InferenceBart(BartForConditionalGeneration):

@@ -121,6 +121,32 @@ class PretrainedModel(BackendModule):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.get_submodule(self.shared.removesuffix(".weight"))
 
+    def tie_weights(self) -> None:
+        """Let all parts that read or predict tokens use the table of the token embeddings."""
+
+    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
+        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std) without bias.
+
+        Returns:
+            The new table of the token embeddings.
+        """
+        self._check_whole()
+        config = copy.copy(self.config)
+        config.vocab_size = vocab_size
+        config.validate()
+        old = self.get_input_embeddings()
+        kept = min(vocab_size, old.num_embeddings) if keep else 0
+        new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
+        self.init_weights(new)
+        with torch.no_grad():
+            new.weight[:kept] = old.weight[:kept]
+        new.weight.requires_grad_(old.weight.requires_grad)
+        owner, _, name = self.shared.removesuffix(".weight").rpartition(".")
+        setattr(self.get_submodule(owner), name, new)
+        self.config.vocab_size = vocab_size
+        self.tie_weights()
+        return new
+
     def get_output_embeddings(self) -> nn.Linear | None:
         """The layer that gives logits over the vocabulary, of a model that has one."""
         return None

@@ -276,6 +276,14 @@ class _ForMaskedLM(PretrainedBert):
     def optional(self) -> tuple[str, ...]:
         return (*super().optional, "cls.predictions", *(("cls.seq_relationship",) if self.pools else ()))
 
+    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
+        table, head = super().resize_token_embeddings(vocab_size, keep), self.cls.predictions
+        old, head.bias = head.bias, nn.Parameter(head.bias.new_zeros(vocab_size), head.bias.requires_grad)
+        kept = min(vocab_size, len(old)) if keep else 0
+        with torch.no_grad():
+            head.bias[:kept] = old[:kept]
+        return table
+
     def predict_tokens(self, states: Tensor) -> Tensor:
         """Logits (…, V) of states (…, D)."""
         return self.cls.predictions(states, self.bert.encoder.embed_tokens.weight)
