@@ -11,7 +11,6 @@ import pytest
 import torch
 import transformers
 
-import finetune
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
@@ -117,10 +116,6 @@ def test_tables_and_wrong_calls(tmp_path: Path) -> None:
         assert of_table == rows
     with pytest.raises(InputError, match="no column text or .*--text_field; allowed: body, id"):
         main([str(model), "--input", str(table)])
-    with pytest.raises(InputError, match="--task embedding only predicts; allowed: python -m utils.predict"):
-        finetune.main(
-            ["--do_train", "--task", "embedding", "--data_dir", str(tmp_path), "--model_name_or_path", str(model)]
-        )
     with pytest.raises(InputError, match="--max_source_length is 41; the model has 40 positions"):
         embedded(model, tmp_path, "--max_source_length", "41")
 
