@@ -52,6 +52,7 @@ COMMANDS = {
     f"{TRAIN} --max_source_length 65": "--max_source_length is 65; the model has 64 positions",
     f"{TRAIN} --task classify": "--task is 'classify'",
     f"{TRAIN} --task embedding": "--task embedding only predicts; allowed: python -m utils.predict MODEL",
+    f"{SCORE} --task embedding": "--task embedding only predicts",
     "utils.predict model --task embedding --pooling max": "--pooling: 'max' is not allowed",
     f"{TRAIN} --layers 0": "--layers is about --distill sft",
     f"{TRAIN} --config absent.yaml": "--config absent.yaml: cannot be read",

@@ -62,7 +62,7 @@ class Embedding(HeadTask):
 
     def __init__(self, place: Any, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
         super().__init__(place, options, training, evaluation)
-        if training is not None:
+        if training is not None or not self.evaluation.predict:
             self._only_predicts()
 
     def _only_predicts(self, *args: Any, **options: Any) -> NoReturn:
@@ -103,7 +103,8 @@ class Embedding(HeadTask):
         return column_of("text_field", self.options.text_field, self.columns[:1] or TEXTS, columns, self.place.data_dir)
 
     def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
-        records = read_records(self.place.data_dir, split, self._column_of, self.place.limit(split))
+        held_in, choice = self.place.chosen(split)
+        records = read_records(self.place.data_dir, held_in, self._column_of, choice)
         column = self._column_of(list(dict.fromkeys(name for record in records for name in record.values)))
         return LabelledTexts([record.name for record in records], [text_in(record, column) for record in records], None)
 
