@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import os
@@ -13,11 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bart.errors import InputError, naming
 from bart.files import read_json
+from bart.hub import resolve
+from bart.tensor_files import read_file
 
 if TYPE_CHECKING:
     from typing import Self
 
 Config = TypeVar("Config", bound="ModelConfig")
+CONFIG_FILE = "config.json"
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
 REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
     "regression",
@@ -26,6 +30,7 @@ REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
 )
 # Those of `ModelConfig.supported` that all networks of transformers may have.
 OF_ALL_NETWORKS = {"tie_word_embeddings": (True,), "pruned_heads": ({},), "quantization_config": (None,)}
+OUTPUTS = ("output_hidden_states", "output_attentions")  # of models without a head
 # For fields that may be missing: a test of their values, and the values that are allowed.
 OF_LABELS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "id2label": (
@@ -130,7 +135,8 @@ class ModelConfig:
     def check(self, ok: bool, name: str, allowed: str) -> None:
         """Raise InputError for a field whose value is not ok."""
         if not ok:
-            raise InputError(f"config field {name!r} is {getattr(self, name)!r}; allowed: {allowed}")
+            value = self.extra[name] if name in self.extra else getattr(self, name)
+            raise InputError(f"config field {name!r} is {value!r}; allowed: {allowed}")
 
     def validate(self) -> None:
         """Raise InputError naming the first field whose value no such network can have."""
@@ -154,6 +160,67 @@ class ModelConfig:
             if value is not None and value not in values:
                 network = self.model_types[0].upper()
                 raise InputError(f"config field {name!r} is {value!r}; this {network} supports only {values[0]!r}")
+
+    @property
+    def num_labels(self) -> int:
+        """The number of a head's labels."""
+        return len(self.labels)
+
+    @property
+    def id2label(self) -> dict[int, str]:
+        """The labels by number."""
+        return dict(enumerate(self.labels))
+
+    @property
+    def label2id(self) -> dict[str, int]:
+        """The numbers by label."""
+        return {label: number for number, label in enumerate(self.labels)}
+
+    def updated(self, fields: Mapping[str, Any]) -> Self:
+        """A copy with other values of some fields; names of labels go before a number of them that is stored.
+
+        Raises:
+            InputError: a field is unknown, or a value out of range.
+        """
+        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, *OUTPUTS}
+        for name in fields.keys() - known:
+            near = get_close_matches(name, known, n=1)
+            allowed = f"did you mean {near[0]!r}?" if near else "allowed: fields of its config, such as num_labels"
+            raise InputError(f"from_pretrained() got {name!r}, which is unknown; {allowed}")
+        updated = copy.deepcopy(self)
+        if "id2label" in fields:
+            updated.extra.pop("num_labels", None)
+        for name, value in fields.items():
+            setattr(updated, name, value)
+        updated.validate()
+        if "id2label" in fields:
+            named = fields["id2label"]
+            updated.check(
+                fields.get("num_labels") in (None, len(named)), "num_labels", f"{len(named)}, as id2label has"
+            )
+            updated.labels = updated.labels
+        return updated
+
+    @classmethod
+    def from_pretrained(cls, path_or_name: str | os.PathLike[str], **fields: Any) -> Self:
+        """Read the config of a model in a folder, of a run, in a checkpoint of this project, or of the Hub.
+
+        Args:
+            fields: values in place of the stored ones, such as num_labels.
+
+        Raises:
+            InputError: there is none, or it is of another architecture; see also `updated`.
+        """
+        path = resolve(path_or_name, [CONFIG_FILE])
+        if path.is_dir():
+            path = path / CONFIG_FILE
+        elif path.suffix not in (".json", ".ckpt"):
+            path = path.with_name(CONFIG_FILE)
+        stored = read_file(path).get("config") if path.suffix == ".ckpt" else read_json(path)
+        with naming(path):
+            if not isinstance(stored, dict):
+                raise InputError("it holds no config")
+            return kind_of(stored, [cls])(**stored).updated(fields)
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Self:

@@ -321,6 +321,21 @@ def check_forward(input_ids: object, **tensors: object) -> None:
         raise InputError("forward() needs input_ids, and got none")
 
 
+def check_ids(name: str, ids: Tensor, vocab_size: int, **same_shape: Tensor | None) -> None:
+    """Raise InputError unless ids are (B, S) integers, of the vocabulary as far as the CPU can tell at once.
+
+    Args:
+        same_shape: other inputs by name, which have the shape of the ids.
+    """
+    if ids.dim() != 2 or ids.is_floating_point() or not ids.numel():
+        raise InputError(f"{name} are {ids.dtype} {tuple(ids.shape)}; allowed: integers (texts, length)")
+    for other, value in same_shape.items():
+        if value is not None and value.shape != ids.shape:
+            raise InputError(f"{other} is {tuple(value.shape)}; allowed: {tuple(ids.shape)}, as {name}")
+    if ids.device.type == "cpu" and not (ids.min() >= 0 and ids.max() < vocab_size):
+        raise InputError(f"{name} hold {int(ids.min())} to {int(ids.max())}; allowed: ids from 0 to {vocab_size - 1}")
+
+
 def _in_short(value: object) -> str:
     """A value of the wrong kind, in short."""
     return f"{type(value).__name__} {shorten(repr(value), 40)}"

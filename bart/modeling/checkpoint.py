@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bart.configuration.configuration import Config, ModelConfig, kind_of
+from bart.configuration.configuration import CONFIG_FILE, Config, ModelConfig, kind_of
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
@@ -28,7 +28,6 @@ from bart.tensor_files import read_file
 logger = logging.getLogger(__name__)
 
 
-CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 # In the order of preference; model.pt is the name inside fairseq's released archives.
 WEIGHT_FILES = (
@@ -66,20 +65,20 @@ def stored_configs(
     return stored_config(checkpoint, path, kinds)
 
 
-def fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool) -> None:
+def fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool, is_asked: bool = False) -> None:
     """Let a config have as many labels as the weights.
 
     transformers writes no labels where there are two, and takes what it wrote for three.
 
     Raises:
-        InputError: a config that was given names others.
+        InputError: a config that was given names others, or as many as it has were asked for.
     """
     if len(config.labels) == count:
         return
-    if is_given and not config.has_unnamed_labels:
+    if is_asked or (is_given and not config.has_unnamed_labels):
         raise InputError(
             f"{path}: its head has {count} labels, and {len(config.labels)} are asked for "
-            f"({shorten(config.labels)}); a new head would begin with random weights"
+            f"({shorten(config.labels)}); new_head=True begins a head with random weights"
         )
     config.labels = [f"LABEL_{number}" for number in range(count)]
 

@@ -21,13 +21,14 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
-from bart.generation.generate import check_tensors
+from bart.generation.generate import check_ids, check_tensors
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import Seq2SeqOutput
+from bart.modeling.outputs import Seq2SeqOutput, Seq2SeqStates
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
+from bart.modeling.recording import Recording
 from bart.tokenization.tokenization_bart import BartTokenizer
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id
     return shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
 
 
-class BartModel(nn.Module):
+class BartNetwork(nn.Module):
     """Encoder and decoder over one shared embedding table."""
 
     def __init__(self, config: BartConfig) -> None:
@@ -96,7 +97,7 @@ class PretrainedBart(PretrainedModel):
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
-        self.model = BartModel(config)
+        self.model = BartNetwork(config)
 
     @classmethod
     def read_names(cls, state: dict[str, Tensor], path: Path) -> tuple[dict[str, Tensor], list[str]]:
@@ -133,22 +134,70 @@ class PretrainedBart(PretrainedModel):
         read = self.model.encoder.embed_tokens
         return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
 
-    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
-        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std)."""
-        self._check_whole()
-        config = copy.copy(self.config)
-        config.vocab_size = vocab_size
-        config.validate()
-        old = self.model.shared
-        kept = min(vocab_size, old.num_embeddings) if keep else 0
-        new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
-        self.init_weights(new)
-        with torch.no_grad():
-            new.weight[:kept] = old.weight[:kept]
-        new.weight.requires_grad_(old.weight.requires_grad)
-        self.model.shared = new
-        self.config.vocab_size = vocab_size
-        self.tie_weights()
+
+class BartModel(PretrainedBart):
+    """BART without a head: the states of decoder and encoder."""
+
+    head = ()
+
+    def __init__(self, config: BartConfig) -> None:
+        super().__init__(config)
+        self.init_weights(self)
+
+    def stored_name(self, name: str) -> str:
+        return name.removeprefix("model.")
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> Seq2SeqStates:
+        """Encode, and decode under teacher forcing.
+
+        Args:
+            input_ids, attention_mask, decoder_attention_mask, encoder_outputs: as for `BartForConditionalGeneration`;
+                with encoder_outputs, nothing of the encoder is recorded.
+            decoder_input_ids: (B, T); by default input_ids moved one place right behind the start token.
+            output_attentions, output_hidden_states: true to return attention weights, or all layers' states; by default
+                as fields of these names in the config say.
+
+        Raises:
+            InputError: inputs are missing, of other shapes or outside the vocabulary, or see `Recording`.
+        """
+        check_tensors(
+            **{"input_ids": input_ids, "attention_mask": attention_mask, "encoder_outputs": encoder_outputs},
+            **{"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask},
+        )
+        if input_ids is None and (encoder_outputs is None or decoder_input_ids is None):
+            raise InputError("forward() needs input_ids, or encoder_outputs and decoder_input_ids, and got neither")
+        if decoder_input_ids is None:
+            config = self.config
+            decoder_input_ids = shift_tokens_right(input_ids, config.pad_token_id, config.decoder_start_token_id)
+        if input_ids is not None:
+            check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
+        mask = {"decoder_attention_mask": decoder_attention_mask}
+        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
+        recording = Recording(self, output_hidden_states, output_attentions)
+        encoder, decoder = self.model.encoder, self.model.decoder
+        with recording.of(encoder, decoder):
+            states, encoded = self.model(
+                input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
+            )
+        encodes = encoder_outputs is None
+        return Seq2SeqStates(
+            states,
+            recording.states(decoder, states),
+            recording.weights(decoder),
+            recording.weights(decoder, "encoder_attn"),
+            encoded,
+            recording.states(encoder, encoded) if encodes else None,
+            recording.weights(encoder) if encodes else None,
+        )
 
 
 class BartForConditionalGeneration(PretrainedBart):
@@ -298,14 +347,13 @@ class BartForConditionalGeneration(PretrainedBart):
         """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
         return generate_many(self, sources, batch_size, **options)
 
-    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> None:
-        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std) without bias."""
-        old = self.final_logits_bias
-        super().resize_token_embeddings(vocab_size, keep)
+    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
+        table, old = super().resize_token_embeddings(vocab_size, keep), self.final_logits_bias
         kept = min(vocab_size, old.shape[1]) if keep else 0
         self.final_logits_bias = old.new_zeros(1, vocab_size)
         self.final_logits_bias[:, :kept] = old[:, :kept]
         self.lm_head.out_features = vocab_size
+        return table
 
 
 class InferenceBart(BartForConditionalGeneration):

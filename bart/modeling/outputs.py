@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 
+class Output:
+    """A dataclass whose values have numbers and names as in transformers, without what is None.
+
+    So `output[0]` is the loss when there is one, else the logits or states, and `output["logits"]` the logits.
+    """
+
+    def __getitem__(self, key: int | slice | str) -> Any:
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        values = {name: value for name, value in values.items() if value is not None}
+        return values[key] if isinstance(key, str) else tuple(values.values())[key]
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """All values, in order."""
+        return self[:]
+
+
 @dataclass
-class ModelOutput:
-    """`output[0]` is the loss when there is one, else the logits, and so on: as in transformers, without what is None.
+class ModelOutput(Output):
+    """The result of a head.
 
     Attributes:
         loss: scalar, of a call with labels.
@@ -18,9 +35,44 @@ class ModelOutput:
 
     loss: Tensor | None
 
-    def __getitem__(self, index: int) -> Tensor:
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return [value for value in values if value is not None][index]
+
+@dataclass
+class EncoderOutput(Output):
+    """The result of an encoder without a head.
+
+    Attributes:
+        last_hidden_state: (B, S, D).
+        pooler_output: (B, D), of BERT: the state of `[CLS]` through the pooler.
+        hidden_states: the embeddings and each layer's states, (B, S, D) each, if asked for.
+        attentions: each layer's attention weights (B, H, S, S) before dropout, if asked for.
+    """
+
+    last_hidden_state: Tensor
+    pooler_output: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class Seq2SeqStates(Output):
+    """The result of an encoder and a decoder without a head.
+
+    Attributes:
+        last_hidden_state: (B, T, D), the decoder's.
+        decoder_hidden_states, encoder_hidden_states: the embeddings and each layer's states, (B, T, D) or (B, S, D)
+            each, if asked for.
+        decoder_attentions, cross_attentions, encoder_attentions: each layer's attention weights before dropout,
+            (B, H, T, T), (B, H, T, S) and (B, H, S, S), if asked for.
+        encoder_last_hidden_state: (B, S, D).
+    """
+
+    last_hidden_state: Tensor
+    decoder_hidden_states: tuple[Tensor, ...] | None
+    decoder_attentions: tuple[Tensor, ...] | None
+    cross_attentions: tuple[Tensor, ...] | None
+    encoder_last_hidden_state: Tensor
+    encoder_hidden_states: tuple[Tensor, ...] | None
+    encoder_attentions: tuple[Tensor, ...] | None
 
 
 @dataclass

@@ -121,6 +121,32 @@ class PretrainedModel(BackendModule):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.get_submodule(self.shared.removesuffix(".weight"))
 
+    def tie_weights(self) -> None:
+        """Let all parts that read or predict tokens use the table of the token embeddings."""
+
+    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
+        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std) without bias.
+
+        Returns:
+            The new table of the token embeddings.
+        """
+        self._check_whole()
+        config = copy.copy(self.config)
+        config.vocab_size = vocab_size
+        config.validate()
+        old = self.get_input_embeddings()
+        kept = min(vocab_size, old.num_embeddings) if keep else 0
+        new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
+        self.init_weights(new)
+        with torch.no_grad():
+            new.weight[:kept] = old.weight[:kept]
+        new.weight.requires_grad_(old.weight.requires_grad)
+        owner, _, name = self.shared.removesuffix(".weight").rpartition(".")
+        setattr(self.get_submodule(owner), name, new)
+        self.config.vocab_size = vocab_size
+        self.tie_weights()
+        return new
+
     def get_output_embeddings(self) -> nn.Linear | None:
         """The layer that gives logits over the vocabulary, of a model that has one."""
         return None
@@ -199,6 +225,7 @@ class PretrainedModel(BackendModule):
         path_or_name: str | os.PathLike[str],
         config: ModelConfig | None = None,
         new_head: bool | None = None,
+        **fields: Any,
     ) -> Self:
         """Build a model from stored weights; it comes back in eval mode, on the CPU, with fp32 parameters.
 
@@ -215,6 +242,8 @@ class PretrainedModel(BackendModule):
                 otherwise the weights tell their number.
             new_head: true if a head that classifies shall begin with random weights; by default, with a warning, if the
                 weights have none.
+            fields: values in place of the config's, such as num_labels or id2label; as many labels as the weights' head
+                has, or with new_head any number.
 
         Raises:
             InputError: nothing at that path, a damaged or foreign file, no config to be found, embeddings that are not
@@ -233,6 +262,7 @@ class PretrainedModel(BackendModule):
             config, generation = stored_config(checkpoint, path, [cls.config_class])
             if config is None:
                 raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
+        config = config.updated(fields) if fields else config
         rows = next(iter(state[cls.shared].shape), 0) if cls.shared in state else 0
         if 0 < rows - config.vocab_size == -config.vocab_size % cls.vocabulary_multiple:
             logger.info("%s: its vocabulary is padded from %d to %d", path, config.vocab_size, rows)
@@ -245,8 +275,10 @@ class PretrainedModel(BackendModule):
                 raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {stored}")
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         elif output is not None:
-            fit_labels(config, len(state[output]), path, given is not None)
-        elif left_out and new_head is False:
+            fit_labels(
+                config, len(state[output]), path, given is not None, bool({"num_labels", "id2label"} & fields.keys())
+            )
+        elif cls.head and left_out and new_head is False:
             raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(left_out)}")
         check_depth(config, state, path)
         if left_out:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from bart.tokenization.tokenizer import PretrainedTokenizer, check_integer, texts_to_learn
 
@@ -37,16 +37,11 @@ class BartTokenizer(PretrainedTokenizer):
     def __init__(self, backend: Tokenizer, model_max_length: int = 1024, *, source: str = "tokenizer") -> None:
         super().__init__(backend, model_max_length, source=source)
         backend.model.dropout = None  # random merges would make the ids differ between calls
-        pre_tokenizer = backend.pre_tokenizer
-        self.add_prefix_space: bool = pre_tokenizer.add_prefix_space
+        self.add_prefix_space: bool = backend.pre_tokenizer.add_prefix_space
         backend.post_processor = processors.RobertaProcessing(
             ("</s>", self.eos_token_id), ("<s>", self.bos_token_id), add_prefix_space=self.add_prefix_space
         )
-        # Otherwise no token spans the place between a word and the space before the next word.
-        self._tokens_span_words = not pre_tokenizer.use_regex or any(
-            token.rstrip or any(map(str.isspace, token.content))
-            for token in backend.get_added_tokens_decoder().values()
-        )
+        self._tokens_span_words = self._spans_words()
         self._other_prefix: Tokenizer | None = None
 
     @staticmethod
@@ -130,7 +125,7 @@ class BartTokenizer(PretrainedTokenizer):
             ends = [self._cut(texts[i], starts[i] + size) for i in todo]
             parts = self._encode([texts[i][starts[i] : end] for i, end in zip(todo, ends, strict=True)])
             for i, end, part in zip(todo, ends, parts, strict=True):
-                rows[i] += part
+                rows[i] += part.ids
                 starts[i] = end
             todo = [i for i in todo if starts[i] < len(texts[i]) and len(rows[i]) < room]
             size = room  # usually little is missing
@@ -143,9 +138,26 @@ class BartTokenizer(PretrainedTokenizer):
         word_end = _WORD_END.search(text, least)
         return word_end.start() if word_end else len(text)
 
-    def _encode(self, texts: Sequence[str], add_prefix_space: bool | None = None) -> list[list[int]]:
+    def add_tokens(
+        self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
+    ) -> int:
+        added = super().add_tokens(new_tokens, special_tokens)
+        self._other_prefix = None
+        self._tokens_span_words = self._spans_words()
+        return added
+
+    def _spans_words(self) -> bool:
+        """False if no token spans the place between a word and the space before the next word."""
+        return not self._backend.pre_tokenizer.use_regex or any(
+            token.rstrip or any(map(str.isspace, token.content))
+            for token in self._backend.get_added_tokens_decoder().values()
+        )
+
+    def _encode(
+        self, texts: Sequence[str], add_prefix_space: bool | None = None, with_offsets: bool = False
+    ) -> list[Encoding]:
         backend = None if add_prefix_space in (None, self.add_prefix_space) else self._with_other_prefix()
-        return [encoding.ids for encoding in self._encodings(texts, backend)]
+        return self._encodings(texts, backend, with_offsets)
 
     def _with_other_prefix(self) -> Tokenizer:
         # A second pipeline, because a change of the first would race with other threads' calls.

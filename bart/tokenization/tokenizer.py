@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,14 +20,15 @@ from bart.files import read_json, write_json
 from bart.hub import push, resolve
 from bart.tensor_files import read_file
 from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, SPECIAL_FILE, add_tokens
+from bart.tokenization.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from typing import Self
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
+_OF_TOKENS = {"input_ids", "attention_mask", "token_type_ids", "offset_mapping"}  # columns with a place for each token
 _STRATEGIES = ("longest_first", "only_first", "only_second", "do_not_truncate")
-Ids = Sequence[int] | torch.Tensor
 
 
 class Encoded(dict[str, Any]):
@@ -44,7 +45,7 @@ class Encoded(dict[str, Any]):
         return Encoded({key: value.to(device) if torch.is_tensor(value) else value for key, value in self.items()})
 
 
-class PretrainedTokenizer:
+class PretrainedTokenizer(Vocabulary):
     """A vocabulary with its pipeline.
 
     Attributes:
@@ -55,7 +56,6 @@ class PretrainedTokenizer:
         mask_takes_space: true if the spaces before a mask in a text belong to it.
         has_types: true if networks read which tokens are of the second text of a pair.
         bos_token_id, eos_token_id, pad_token_id, unk_token_id, mask_token_id: their ids.
-        vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
         model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
 
     Calls share no state, so threads may use one tokenizer with different options.
@@ -111,9 +111,6 @@ class PretrainedTokenizer:
         """The special tokens of a pipeline, whose model may have a name of its own for what is unknown."""
         unknown = getattr(backend.model, "unk_token", None) or cls.special_tokens[3]
         return (*cls.special_tokens[:3], unknown, cls.special_tokens[4])
-
-    def __len__(self) -> int:
-        return self.vocab_size
 
     # ---- Files
 
@@ -200,10 +197,6 @@ class PretrainedTokenizer:
         """The whole tokenizer, apart from `model_max_length`, in the format of `tokenizer.json`."""
         return self._backend.to_str()
 
-    def same_vocabulary(self, tokenizer: PretrainedTokenizer) -> bool:
-        """True if both have the same tokens, with the same ids."""
-        return self._backend.get_vocab(with_added_tokens=True) == tokenizer._backend.get_vocab(with_added_tokens=True)
-
     def settings(self) -> dict[str, Any]:
         """The content of tokenizer_config.json that `transformers` wants, apart from model_max_length."""
         raise NotImplementedError
@@ -248,6 +241,8 @@ class PretrainedTokenizer:
         padding: bool | str = False,
         return_tensors: str | None = None,
         add_prefix_space: bool | None = None,
+        add_special_tokens: bool = True,
+        return_offsets_mapping: bool = False,
     ) -> Encoded:
         """Encode one text, or several, or pairs of texts: BART's as `<s> A </s></s> B </s>`, BERT's as `[CLS] A [SEP] B
         [SEP]`. The string of a special token in a text becomes the token.
@@ -264,10 +259,13 @@ class PretrainedTokenizer:
                 `max_length`.
             return_tensors: "pt" for int64 tensors (B, S), B = 1 for a single text. Default: lists, flat for one text.
             add_prefix_space: of byte-level BPE, for this call, in place of the tokenizer's own setting.
+            add_special_tokens: false to leave out what begins, separates and ends texts.
+            return_offsets_mapping: true for the characters (begin, end) of its text that each id stands for, without
+                the space before a word; (0, 0) for special tokens.
 
         Returns:
             `input_ids`, `attention_mask`, and where networks read them `token_type_ids`, 1 for a second text and what
-            ends it.
+            ends it; and `offset_mapping`, if asked for.
 
         Raises:
             InputError: texts that are no strings, hold unpaired surrogates (no Unicode text), or none at all; second
@@ -278,32 +276,97 @@ class PretrainedTokenizer:
         is_single = isinstance(texts, str)
         if text_pair is None and isinstance(texts, (list, tuple)) and texts and all(map(_is_pair, texts)):
             texts, text_pair = zip(*texts, strict=True)
-        rows = self._encode([texts] if is_single else texts, add_prefix_space)
+        how = (add_prefix_space, return_offsets_mapping)
+        rows = self._encode([texts] if is_single else texts, *how)
+        pairs: list[tuple[Encoding, ...]] = [(row,) for row in rows]
+        begin, between, end = (1, self.separators, 1) if add_special_tokens else (0, 0, 0)
         if text_pair is None or (is_single and text_pair == ""):
-            if strategy == "only_second" and max(map(len, rows)) > limit - 2:
+            if strategy == "only_second" and max(map(len, rows)) > limit - begin - end:
                 raise InputError("truncation='only_second' needs text_pair where a text is longer than max_length")
-            joined = [
-                ([self.bos_token_id, *(row[: limit - 2] if strategy else row), self.eos_token_id], limit + len(row))
-                for row in rows
-            ]
         else:
             if is_single != isinstance(text_pair, str):
                 raise InputError("texts and text_pair must both be strings, or both lists of strings")
-            seconds = self._encode([text_pair] if is_single else text_pair, add_prefix_space)
+            seconds = self._encode([text_pair] if is_single else text_pair, *how)
             if len(seconds) != len(rows):
                 raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(rows)}, one for each of texts")
-            pairs = zip(rows, seconds, strict=True)
-            joined = [self.join(*(self.cut(*pair, limit, strategy) if strategy else pair)) for pair in pairs]
-        types = {}
-        if self.has_types:
-            types["token_type_ids"] = [[int(place >= begin) for place in range(len(row))] for row, begin in joined]
-        return self._batch([row for row, _ in joined], is_single, limit, padding, return_tensors, **types)
+            pairs = list(zip(rows, seconds, strict=True))
+
+        columns: dict[str, list[list[Any]]] = {"input_ids": []}
+        for pair in pairs:
+            parts = [part.ids for part in pair]
+            if strategy and parts[1:]:  # `cut` leaves room for what stands between the texts
+                parts = self.cut(*parts, limit + (0 if add_special_tokens else 2 + self.separators), strategy)
+            elif strategy:
+                parts = [parts[0][: limit - begin - end]]
+            row = self._joined(parts, self.bos_token_id, self.eos_token_id, add_special_tokens)
+            columns["input_ids"].append(row)
+            if self.has_types:
+                second = begin + len(parts[0]) + between if parts[1:] else len(row)
+                columns.setdefault("token_type_ids", []).append([int(place >= second) for place in range(len(row))])
+            if return_offsets_mapping:
+                offsets = [encoding.offsets[: len(part)] for encoding, part in zip(pair, parts, strict=True)]
+                whole = self._joined(offsets, (0, 0), (0, 0), add_special_tokens)
+                columns.setdefault("offset_mapping", []).append(whole)
+        return self._batch(columns, is_single, limit, padding, return_tensors)
+
+    def encode(self, text: str, text_pair: str | None = None, **options: Any) -> list[int] | torch.Tensor:
+        """The `input_ids` of a text or a pair of texts; options are those of a call."""
+        if not isinstance(text, str):
+            raise InputError(f"text must be a string, got {type(text).__name__}; the tokenizer itself takes a list")
+        return self(text, text_pair, **options)["input_ids"]
+
+    def tokenize(self, text: str, pair: str | None = None, add_special_tokens: bool = False) -> list[str]:
+        """The tokens of a text or a pair of texts; by default without those that begin, separate and end them."""
+        parts = [encoding.tokens for encoding in self._encode([text, *([pair] if pair else [])], with_offsets=True)]
+        return self._joined(parts, self.special_tokens[0], self.special_tokens[2], add_special_tokens)
+
+    def _joined(self, parts: Sequence[list[Any]], first: Any, last: Any, is_whole: bool) -> list[Any]:
+        """The parts of a text or pair, and if it is whole what begins, separates and ends them."""
+        if not is_whole:
+            return list(itertools.chain(*parts))
+        rest = [*[last] * self.separators, *parts[1]] if parts[1:] else []
+        return [first, *parts[0], *rest, last]
+
+    def pad(
+        self,
+        encoded_inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        padding: bool | str = True,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        return_tensors: str | None = None,
+    ) -> Encoded:
+        """Pad what calls gave, such as a batch that a DataLoader collates.
+
+        Args:
+            encoded_inputs: the result of a call, or a list of results for one text each. What has no place for each
+                token, such as a label, is left as it is.
+            padding, return_tensors: as in a call; tensors give tensors.
+            max_length: of padding="max_length"; by default `model_max_length`.
+            pad_to_multiple_of: the padded length becomes a multiple of it.
+
+        Raises:
+            InputError: there are no input_ids; options out of range; tensors asked for of values that fit none.
+        """
+        if not isinstance(encoded_inputs, Mapping):
+            rows = list(encoded_inputs)
+            encoded_inputs = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        if "input_ids" not in encoded_inputs:
+            raise InputError(f"pad() got {', '.join(encoded_inputs) or 'nothing'}; allowed: input_ids and other names")
+        _, limit = self._limit(max_length, False, "max_length" if max_length else padding, return_tensors)
+        self._limit(None, False, padding, return_tensors)
+        columns = {name: _without_tensors(values) for name, values in encoded_inputs.items()}
+        is_single = not columns["input_ids"] or not isinstance(columns["input_ids"][0], list)
+        if any(map(torch.is_tensor, encoded_inputs["input_ids"])):
+            return_tensors = "pt"
+        if is_single:
+            columns = {name: [values] for name, values in columns.items()}
+        return self._batch(columns, is_single, limit, padding, return_tensors, pad_to_multiple_of)
 
     def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """The ids of texts, each with what begins and ends it, at most max_length of them."""
         check_integer("max_length", max_length, 3)
         rows = self._encode(texts)
-        return [[self.bos_token_id, *row[: max_length - 2], self.eos_token_id] for row in rows]
+        return [[self.bos_token_id, *row.ids[: max_length - 2], self.eos_token_id] for row in rows]
 
     def cut(
         self, first: list[int], second: list[int], most: int, strategy: str = "longest_first"
@@ -333,8 +396,9 @@ class PretrainedTokenizer:
 
     def join(self, first: list[int], second: list[int]) -> tuple[list[int], int]:
         """The ids of a pair of texts, with what begins, separates and ends them; and where the second text begins."""
-        start = [self.bos_token_id, *first, *[self.eos_token_id] * self.separators]
-        return [*start, *second, self.eos_token_id], len(start)
+        return self._joined([first, second], self.bos_token_id, self.eos_token_id, True), 1 + len(
+            first
+        ) + self.separators
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """The ids of texts without special tokens, and the characters (begin, end) that each id stands for.
@@ -365,35 +429,43 @@ class PretrainedTokenizer:
 
     def _batch(
         self,
-        rows: list[list[int]],
+        columns: dict[str, list[Any]],
         is_single: bool,
         limit: int,
         padding: bool | str,
         return_tensors: str | None,
-        **numbers: list[list[int]],
+        multiple: int | None = None,
     ) -> Encoded:
-        """Rows of ids, padded, with their mask, and other numbers of each id, which are 0 for padding."""
-        width = 0
+        """Rows of `input_ids` and of other numbers of each token, padded, with their mask."""
+        rows, width = columns["input_ids"], 0
         if padding:
             width = limit if padding == "max_length" else max(map(len, rows))
+        if padding and multiple is not None:
+            check_integer("pad_to_multiple_of", multiple, 1)
+            width += -width % multiple
         missing = [width - len(row) for row in rows]
-        columns = {"input_ids": [row + [self.pad_token_id] * more for row, more in zip(rows, missing, strict=True)]}
-        numbers["attention_mask"] = [[1] * len(row) for row in rows]
-        for name, values in numbers.items():
-            columns[name] = [row + [0] * more for row, more in zip(values, missing, strict=True)]
+        columns.setdefault("attention_mask", [[1] * len(row) for row in rows])
+        for name in _OF_TOKENS & columns.keys():
+            filler = {"input_ids": self.pad_token_id, "offset_mapping": (0, 0)}.get(name, 0)
+            columns[name] = [row + [filler] * more for row, more in zip(columns[name], missing, strict=True)]
         if return_tensors == "pt":
             if len(set(map(len, columns["input_ids"]))) > 1:
                 raise InputError(
                     f"return_tensors='pt': the {len(rows)} texts have different lengths, so give padding=True "
                     "(with truncation=True if one is longer than max_length)"
                 )
-            return Encoded({name: torch.tensor(values) for name, values in columns.items()})
+            try:
+                return Encoded({name: torch.tensor(values) for name, values in columns.items()})
+            except (TypeError, ValueError) as error:
+                raise InputError(f"return_tensors='pt': {', '.join(columns)} make no tensors ({error})") from error
         return Encoded({name: values[0] if is_single else values for name, values in columns.items()})
 
-    def _encode(self, texts: Sequence[str], add_prefix_space: bool | None = None) -> list[list[int]]:
+    def _encode(
+        self, texts: Sequence[str], add_prefix_space: bool | None = None, with_offsets: bool = False
+    ) -> list[Encoding]:
         if add_prefix_space is not None:
             raise InputError(f"add_prefix_space={add_prefix_space!r} is an option of byte-level BPE alone")
-        return [encoding.ids for encoding in self._encodings(texts)]
+        return self._encodings(texts, with_offsets=with_offsets)
 
     def _encodings(
         self, texts: Sequence[str], backend: Tokenizer | None = None, with_offsets: bool = False
@@ -416,40 +488,6 @@ class PretrainedTokenizer:
                     at = f"{surrogate[0]!r} at character {surrogate.start()}"
                     raise InputError(f"texts[{index}]: unpaired surrogate {at}") from None
             raise
-
-    # ---- Ids to text
-
-    def decode(
-        self, ids: int | Ids, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
-    ) -> str:
-        """The text of one sequence of ids: a list, a 1-D tensor, or a single id.
-
-        Args:
-            ids: ids from 0. Those beyond the vocabulary, which a padded output table may generate, give no text.
-            skip_special_tokens: leave out special tokens.
-            clean_up_tokenization_spaces: without effect, as in recent transformers.
-
-        Raises:
-            InputError: ids that are negative (-100 marks ignored labels), not integers, or several sequences.
-        """
-        if isinstance(ids, int) or (torch.is_tensor(ids) and ids.dim() == 0):
-            ids = [int(ids)]
-        return self.batch_decode([ids], skip_special_tokens)[0]
-
-    def batch_decode(
-        self,
-        sequences: Sequence[Ids] | torch.Tensor,
-        skip_special_tokens: bool = False,
-        clean_up_tokenization_spaces: bool | None = None,
-    ) -> list[str]:
-        """The texts of several sequences of ids: lists or 1-D tensors, or one tensor (B, S). Options as in `decode`."""
-        rows = [row if isinstance(row, list) else _as_list(row) for row in _as_list(sequences)]
-        try:
-            return self._backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
-        except (TypeError, OverflowError) as error:
-            raise InputError(
-                f"cannot decode: expected integer ids from 0, one list or 1-D tensor per sequence ({error})"
-            ) from error
 
 
 def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
@@ -478,8 +516,11 @@ def _is_pair(texts: object) -> bool:
     return isinstance(texts, (list, tuple)) and len(texts) == 2
 
 
-def _as_list(values: Any) -> list[Any]:
-    return values.tolist() if hasattr(values, "tolist") else list(values)
+def _without_tensors(values: Any) -> Any:
+    """Lists in place of tensors and arrays, also of those in a list."""
+    if isinstance(values, (list, tuple)):
+        return [_without_tensors(value) for value in values]
+    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def check_integer(name: str, value: object, smallest: int) -> None:

@@ -18,14 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
-from bart.generation.generate import check_forward
+from bart.generation.generate import check_forward, check_ids
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import ClassifierOutput, ModelOutput, QuestionAnsweringOutput
+from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
+from bart.modeling.recording import Recording
 from bert.configuration.configuration_bert import BertConfig
 from bert.tokenization.tokenization_bert import BertTokenizer
 
@@ -101,7 +102,7 @@ class BertPooler(nn.Module):
         return torch.tanh(self.dense(states[:, 0]))
 
 
-class BertModel(nn.Module):
+class BertNetwork(nn.Module):
     """Encoder and, where a head needs it, pooler."""
 
     def __init__(self, config: BertConfig, pools: bool) -> None:
@@ -174,7 +175,7 @@ class PretrainedBert(PretrainedModel):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        self.bert = BertModel(config, self.pools)
+        self.bert = BertNetwork(config, self.pools)
 
     @property
     def optional(self) -> tuple[str, ...]:
@@ -212,6 +213,55 @@ class PretrainedBert(PretrainedModel):
         return renamed, left_out
 
 
+class BertModel(PretrainedBert):
+    """BERT without a head: states, and the pooled state."""
+
+    head = ()
+    pools = True
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.init_weights(self)
+
+    def stored_name(self, name: str) -> str:
+        return super().stored_name(name).removeprefix("bert.")
+
+    def published_as(self) -> tuple[str, str]:
+        return self.config.model_types[0], BertModel.__name__
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> EncoderOutput:
+        """Encode.
+
+        Args:
+            input_ids, attention_mask, token_type_ids: as for `BertForPreTraining`.
+            output_attentions, output_hidden_states: true to return attention weights, or all layers' states; by default
+                as fields of these names in the config say.
+
+        Raises:
+            InputError: inputs are missing, of other shapes or outside the vocabulary, or see `Recording`.
+        """
+        masks = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        check_forward(input_ids, **masks)
+        check_ids("input_ids", input_ids, self.config.vocab_size, **masks)
+        recording, encoder = Recording(self, output_hidden_states, output_attentions), self.bert.encoder
+        with recording.of(encoder):
+            states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
+        return EncoderOutput(states, pooled, recording.states(encoder, states), recording.weights(encoder))
+
+
+class UnpooledBert(BertModel):
+    """BERT without head and pooler, which transformers makes by `add_pooling_layer=False`."""
+
+    pools = False
+
+
 class _ForMaskedLM(PretrainedBert):
     """The base of both classes with a masked-language-model head."""
 
@@ -225,6 +275,14 @@ class _ForMaskedLM(PretrainedBert):
     @property
     def optional(self) -> tuple[str, ...]:
         return (*super().optional, "cls.predictions", *(("cls.seq_relationship",) if self.pools else ()))
+
+    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
+        table, head = super().resize_token_embeddings(vocab_size, keep), self.cls.predictions
+        old, head.bias = head.bias, nn.Parameter(head.bias.new_zeros(vocab_size), head.bias.requires_grad)
+        kept = min(vocab_size, len(old)) if keep else 0
+        with torch.no_grad():
+            head.bias[:kept] = old[:kept]
+        return table
 
     def predict_tokens(self, states: Tensor) -> Tensor:
         """Logits (…, V) of states (…, D)."""

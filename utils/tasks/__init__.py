@@ -23,6 +23,7 @@ PIPELINES = {
     "classification": "text-classification",
     "tagging": "token-classification",
     "question_answering": "question-answering",
+    "embedding": "feature-extraction",
 }
 TASKS = tuple(PIPELINES)
 ARCHITECTURES = {
@@ -30,6 +31,7 @@ ARCHITECTURES = {
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "tagging",
     "ForQuestionAnswering": "question_answering",
+    "BertModel": "embedding",  # a bare BartModel is BART as it was published, which begins any task
 }
 
 

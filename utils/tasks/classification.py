@@ -173,8 +173,8 @@ class Classification(HeadTask):
         may_be_blank = self.glue is not None
         texts = LabelledTexts(
             [record.name for record in records],
-            [_text(record, columns[0]) for record in records],
-            [_text(record, columns[1], may_be_blank) for record in records] if columns[1:] else None,
+            [text_in(record, columns[0]) for record in records],
+            [text_in(record, columns[1], may_be_blank) for record in records] if columns[1:] else None,
             columns=columns,
         )
         # Nobody but gluebenchmark.com knows the labels of its test sets.
@@ -493,7 +493,7 @@ def _metrics_of(counts: Tensor, examples: float, loaded: LoadedModel[PretrainedM
     return of_label_sets(counts[1:].view(3, -1).t(), examples, float(counts[0]))
 
 
-def _text(record: Record, column: str, may_be_blank: bool = False) -> str:
+def text_in(record: Record, column: str, may_be_blank: bool = False) -> str:
     """A text of a row; two second texts of QQP are blank."""
     value = record.values.get(column)
     if not isinstance(value, str) or not (value.strip() or may_be_blank):

@@ -1,0 +1,96 @@
+"""Hidden states and attention weights of a pass, recorded beside it, so that layers need not know of them.
+
+Attention weights are computed a second time, in plain torch, from the queries and keys that the layers attend with: the
+fast ways of the backends never hold them.
+
+Shapes: B batch, S source length, T target length, L keys, D model width, H heads, Dh head width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bart.backend import TORCH
+from bart.errors import InputError
+from bart.modeling.pretrained import PretrainedModel
+
+
+class Recording:
+    """What each stack's layers did in a pass.
+
+    Args:
+        model: its config tells by `output_hidden_states` and `output_attentions` what to record by default.
+        hidden_states, attentions: true or false to record it or not; None for the config's choice.
+
+    Raises:
+        InputError: the model is a copy for inference, and attention weights are asked for; or it is in training, with
+            another backend than plain torch.
+    """
+
+    def __init__(self, model: PretrainedModel, hidden_states: bool | None, attentions: bool | None) -> None:
+        chosen = {"output_hidden_states": hidden_states, "output_attentions": attentions}
+        for name, value in chosen.items():
+            value = model.config.extra.get(name) if value is None else value
+            if value not in (None, False, True):
+                raise InputError(f"{name} is {value!r}; allowed: True, False")
+            chosen[name] = bool(value)
+            if value and model.training and (model.backend is not TORCH or any(one.compiled for one in model.stacks)):
+                raise InputError(f"{name} in training needs plain torch: no backend for a device, no compiled layers")
+        self.records_states, self.records_weights = chosen.values()
+        if self.records_weights and model.is_packed:
+            raise InputError("output_attentions: a copy for inference has none; use the model it was made from")
+        self._states: dict[nn.Module, list[Tensor]] = {}
+        self._weights: dict[tuple[nn.Module, str], list[Tensor]] = {}
+
+    @contextmanager
+    def of(self, *stacks: nn.Module) -> Iterator[None]:
+        """Record the passes of these stacks, in this thread, until the context ends."""
+        thread = get_ident()
+        with ExitStack() as hooks:
+
+            def record(module: nn.Module, kept: list[Tensor], value_of: Callable[..., Tensor]) -> None:
+                def hook(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+                    if get_ident() == thread:
+                        kept.append(value_of(*args, **options))
+
+                hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+
+            for stack in stacks:
+                for layer in stack.layers:
+                    if self.records_states:
+                        record(layer, self._states.setdefault(stack, []), lambda hidden, *_, **__: hidden)
+                    for name in ("self_attn", "encoder_attn") if self.records_weights else ():
+                        if hasattr(layer, name):
+                            kept = self._weights.setdefault((stack, name), [])
+                            record(getattr(layer, name), kept, attention_weights)
+            yield
+
+    def states(self, stack: nn.Module, last: Tensor) -> tuple[Tensor, ...] | None:
+        """What each layer of a stack read, (B, S, D) each, and the stack's last states."""
+        return (*self._states.get(stack, ()), last) if self.records_states else None
+
+    def weights(self, stack: nn.Module, name: str = "self_attn") -> tuple[Tensor, ...] | None:
+        """The weights (B, H, T, L) of each layer's attention of a name."""
+        return tuple(self._weights.get((stack, name), ())) if self.records_weights else None
+
+
+def attention_weights(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
+    """The weights (B, H, T, L) of scaled dot-product attention; arguments are those of `Backend.attend`.
+
+    A query that may read no key has equal weights for all of them.
+    """
+    scores = query @ keys.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if is_causal:
+        mask = torch.ones_like(scores, dtype=torch.bool).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1)

@@ -1,0 +1,215 @@
+"""Models without heads against Hugging Face's: states, attention weights, weights of any class in and out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from bart.configuration.configuration import ModelConfig
+from bart.configuration.configuration_bart import BartConfig
+from bart.cpu.backend import CpuBackend
+from bart.errors import InputError
+from bart.modeling.heads import BartForSequenceClassification
+from bart.modeling.modeling_bart import BartModel
+from bart.modeling.pretrained import PretrainedModel
+from bert.configuration.configuration_bert import BertConfig
+from bert.modeling.modeling_bert import BertForSequenceClassification, BertModel, UnpooledBert
+from bert.tokenization.tokenization_bert import BertTokenizer
+from tests.oracles.test_bert_against_transformers import SIZES
+from tests.oracles.test_model_against_transformers import EXACT, TINY
+
+ASKED = {"output_hidden_states": True, "output_attentions": True}
+OURS = {"Bert": BertModel, "Bart": BartModel, "MBart": BartModel}
+
+
+def theirs_of(name: str, **changes: object) -> transformers.PreTrainedModel:
+    """A random Hugging Face model, whose biases and norms are random as well."""
+    torch.manual_seed(0)
+    family = name.partition("For")[0].removesuffix("Model")
+    sizes = {**(SIZES if family == "Bert" else TINY), **changes}
+    config = getattr(transformers, f"{family}Config")(**sizes, attn_implementation="eager")
+    theirs = getattr(transformers, name)(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return theirs
+
+
+def inputs(family: str) -> dict[str, torch.Tensor]:
+    """Ids (4, 17), ragged, with 2 at their ends, and for a decoder (4, 9)."""
+    draws = torch.Generator().manual_seed(1)
+    ids, targets = torch.randint(5, 97, (4, 17), generator=draws), torch.randint(5, 97, (4, 9), generator=draws)
+    mask, target_mask = torch.ones_like(ids), torch.ones_like(targets)
+    for row, length in enumerate((17, 9, 4, 13)):
+        ids[row, length - 1 :], mask[row, length:], target_mask[row, 3 + row :] = 2, 0, 0
+        ids[row, length:] = 0 if family == "Bert" else 1
+    given = {"input_ids": ids, "attention_mask": mask}
+    if family == "Bert":
+        return {**given, "token_type_ids": (torch.arange(17) > 3).long().repeat(4, 1)}
+    return {**given, "decoder_input_ids": targets, "decoder_attention_mask": target_mask}
+
+
+def assert_same_outputs(expected: object, actual: object) -> None:
+    """Compare all values, one by one and by number; transformers' cache of a decoder is left out."""
+    names = [name for name in expected if name != "past_key_values" and len(expected[name])]
+    assert len(actual.to_tuple()) == len(names)
+    for number, name in enumerate(names):
+        theirs, ours = expected[name], actual[name]
+        assert ours is actual[number]
+        assert type(theirs) is type(ours)
+        for one, other in zip(*([x] if torch.is_tensor(x) else x for x in (theirs, ours)), strict=True):
+            torch.testing.assert_close(other, one, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("family", OURS)
+def test_states_and_attentions(family: str, tmp_path: Path) -> None:
+    theirs = theirs_of(f"{family}Model")
+    theirs.save_pretrained(tmp_path)
+    ours = OURS[family].from_pretrained(tmp_path).double()
+    theirs, given = theirs.double(), inputs(family)
+    assert_same_outputs(theirs(**given, **ASKED), ours(**given, **ASKED))
+    assert_same_outputs(theirs(**given), ours(**given))
+    assert not any(module._forward_pre_hooks for module in ours.modules())
+    expected, actual = theirs(given["input_ids"], **ASKED), ours(given["input_ids"], **ASKED)
+    assert_same_outputs(expected, actual)
+    for output in (expected, actual):
+        states = output["hidden_states" if family == "Bert" else "encoder_hidden_states"]
+        (output[0].square().mean() + states[1].square().mean()).backward()
+    gradients = {ours.stored_name(name): weight.grad for name, weight in ours.named_parameters()}
+    for name, weight in theirs.named_parameters():
+        torch.testing.assert_close(gradients[name], weight.grad, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("family", OURS)
+def test_weights_out_and_what_the_config_asks_for(family: str, tmp_path: Path) -> None:
+    theirs_of(f"{family}Model", output_hidden_states=True).save_pretrained(tmp_path / "theirs")
+    ours = OURS[family].from_pretrained(tmp_path / "theirs", output_attentions=True)
+    ours.save_pretrained(tmp_path / "ours")
+    again, report = getattr(transformers, f"{family}Model").from_pretrained(
+        tmp_path / "ours", output_loading_info=True, attn_implementation="eager"
+    )
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    given = inputs(family)
+    for model in (again, ours.double()):
+        model.double()
+    assert_same_outputs(again(**given), ours(**given))
+    assert ours(**given)["last_hidden_state"] is not None
+    packed = ours.float().for_inference()
+    states = packed(**given, output_attentions=False)
+    torch.testing.assert_close(states[0], ours(**given)[0])
+    torch.testing.assert_close(states[1], ours(**given)[1 if family != "Bert" else "pooler_output"])
+    with pytest.raises(InputError, match="output_attentions: a copy for inference has none"):
+        packed(**given)
+    ours.compute_with(CpuBackend())
+    with pytest.raises(InputError, match="output_hidden_states in training needs plain torch"):
+        ours.train()(**given)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"BertFor{head}" for head in ("PreTraining", "MaskedLM", "SequenceClassification", "QuestionAnswering")]
+    + [f"BartFor{head}" for head in ("ConditionalGeneration", "SequenceClassification", "QuestionAnswering")],
+)
+def test_weights_under_any_head(name: str, tmp_path: Path) -> None:
+    """A checkpoint without a pooler leaves it out or, as in transformers, begins a random one."""
+    theirs = theirs_of(name)
+    theirs.save_pretrained(tmp_path)
+    base = theirs.base_model.double()
+    given = inputs(name[:4])
+    pooled = name in ("BertForPreTraining", "BertForSequenceClassification")
+    for model_class in (BertModel, UnpooledBert) if name.startswith("Bert") else (BartModel,):
+        ours = model_class.from_pretrained(tmp_path, new_head=None if model_class is BertModel else False).double()
+        torch.testing.assert_close(ours(**given)[0], base(**given)[0], rtol=0, atol=EXACT)
+        if pooled and model_class is BertModel:
+            torch.testing.assert_close(ours(**given).pooler_output, base(**given)[1], rtol=0, atol=EXACT)
+        ours.save_pretrained(tmp_path / "again")
+        assert transformers.AutoConfig.from_pretrained(tmp_path / "again").architectures == [f"{name[:4]}Model"]
+
+
+@pytest.mark.parametrize(
+    ("config", "head", "theirs", "sizes"),
+    [
+        (BertConfig, BertForSequenceClassification, transformers.BertConfig, SIZES),
+        (BartConfig, BartForSequenceClassification, transformers.BartConfig, TINY),
+    ],
+)
+def test_configs_and_labels(
+    config: type[ModelConfig],
+    head: type[PretrainedModel],
+    theirs: type[transformers.PretrainedConfig],
+    sizes: dict[str, object],
+    tmp_path: Path,
+) -> None:
+    theirs(
+        **sizes, id2label={0: "no", 1: "yes", 2: "perhaps"}, label2id={"no": 0, "yes": 1, "perhaps": 2}
+    ).save_pretrained(tmp_path)
+    for fields in (
+        {},
+        {"num_labels": 3},
+        {"num_labels": 5},
+        {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}},
+    ):
+        ours, expected = config.from_pretrained(tmp_path, **fields), theirs.from_pretrained(tmp_path, **fields)
+        for name in ("num_labels", "id2label", "label2id"):
+            assert getattr(ours, name) == getattr(expected, name)
+    model = head(config.from_pretrained(tmp_path))
+    model.save_pretrained(tmp_path)
+    assert head.from_pretrained(tmp_path, num_labels=3, problem_type="regression").config.problem_type == "regression"
+    assert head.from_pretrained(tmp_path, num_labels=4, new_head=True).config.num_labels == 4
+    for options, message in (
+        ({"num_labels": 5}, r"its head has 3 labels, and 5 are asked for .*new_head=True"),
+        ({"id2label": {0: "a", 1: "b"}}, r"its head has 3 labels, and 2 are asked for \(a, b\)"),
+        ({"id2label": {0: "a"}, "num_labels": 2}, "'num_labels' is 2; allowed: 1, as id2label has"),
+        ({"num_labels": 0}, "'num_labels' is 0; allowed: an integer of at least 1"),
+        ({"num_label": 3}, "'num_label', which is unknown; did you mean 'num_labels'"),
+        ({"trust": True}, "'trust', which is unknown; allowed"),
+    ):
+        with pytest.raises(InputError, match=message):
+            head.from_pretrained(tmp_path, **options)
+    with pytest.raises(InputError, match="no such file"):
+        config.from_pretrained(tmp_path / "again.json")
+    other = BartConfig if config is BertConfig else BertConfig
+    with pytest.raises(InputError, match="model_type .*allowed"):
+        other.from_pretrained(tmp_path)
+
+
+def test_wrong_inputs() -> None:
+    bert, bart = BertModel(BertConfig(**SIZES)), BartModel(BartConfig(**TINY))
+    ids = torch.ones(2, 5, dtype=torch.long)
+    for model, given, message in (
+        (bert, {}, "needs input_ids"),
+        (bert, {"input_ids": "a text"}, "input_ids is str 'a text'; allowed: a tensor"),
+        (bert, {"input_ids": ids[0]}, r"input_ids are torch.int64 \(5,\); allowed: integers \(texts, length\)"),
+        (bert, {"input_ids": ids, "attention_mask": ids[:, 1:]}, r"attention_mask is \(2, 4\); allowed: \(2, 5\)"),
+        (bert, {"input_ids": ids + 200}, "input_ids hold 201 to 201; allowed: ids from 0 to 96"),
+        (bert, {"input_ids": ids, "output_attentions": 3}, "output_attentions is 3; allowed: True, False"),
+        (bart, {"attention_mask": ids}, "needs input_ids"),
+        (bart, {"encoder_outputs": torch.zeros(2, 5, 32)}, "needs input_ids, or encoder_outputs and decoder_input_ids"),
+        (bart, {"input_ids": ids, "decoder_input_ids": ids.float()}, "decoder_input_ids are torch.float32"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model(**given)
+
+
+@pytest.mark.skipif("BERT_WEIGHTS" not in os.environ, reason="BERT_WEIGHTS names no folder of BERT's weights")
+def test_real_weights() -> None:
+    folder = os.environ["BERT_WEIGHTS"]
+    theirs = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    texts = ["The quick brown fox jumps over the lazy dog.", "Grüße aus 東京 🗼", "a " * 200]
+    given = dict(BertTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="pt"))
+    expected = transformers.AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    assert all(torch.equal(given[name], expected[name]) for name in given)
+    ours, read = BertModel.from_pretrained(folder), given["attention_mask"].bool()
+    with torch.no_grad():
+        whole = theirs(**given)
+        for model in (ours, ours.for_inference()):
+            output = model(**given)
+            torch.testing.assert_close(output[0][read], whole[0][read], rtol=0, atol=1e-5)
+            torch.testing.assert_close(output.pooler_output, whole.pooler_output, rtol=0, atol=1e-5)
+        assert_same_outputs(theirs.double()(**given, **ASKED), ours.double()(**given, **ASKED))

@@ -1,0 +1,152 @@
+"""Embedding: texts to vectors, the means of an encoder's states or the first of them, as in sentence-transformers.
+
+Shapes: B batch, S text length, D model width.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from bart.configuration.configuration import CONFIG_FILE
+from bart.errors import InputError
+from bart.files import read_json
+from bart.hub import resolve
+from bart.modeling.modeling_bart import BartModel
+from bart.modeling.pretrained import PretrainedModel
+from bart.tokenization.tokenizer import PretrainedTokenizer
+from bert.modeling.modeling_bert import UnpooledBert
+from utils.app.cli import option
+from utils.data.batches import Inputs
+from utils.data.columns import column_of, read_records
+from utils.data.tokenized import encode_cut, warn_of_cut
+from utils.models.loading import LoadedModel
+from utils.tasks.classification import TEXTS, LabelledTexts, text_in
+from utils.tasks.head import MOST_READ, Example, HeadExamples, HeadTask, ReadingOptions
+from utils.tasks.task import Prediction, text_of
+
+logger = logging.getLogger(__name__)
+MEAN, CLS = POOLINGS = ("mean", "cls")
+# Of sentence-transformers: files beside a model, and fields of the second one.
+LENGTH_FILE, POOLING_FILE, DENSE_FILES = "sentence_bert_config.json", "1_Pooling/config.json", "*_Dense/config.json"
+POOLING_FIELDS = {"pooling_mode_mean_tokens": MEAN, "pooling_mode_cls_token": CLS}
+
+
+@dataclass(frozen=True)
+class EmbeddingOptions(ReadingOptions):
+    """The column of a table that the texts are in, and the way from states to a vector."""
+
+    text_field: str | None = option(None, section="texts", help=f"column of the texts; by default {', '.join(TEXTS)}")
+    pooling: str | None = option(
+        None,
+        choices=POOLINGS,
+        help="the mean of the tokens' states, or that of the first token; by default as sentence-transformers' files "
+        f"beside the model say, else {MEAN}",
+    )
+    normalize: bool = option(True, help="vectors of length 1")
+
+
+class Embedding(HeadTask):
+    """Texts to vectors, by the states of BERT or of BART's encoder."""
+
+    Options = EmbeddingOptions
+    model_classes = (BartModel, UnpooledBert)
+
+    def __init__(self, place: Any, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
+        super().__init__(place, options, training, evaluation)
+        if training is not None or not self.evaluation.predict:
+            self._only_predicts()
+
+    def _only_predicts(self, *args: Any, **options: Any) -> NoReturn:
+        raise InputError("--task embedding only predicts; allowed: python -m utils.predict MODEL --task embedding")
+
+    initial_model = resumed_model = loss = validate = metrics_of = score = _only_predicts
+
+    # ---- Model
+
+    def trained_model(
+        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+    ) -> LoadedModel[PretrainedModel]:
+        """A model, whose config has the `pooling`, and the `max_seq_length` that sentence-transformers gives it."""
+        loaded = super().trained_model(path, config_path, tokenizer)
+        extra = loaded.model.config.extra
+        folder = resolve(path, [CONFIG_FILE, LENGTH_FILE, POOLING_FILE, DENSE_FILES])
+        folder = folder if folder.is_dir() else folder.parent
+        length, pooling = (
+            read_json(folder / name) if (folder / name).is_file() else {} for name in (LENGTH_FILE, POOLING_FILE)
+        )
+        extra["max_seq_length"] = length.get("max_seq_length") or MOST_READ
+        modes = [name for name, is_used in pooling.items() if name.startswith("pooling_mode_") and is_used]
+        if modes and self.options.pooling is None and (len(modes) > 1 or modes[0] not in POOLING_FIELDS):
+            allowed = f"one of {', '.join(POOLING_FIELDS)}, or --pooling {MEAN} or {CLS}"
+            raise InputError(f"{folder / POOLING_FILE}: its pooling is {' and '.join(modes)}; allowed: {allowed}")
+        extra["pooling"] = self.options.pooling or POOLING_FIELDS[modes[0] if modes else "pooling_mode_mean_tokens"]
+        if dense := [file.parent.name for file in folder.glob(DENSE_FILES)]:
+            logger.warning("%s: the layer %s of sentence-transformers is not applied", folder, ", ".join(dense))
+        return loaded
+
+    def read_length(self, loaded: LoadedModel[PretrainedModel]) -> int:
+        config = loaded.model.config
+        return self.options.max_source_length or min(config.max_seq_length, config.max_position_embeddings)
+
+    # ---- Data
+
+    def _column_of(self, columns: Collection[str]) -> str:
+        return column_of("text_field", self.options.text_field, self.columns[:1] or TEXTS, columns, self.place.data_dir)
+
+    def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
+        held_in, choice = self.place.chosen(split)
+        records = read_records(self.place.data_dir, held_in, self._column_of, choice)
+        column = self._column_of(list(dict.fromkeys(name for record in records for name in record.values)))
+        return LabelledTexts([record.name for record in records], [text_in(record, column) for record in records], None)
+
+    def given(self, inputs: Sequence[Any]) -> LabelledTexts:
+        texts = [text_of(given, number, "text") for number, given in enumerate(inputs)]
+        return LabelledTexts([f"input {number}" for number in range(len(texts))], texts, None)
+
+    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
+        began, length = time.perf_counter(), self.read_length(loaded)
+        rows, is_cut = encode_cut(loaded.tokenizer, raw.texts, length)
+        warn_of_cut(int(is_cut.sum()), len(raw), f"texts{self.of_split(split)}", length, "--max_source_length")
+        examples = [Example(np.asarray(row, np.int32), is_cut=bool(cut)) for row, cut in zip(rows, is_cut, strict=True)]
+        return HeadExamples(examples, time.perf_counter() - began)
+
+    def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
+        return self.inputs_of(examples, tokenizer)
+
+    # ---- Prediction
+
+    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+        states = self.output_of(loaded.model.network.encoder, batch).float()
+        vectors = pooled(states, batch["attention_mask"], loaded.model.config.pooling)
+        if self.options.normalize:
+            vectors = F.normalize(vectors)
+        # Numbers as short as fp32 takes them.
+        return [Prediction({"vector": [float(str(x)) for x in row]}, 0.0, 0) for row in vectors.cpu().numpy()]
+
+    def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
+        vector = prediction.values["vector"]
+        return {"index": number, "source": raw.texts[number], "prediction": vector, **examples.counts(number)}
+
+    def line_of(self, row: Mapping[str, Any]) -> str:
+        return " ".join(map(str, row["prediction"]))
+
+    def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
+        pooling, normalize = loaded.model.config.pooling, self.options.normalize
+        return {"pooling": pooling, "normalize": normalize, "max_source_length": self.read_length(loaded)}
+
+
+def pooled(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
+    """The vectors (B, D) of states (B, S, D) under a mask (B, S) of ones and zeros."""
+    if pooling == CLS:
+        return states[:, 0]
+    mask = mask[:, :, None].to(states.dtype)
+    return (states * mask).sum(dim=1) / mask.sum(dim=1)
