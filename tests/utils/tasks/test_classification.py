@@ -268,5 +268,5 @@ def test_a_task_of_glue_in_a_directory_is_trained_and_predicted(published: Path,
     assert lines[0] == "index\tprediction" and [line[:2] for line in lines[1:]] == ["0\t", "1\t"]
     predicted = [json.loads(line)["prediction"] for line in (tmp_path / "run/test_articles.jsonl").open()]
     assert [line[2:] for line in lines[1:]] == [str(int(name == "positive")) for name in predicted]
-    predict([str(tmp_path / "run"), "--input", f"{place}/test.tsv", "--output", str(tmp_path / "out"), "--gpus", "0"])
+    predict([str(tmp_path / "run"), f"{place}/test.tsv", "--output", str(tmp_path / "out"), "--gpus", "0"])
     assert (tmp_path / "out").read_text().splitlines() == predicted
