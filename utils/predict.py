@@ -90,31 +90,19 @@ class PredictArguments:
         return suffix if suffix in TABLES else ""
 
 
-def leading_model(words: Sequence[str]) -> str:
-    """The model, which begins a command line, since the other options depend on it; "" where help is asked for.
-
-    Raises:
-        InputError: an option begins it.
-    """
-    if not words or words[0] in ("-h", "--help"):
-        return ""
-    if words[0].startswith("-"):
-        raise InputError(
-            f"the first argument is {words[0]}; allowed: the model, and then FILE and options in any order"
-        )
-    return words[0]
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
-    model = leading_model(words)
-    task = find_task(early_option(words, "task") or (task_of(model) if model else TASKS[0]))
+    # The model comes first, since it says which options there are.
+    first, model_is_first = words[0] if words else "", bool(words) and not words[0].startswith("-")
+    task = find_task(early_option(words, "task") or (task_of(first) if model_is_first else TASKS[0]))
     args = parse_dataclass(
         PredictArguments,
         argv,
         "Predict by any task: a summary, a translation, a class, tags or an answer for each row or line.",
         parts={"task_options": task.Options, "evaluation": task.EvalOptions},
     )
+    if not model_is_first:
+        raise InputError(f"the first argument is {first}; allowed: the model, and then FILE and options in any order")
     check_output("output", args.output)
     output = None if args.output is None or is_device(Path(args.output)) else Path(args.output)
     if output is not None:

@@ -19,7 +19,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
 from utils.data.columns import Record
-from utils.predict import leading_model, main
+from utils.predict import main
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.prediction.predictor import Predictor
 from utils.serving.app import create_app
@@ -183,9 +183,12 @@ def test_the_columns_that_training_read_are_read(task: str, model: str, tmp_path
     for rows, message in (
         (
             [{"text": "who", "sentence2": "a"}],
-            "a.csv: no column question, and no --text_field; allowed: sentence2, text",
+            r"a.csv: no text column; name one with --text_field \(columns: sentence2, text\)",
         ),
-        ([{"question": "who", "text": "a"}], "a.csv: no column sentence, and no --pair_field; allowed: question, text"),
+        (
+            [{"question": "who", "text": "a"}],
+            r"a.csv: no pair column; name one with --pair_field \(columns: question, text\)",
+        ),
         ([{"question": "who", "sentence": " "}], "a.csv:2: sentence is ' '; allowed: a text that is not blank"),
     ):
         with pytest.raises(InputError, match=message):
@@ -245,11 +248,14 @@ def test_the_task_of_a_model(task: str, model: str, tmp_path: Path) -> None:
     assert task_of(str(tmp_path / "alone.ckpt")) == "summarization"
 
 
-def test_the_model_is_the_first_argument() -> None:
-    assert leading_model(["MODEL", "--tag_names", "O", "B-PER"]) == "MODEL"
-    assert leading_model([]) == leading_model(["-h"]) == leading_model(["--help"]) == ""
+def test_the_model_is_the_first_argument(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="the first argument is --json; allowed: the model, and then FILE and options"):
-        leading_model(["--json", "MODEL"])
+        main(["--json", "MODEL"])
+    for words, status in (([], 2), (["-h"], 0)):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == status
+    assert "the following arguments are required: model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", ["tagging"])
@@ -289,7 +295,14 @@ def test_the_service(
         assert all({"prediction"} | fields <= row.keys() for row in answer.json()["predictions"])
         refused = client.post(path, json={"inputs": [wrong]})
         assert refused.status_code == 422
-        assert "\n" not in refused.json()["error"]
+        error = refused.json()["error"]
+        assert "\n" not in error
+        example = json.loads(error.split("; for example ")[1])
+        assert client.post(path, json=example).status_code == 200
+        [field] = wrong or ["inputs"]
+        missing = f"no field inputs[0].{'context' if field == 'question' else 'text'}"
+        unknown = "unknown field 'inputs[0].txt'; allowed: text, pair"
+        assert error.startswith((missing, unknown, "inputs[0] is an object with 0 entries; either 'text' or 'words'"))
         assert client.post(path, json={"inputs": []}).status_code == 422
         assert client.post(path, json={"inputs": inputs * 100}).status_code == 413
         assert client.get("/healthz").json() == {"status": "ok", "queue": 0, "batch": 0}

@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -51,16 +50,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """A table as pandas writes it."""
-    frame = pandas.DataFrame(rows)
+    """A table as the libraries of its format write it."""
     if path.suffix == ".parquet":
-        frame.to_parquet(path, index=False)
+        pq.write_table(pa.Table.from_pylist(rows), path)
     elif ".json" in path.name:
-        frame.to_json(path, orient="records", lines=path.suffix == ".jsonl")
+        lines = [json.dumps(row) for row in rows]
+        path.write_text("\n".join(lines) + "\n" if path.suffix == ".jsonl" else f"[{','.join(lines)}]")
     else:
         is_tsv = path.suffix == ".tsv"
         quoting = csv.QUOTE_ALL if is_tsv else csv.QUOTE_MINIMAL
-        frame.to_csv(path, index=False, sep="\t" if is_tsv else ",", quoting=quoting, lineterminator="\r\n")
+        with (gzip.open if path.suffix == ".gz" else open)(path, "wt", newline="") as file:
+            writer = csv.DictWriter(file, rows[0], delimiter="\t" if is_tsv else ",", quoting=quoting)
+            writer.writeheader()
+            writer.writerows(rows)
     return path
 
 

@@ -167,5 +167,8 @@ def column_of(option: str, given: str | None, known: Collection[str], columns: C
     for name in known if given is None else [given]:
         if name in columns:
             return name
-    asked = f"no column {' or '.join(known)}, and no --{option}" if given is None else f"--{option} is {given!r}"
-    raise InputError(f"{where}: {asked}; allowed: {', '.join(sorted(columns))}{hint_at(given or '', columns)}")
+    listed = ", ".join(sorted(columns))
+    if given is None:
+        what = option.removesuffix("_field")
+        raise InputError(f"{where}: no {what} column; name one with --{option} (columns: {listed})")
+    raise InputError(f"{where}: --{option} is {given!r}; allowed: {listed}{hint_at(given, columns)}")

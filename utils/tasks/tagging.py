@@ -262,7 +262,7 @@ class Tagging(HeadTask):
             is_cut, places = len(firsts) < len(sentence.words), np.asarray(firsts, np.int64)
             examples.append(TaggedExample(np.asarray(ids, np.int32), labels, None, is_cut, places, sentence))
         cut, sentences = sum(example.is_cut for example in examples), f"sentences{self.of_split(split)}"
-        effect = f"and are cut there: the words behind get the tag {OUTSIDE}"
+        effect = f"and are cut there: words after token {length:,} get the tag {OUTSIDE}"
         warn_of_cut(cut, len(raw), sentences, length, "--max_source_length", effect)
         took = time.perf_counter() - began
         return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))

@@ -95,7 +95,7 @@ def test_predictions_of_a_part_say_so(
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert ["is_cut" in row for row in rows] == [False, True]
     most, option = (64, "query") if task == "question_answering" else (128, "source")
-    effect = "and are cut there" + (": the words behind get the tag O" if task == "tagging" else "")
+    effect = "and are cut there" + (": words after token 128 get the tag O" if task == "tagging" else "")
     expected = [f"{counted} are longer than {most} tokens (--max_{option}_length) {effect}"]
     assert lines_of(caplog) == expected
     inference = InferenceOptions(model=str(tmp_path / "model"), gpus=0)
