@@ -173,9 +173,11 @@ def test_each_kind_of_prediction(models: dict[str, str], tmp_path: Path) -> None
         assert len(row["words"]) == len(row["prediction"]) == len(row["score"])
         assert cell["prediction"].split(" ") == row["prediction"]
         assert all(1 / 3 < score <= 1 for score in row["score"])
-    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "context": "He said so."}\n')
-    predict(models["answers"], tmp_path / "q.jsonl", "--output", tmp_path / "a.csv", "--max_query_length", "8")
+    asked = {"context": "He said so.", "qas": [{"id": "7", "question": "Who?"}]}
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [asked]}]}))
+    predict(models["answers"], tmp_path / "squad.json", "--output", tmp_path / "a.csv", "--max_query_length", "8")
     [row] = read(tmp_path / "a.csv")
+    assert list(row) == ["id", "question", "context", "prediction", "score", "span"]
     begin, end = map(int, row["span"].split())
     assert row["prediction"] == "He said so."[begin:end]
     assert 0 < float(row["score"]) <= 1
