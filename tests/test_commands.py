@@ -16,12 +16,12 @@ from tests.test_imports import imported
 
 ROOT = Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # Python 3.10 has no reader of TOML
-COMMANDS = re.findall(r'^(bart-\w+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILINE)
+COMMANDS = re.findall(r'^(bart-[\w-]+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILINE)
 
 
 def test_what_pip_would_install() -> None:
-    names = ["bart-finetune", "bart-pretrain", "bart-eval", "bart-summarize", "bart-serve"]
-    assert [name for name, *_ in COMMANDS] == names
+    names = "finetune pretrain eval summarize predict serve rouge report prepare make-shards train-tokenizer".split()
+    assert [name for name, *_ in COMMANDS] == [f"bart-{name}" for name in names]
     patterns = re.findall(r'"\*(\.\w+)"', PROJECT[PROJECT.index("package-data") :].split("[tool.ruff]")[0])
     listed = subprocess.run(["git", "ls-files", "bart", "utils"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {Path(name).suffix for name in listed.stdout.splitlines()} - {".py"} == set(patterns)

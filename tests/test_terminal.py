@@ -91,9 +91,11 @@ def test_training_and_scoring_show_one_line(tiny: list[str], tmp_path: Path) -> 
     frames = shown(tmp_path, finetune_main, options)
     lines = check(frames)
     assert lines.startswith("step 0/12\n")
-    assert re.search(r"^step 7/12  \d:\d\d left  loss \d\.\d{4}  [\d,.]+ tokens/s  val in 5$", lines, re.M)
+    assert re.search(
+        r"^step 7/12  \d:\d\d left  loss \d\.\d{4}  [\d,.]+ tokens/s  next validation in 5 steps$", lines, re.M
+    )
     assert re.search(r"^step 6/12  .*  validating 1/1$", lines, re.M)
-    assert re.search(r"^predicting 7/7 articles  \d:\d\d left  [\d,.]+ articles/s$", lines, re.M)
+    assert re.search(r"^predicting 7/7 examples  \d:\d\d left  [\d,.]+ examples/s$", lines, re.M)
     final = "\n".join(frames[-1])
     assert "test: 7 examples" in final and "report: run/report.html" in final
     everything = "\n".join(line for frame in frames for line in frame)
@@ -106,7 +108,10 @@ def test_training_and_scoring_show_one_line(tiny: list[str], tmp_path: Path) -> 
 def test_a_pipe_gets_the_same_figures_as_lines(tiny: list[str], tmp_path: Path) -> None:
     forked.run([*tiny, "--do_predict"], tmp_path / "run")
     log = forked.log_of(tmp_path / "run").read_text()
-    assert re.search(r"  step 5/6  \d:\d\d left  loss \d\.\d{4}  [\d,.]+ tokens/s  val in 1  lr \d\.\d\de-\d\d  ", log)
+    assert re.search(
+        r"  step 5/6  \d:\d\d left  loss \d\.\d{4}  [\d,.]+ tokens/s  next validation in 1 steps  lr \d\.\d\de-\d\d  ",
+        log,
+    )
     assert not set(log) & {"\x1b", "\r"}
 
 

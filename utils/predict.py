@@ -1,4 +1,4 @@
-"""`python -m utils.predict MODEL --input INPUT`: a prediction of any task for each line, or each row of a table."""
+"""`python -m utils.predict MODEL [FILE]`: a prediction of any task for each row of a table, or for each line."""
 
 from __future__ import annotations
 
@@ -7,33 +7,50 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.predict")
 
-import json
+import logging
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bart.errors import InputError
-from utils.app.cli import all_options, early_option, option, parse_dataclass, with_underscores
+from bart.files import is_device
+from utils.app.cli import early_option, option, parse_dataclass
+from utils.app.progress import progress, start_log
+from utils.data.columns import Record
 from utils.data.places import TABLES, is_table, suffix_of
-from utils.prediction.documents import check_no_header, read_documents, write_lines
+from utils.data.tokenized import cut_texts_added_up
+from utils.evaluation.journal import model_identity
+from utils.prediction.inputs import Content, Source, batches, checked
 from utils.prediction.options import MODEL, InferenceOptions
+from utils.prediction.outputs import DELIMITERS, Format, Partial, write_file
 from utils.prediction.predictor import Predictor
 from utils.runs.outputs import check_output
 from utils.tasks import TASKS, find_task, task_of
+from utils.tasks.task import Prediction
+
+logger = logging.getLogger(__name__)
+BATCHES_AT_ONCE = 16  # whose rows are sorted by length, and after which what is predicted is noted on disk
+Cells = dict[str, Any]
+ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictArguments:
     """The options of the command; those of the model and of the task are parts of their own."""
 
-    input: str | None = option(
+    file: str | None = option(
         None,
         section="texts",
+        positional=True,
         help=f"a table {', '.join(TABLES)}, of which the columns are read that training read; for tagging, .conll and "
-        "its like; or UTF-8, a line for each input, counted from 0: a text, or a JSON object with text and pair, "
-        "words, or with question and context; by default standard input",
+        "its like; or UTF-8, a line for each input: a text, or a JSON object with text and pair, words, or with "
+        "question and context; by default standard input",
     )
     task: str | None = option(
         None,
@@ -41,57 +58,133 @@ class PredictArguments:
         help=f"{', '.join(TASKS)}, or the path of a Python file with a task; by default that of the model",
     )
     batch_size: int = option(8, section=MODEL, least=1, help="inputs that are predicted at once")
-    json: bool = option(False, section="output", help="print a JSON object for each line, with scores and more")
-    output: str | None = option(None, help="file for the predictions, one a line; by default standard output")
+    output: str | None = option(
+        None,
+        section="output",
+        help=f"file for the predictions: a table {', '.join(TABLES)} with the columns of FILE and those of "
+        "predictions, or one of any other name with a prediction a line; by default standard output; the same command "
+        "goes on with a run that was killed",
+    )
+    scores: str = option(
+        "predicted", choices=("predicted", ALL), help="probabilities of the prediction, or of all classes or labels"
+    )
+    json: bool = option(False, help="print JSON objects with columns and scores in place of lines")
+    spreadsheet: bool = option(
+        False, help="begin cells of .csv and .tsv that a spreadsheet would run (= + - @) with an apostrophe"
+    )
     inference: InferenceOptions
     task_options: Any
     evaluation: Any
 
+    def __post_init__(self) -> None:
+        suffix = "" if self.output is None else suffix_of(Path(self.output))
+        if self.json and suffix in TABLES and suffix != ".jsonl":
+            raise InputError(f"--json and --output {self.output} name two forms; allowed: one of them")
+        if self.spreadsheet and suffix not in DELIMITERS:
+            raise InputError(f"--spreadsheet is for --output FILE.csv or FILE.tsv; --output is {self.output}")
 
-def parse_line(number: int, line: str) -> Any:
-    """Return a line as a task takes it: a JSON object as such, all else as a text.
-
-    Raises:
-        InputError: the line begins like an object and is none.
-    """
-    try:
-        return json.loads(line) if line.lstrip().startswith("{") else line
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"input {number}: not JSON ({error}); a text must not begin with {{") from None
-
-
-def model_in(argv: Sequence[str]) -> str:
-    """The word of a command line that names the model, before all options are known; "" where there is none."""
-    parts = [part() for task in map(find_task, TASKS) for part in (task.Options, task.EvalOptions)]
-    flags = {field.name for part in parts for field, value in all_options(part) if isinstance(value, bool)} | {"json"}
-    words = with_underscores(argv)
-    for before, word in zip(["", *words], words, strict=False):
-        is_value = before.startswith("--") and "=" not in before and before[2:].removeprefix("no_") not in flags
-        if not (is_value or word.startswith("-")):
-            return word
-    return ""
+    @property
+    def suffix(self) -> str:
+        """The form of the output, as `Format` has it."""
+        suffix = ".jsonl" if self.json else suffix_of(Path(self.output or ""))
+        return suffix if suffix in TABLES else ""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
-    model = model_in(words)
-    task = find_task(early_option(words, "task") or (task_of(model) if model else TASKS[0]))
+    # The model comes first, since it says which options there are.
+    first, model_is_first = words[0] if words else "", bool(words) and not words[0].startswith("-")
+    task = find_task(early_option(words, "task") or (task_of(first) if model_is_first else TASKS[0]))
     args = parse_dataclass(
         PredictArguments,
         argv,
-        "Predict by any task: a summary, a translation, a class, tags or an answer for each line.",
+        "Predict by any task: a summary, a translation, a class, tags or an answer for each row or line.",
         parts={"task_options": task.Options, "evaluation": task.EvalOptions},
     )
+    if not model_is_first:
+        raise InputError(f"the first argument is {first}; allowed: the model, and then FILE and options in any order")
     check_output("output", args.output)
-    file = args.input or ""
-    table = file if is_table(file) or suffix_of(Path(file)) in task.suffixes else ""
-    lines = [] if table else read_documents(has_one_a_line=True, file=args.input)
-    inputs = [parse_line(number, line) for number, line in enumerate(lines)]
+    output = None if args.output is None or is_device(Path(args.output)) else Path(args.output)
+    if output is not None:
+        start_log()
+        if args.file is not None and output.resolve() == Path(args.file).expanduser().resolve():
+            raise InputError(f"--output is {args.output}, the file that is read; allowed: another one")
+    has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
+    source, table = Source(args.file, has_rows), args.file if has_rows else ""
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, table)
-    if not table:
-        check_no_header(lines, args.input or "standard input", predictor.task.columns)
-    rows = predictor(None if table else inputs)
-    if args.json:
-        write_lines((json.dumps(row, ensure_ascii=False) for row in rows), args.output)
-    else:
-        write_lines(map(predictor.line_of, rows), args.output)
+    run = _Run(args, predictor, source, checked(source, predictor.task, args.suffix))
+    form = Format(args.suffix, predictor.task.separator, args.spreadsheet)
+    if output is None:
+        rows = chain.from_iterable(run.predicted())
+        with nullcontext(sys.stdout) if args.output is None else open(args.output, "w", encoding="utf-8") as file:
+            for text in form.texts(rows, run.content.columns):
+                print(text, end="", file=file, flush=True)
+        return
+    with Partial(output, run.identity()) as noted:
+        if noted.rows:
+            logger.warning("%s of %s rows were predicted before", f"{noted.rows:,}", f"{run.content.rows:,}")
+        for part in run.predicted(noted.rows):
+            noted.add([cells for _, cells in part])
+        write_file(output, form, source, predictor.task, run.content, noted)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The predictions of all rows of a source, as the options ask for them."""
+
+    args: PredictArguments
+    predictor: Predictor
+    source: Source
+    content: Content
+
+    def identity(self) -> dict[str, Any]:
+        """All on which the predictions depend, as JSON."""
+        inference = asdict(self.args.inference)
+        del inference["gpus"]
+        return {
+            "task": type(self.predictor.task).__name__,
+            "input": self.source.digest,
+            "columns": list(self.content.chosen),
+            "form": self.args.suffix,
+            "scores": self.args.scores,
+            "settings": self.predictor.task.settings(self.predictor.loaded),
+            **inference,
+            **model_identity(self.args.inference.model),
+        }
+
+    def predicted(self, done: int = 0) -> Iterator[list[tuple[Record, Cells]]]:
+        """Predict the rows part by part, the first `done` of them left out; yields them with their cells.
+
+        Raises:
+            InputError: the rows have a column of the name that a prediction's has.
+        """
+        size = self.args.batch_size
+        records = islice(self.source.records(self.predictor.task), done, None)
+        # A first batch alone soon shows what is wrong with all of them.
+        beginning = [] if done else [list(islice(records, size))]
+        with cut_texts_added_up(), progress("predicting", self.content.rows, "rows") as bar:
+            bar.begin(done)
+            for part in chain(beginning, batches(records, BATCHES_AT_ONCE * size)):
+                torch.manual_seed(done)  # for tokens that are drawn: the same ones in a run that was killed
+                results = self.predictor(part, self.content.chosen, bar.update)
+                yield [(record, self._cells(record, *result)) for record, result in zip(part, results, strict=True)]
+                done += len(part)
+
+    def _cells(self, record: Record, row: dict[str, Any], prediction: Prediction) -> Cells:
+        """The cells that a prediction adds to its row."""
+        cells, values = self.predictor.task.cells(row, prediction), record.values
+        if self.args.scores == ALL:
+            scores = prediction.values.get("scores")
+            if not isinstance(scores, dict):
+                raise InputError("--scores is all; this model predicts no classes or labels; allowed: predicted")
+            cells |= {f"score_{label}": score for label, score in scores.items()}
+        if not self.args.suffix:
+            return cells
+        if row.get("is_cut") and self.args.suffix in (".json", ".jsonl"):  # whose rows need not have equal columns
+            cells["is_cut"] = True
+        others = {*self.content.columns} - {*self.content.chosen}
+        if clash := [name for name in cells if name in others or values.get(name, cells[name]) != cells[name]]:
+            raise InputError(
+                f"{self.source.name}: it has a column {clash[0]} already, which predictions would overwrite; rename it"
+            )
+        return {name: value for name, value in cells.items() if name not in values}

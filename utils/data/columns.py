@@ -64,7 +64,7 @@ def read_records(
             records = choice.of(named, text_of)
     else:
         path = Path(data_dir).expanduser()
-        of_table = _records_of(_table_of(path, split))
+        of_table = records_of(_table_of(path, split))
         records = choice.of(of_split(split, of_table, text_of) if path.is_file() else of_table, text_of)
     if not records:
         raise InputError(f"{data_dir}: the {split} split has no rows")
@@ -83,7 +83,12 @@ def _table_of(path: Path, split: str) -> Path:
     raise InputError(f"{path}: no such file or directory; {holds}")
 
 
-def _records_of(path: Path) -> Iterator[Record]:
+def records_of(path: Path) -> Iterator[Record]:
+    """The rows of a table, one after the other.
+
+    Raises:
+        InputError: it is malformed, or a row lacks values.
+    """
     if suffix_of(path) in READERS:
         for number, values in READERS[suffix_of(path)](path):
             absent = [name for name, value in values.items() if value is ABSENT]
@@ -162,5 +167,8 @@ def column_of(option: str, given: str | None, known: Collection[str], columns: C
     for name in known if given is None else [given]:
         if name in columns:
             return name
-    asked = f"no column {' or '.join(known)}, and no --{option}" if given is None else f"--{option} is {given!r}"
-    raise InputError(f"{where}: {asked}; allowed: {', '.join(sorted(columns))}{hint_at(given or '', columns)}")
+    listed = ", ".join(sorted(columns))
+    if given is None:
+        what = option.removesuffix("_field")
+        raise InputError(f"{where}: no {what} column; name one with --{option} (columns: {listed})")
+    raise InputError(f"{where}: --{option} is {given!r}; allowed: {listed}{hint_at(given, columns)}")

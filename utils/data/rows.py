@@ -85,7 +85,7 @@ def _json_rows(path: Path) -> NumberedRows:
 
 def _csv_rows(path: Path) -> NumberedRows:
     csv.field_size_limit(2**31 - 1)  # documents may exceed the usual limit of 128 KiB
-    lines = (line + "\n" for line in iter_lines(path, blank=True))
+    lines = iter_lines(path, blank=True, ends=True)
     delimiter, quoting = ",", csv.QUOTE_MINIMAL
     if suffix_of(path) == ".tsv":
         delimiter, quoting = "\t", csv.QUOTE_MINIMAL if _has_quoted_fields(path) else csv.QUOTE_NONE

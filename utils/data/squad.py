@@ -16,6 +16,7 @@ from utils.data.places import is_streamed
 from utils.data.splits import EVERY, SPLIT_NAMES, Choice
 
 logger = logging.getLogger(__name__)
+COLUMNS = ("question", "context")
 NAMED = 5  # misplaced answers that a message names
 
 
@@ -59,11 +60,11 @@ def read_questions(
     if file is None:
         rows = read_records(data_dir, split, lambda _: "context", held_in)
     else:
-        in_file = _squad_rows(file)
+        in_file = squad_rows(file)
         rows = held_in.of(of_split(split, in_file, _context_of) if file == place else in_file, _context_of)
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
     bad: list[str] = []
-    every = [_question(*row, labelled, bad) for row in rows]
+    every = [question_of(*row, labelled, bad) for row in rows]
     questions = [question for question in every if question is not None]
     if bad:
         named = "; ".join(bad[:NAMED]) + (f"; and {len(bad) - NAMED} more" if len(bad) > NAMED else "")
@@ -96,22 +97,26 @@ def _context_of(row: Record) -> str:
 def _squad_file(path: Path, split: str) -> Path | None:
     """Find SQuAD's JSON of a split; None where there is only a table."""
     if path.is_file():
-        files = [path] if path.suffix == ".json" else []
+        files = [path]
     else:
         # Once each: validation.json begins with val, valid and validation.
         files = dict.fromkeys(file for name in SPLIT_NAMES[split] for file in sorted(path.glob(f"{name}*.json")))
-    squad = []
-    for file in files:
-        with file.open("rb") as opened:
-            begin = opened.read(1 << 16)
-        if b'"paragraphs"' in begin or b'"data"' in begin[: 1 << 12]:
-            squad.append(file)
+    squad = list(filter(is_squad, files))
     if len(squad) > 1:
         raise InputError(f"{path}: {' and '.join(file.name for file in squad)} are both {split}; allowed: one of them")
     return squad[0] if squad else None
 
 
-def _squad_rows(file: Path) -> Iterator[Record]:
+def is_squad(file: Path) -> bool:
+    """True for a .json file that begins as SQuAD's do."""
+    if file.suffix != ".json" or not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        begin = opened.read(1 << 16)
+    return b'"paragraphs"' in begin or b'"data"' in begin[: 1 << 12]
+
+
+def squad_rows(file: Path) -> Iterator[Record]:
     """The questions of a file, which stand in paragraphs of articles, or one after the other."""
     try:
         content = json.loads(file.read_bytes())
@@ -131,9 +136,11 @@ def _squad_rows(file: Path) -> Iterator[Record]:
         raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
 
 
-def _question(name: str, values: Mapping[str, Any], labelled: bool, bad: list[str]) -> Question | None:
+def question_of(
+    name: str, values: Mapping[str, Any], labelled: bool = False, bad: list[str] | None = None
+) -> Question | None:
     """A question; `bad` gets what is wrong with misplaced answers. None if it has no others."""
-    for column in ("question", "context"):
+    for column in COLUMNS:
         value = values.get(column)
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{name}: {column} is {value!r}; allowed: a text that is not blank")

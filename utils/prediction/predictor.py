@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from utils.app.progress import Clock
+from utils.data.columns import Record
 from utils.data.options import Place
 from utils.data.splits import WHOLE
 from utils.prediction.options import InferenceOptions
@@ -21,7 +22,7 @@ class Predictor:
         task: the class of the task.
         options, evaluation: an `Options` and an `EvalOptions` of the task.
         batch_size: inputs that are predicted at once; halved for good where memory runs out.
-        table: the path of a table to predict.
+        table: the path of the table whose rows are predicted, if they are those of one.
 
     Attributes:
         loaded: the model, laid out for prediction.
@@ -45,33 +46,30 @@ class Predictor:
         self.loaded = replace(loaded, model=inference.prepare(loaded.model))
         self.batches = FittingSize(batch_size, "--batch_size")
 
-    def line_of(self, row: Mapping[str, Any]) -> str:
-        """The prediction of a row, as one line."""
-        return self.task.line_of(row)
-
-    def __call__(self, inputs: Sequence[Any] | None, check: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
-        """Predict; returns a row for each input, with its prediction by the task's `prediction_name`, and more.
+    def __call__(
+        self, records: Sequence[Record], columns: Sequence[str], done: Callable[[], object] = lambda: None
+    ) -> Iterator[tuple[dict[str, Any], Prediction]]:
+        """Predict; yields for each record its row, with the prediction by the task's `prediction_name`, and more.
 
         Args:
-            inputs: texts, or objects with what the task reads: text and pair; text or words; question and context; None
-                stands for the rows of the table.
-            check: called before each prediction; what it raises ends the work.
+            columns: those that the task chose, which are read.
+            done: called after each prediction; what it raises ends the work.
 
         Raises:
-            InputError: an input is nothing of that kind, or the table is missing or malformed.
+            InputError: a record is nothing that the task can read.
         """
         task = self.task
-        raw = task.read(WHOLE) if inputs is None else task.given(inputs)
-        examples = task.encode(raw, "test", self.loaded)
+        raw = task.given(records, columns)
+        examples = task.encode(raw, WHOLE, self.loaded)
         predictions: dict[int, Prediction] = {}
 
         def predict(pending: list[int], batch_size: int) -> Iterator[int]:
-            check()
             for number, prediction in task.predict(self.loaded, examples, pending, batch_size, Clock()):
                 predictions[number] = prediction
                 yield number
-                check()
+                done()
 
         longest_first = sorted(range(len(examples)), key=lambda number: -int(examples.lengths[number, 0]))
         self.batches.run(longest_first, predict)
-        return [task.row(raw, examples, number, predictions[number]) for number in range(len(examples))]
+        for number in range(len(examples)):
+            yield task.row(raw, examples, number, predictions[number]), predictions[number]

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from utils.data.columns import Record
 from utils.prediction.predictor import Predictor
 from utils.serving.arguments import HEAD_PATHS, ServeArguments
 from utils.serving.engine import Busy
@@ -82,6 +83,9 @@ class PredictionService(Service):
         self.queue.discard(job)
         self.at_work = len(job.inputs)
         try:
-            return self.predictor(job.inputs, check)
+            check()
+            records = [Record(f"input {number}", values) for number, values in enumerate(job.inputs)]
+            columns = self.predictor.task.typed_columns({name for values in job.inputs for name in values})
+            return [row for row, _ in self.predictor(records, columns, check)]
         finally:
             self.at_work = 0

@@ -28,10 +28,14 @@ class _Body(BaseModel):
 
     Attributes:
         alternatives: fields of which exactly one must be given.
+        example: one that is right, for messages.
+        parts: the bodies that a list in it holds.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     alternatives: ClassVar[tuple[str, ...]] = ()
+    example: ClassVar[dict[str, Any]] = {"text": "A text."}
+    parts: ClassVar[type[_Body] | None] = None
 
     @model_validator(mode="after")
     def _check_alternatives(self) -> _Body:
@@ -93,6 +97,8 @@ class WordsInput(_Body):
 
 
 class QuestionInput(_Body):
+    example = {"question": "A question?", "context": "A text."}
+
     question: Text
     context: Text
 
@@ -102,8 +108,11 @@ INPUTS = {"classification": TextInput, "tagging": WordsInput, "question_answerin
 
 def prediction_request(args: ServeArguments) -> type[BaseModel]:
     """Make the body of a POST to the path of a task."""
-    inputs = list[INPUTS[args.task]], Field(min_length=1, max_length=args.max_articles_per_request)
-    return create_model("PredictionRequest", __base__=_Body, inputs=inputs)
+    part = INPUTS[args.task]
+    inputs = list[part], Field(min_length=1, max_length=args.max_articles_per_request)
+    body = create_model("PredictionRequest", __base__=_Body, inputs=inputs)
+    body.parts, body.example = part, {"inputs": [part.example]}
+    return body
 
 
 class Predictions(BaseModel):
@@ -117,18 +126,24 @@ class Failure(BaseModel):
     error: str
 
 
-def explanation(invalid: ValidationError, fields: list[str]) -> tuple[int, str]:
-    """The status and the one line that answer an invalid request: the field, its value and what is allowed."""
+def explanation(invalid: ValidationError, body: type[_Body]) -> tuple[int, str]:
+    """The status and the one line that answer an invalid request: the field, its value, what is allowed, an example."""
     error = invalid.errors()[0]
+    example = f"; for example {json.dumps(body.example)}"
     if error["type"] == "json_invalid":
-        return 400, f"the body is not JSON: {error['ctx']['error']}"
-    name = "".join(f"[{part}]" if isinstance(part, int) else part for part in error["loc"])[:40] or "the body"
+        return 400, f"the body is not JSON: {error['ctx']['error']}{example}"
+    places = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
+    name = "".join(places)[1:41] or "the body"
     if error["type"] == "extra_forbidden":
-        return 422, f"unknown field {name!r}; allowed: {', '.join(fields)}"
+        fields = (body if len(error["loc"]) == 1 else body.parts).model_fields
+        return 422, f"unknown field {name!r}; allowed: {', '.join(fields)}{example}"
+    if error["type"] == "missing":
+        return 422, f"no field {name}{example}"
     value = error["input"]
     if isinstance(value, (list, dict)):
         value = f"{'a list' if isinstance(value, list) else 'an object'} with {len(value)} entries"
     elif len(value := json.dumps(value)) > 40:
         value = value[:37] + "..."
     message = error["msg"].removeprefix("Value error, ")
-    return 413 if error["type"] == "too_long" else 422, f"{name} is {value}; {message[0].lower()}{message[1:]}"
+    status = 413 if error["type"] == "too_long" else 422
+    return status, f"{name} is {value}; {message[0].lower()}{message[1:]}{example}"

@@ -140,7 +140,7 @@ class Service(ABC):
         try:
             return self.request_model.model_validate_json(body)
         except ValidationError as error:
-            raise HTTPException(*explanation(error, list(self.request_model.model_fields))) from None
+            raise HTTPException(*explanation(error, self.request_model)) from None
 
     async def _receive(self, request: Request) -> bytearray:
         limit, body = self.args.max_body_bytes, bytearray()

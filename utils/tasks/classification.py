@@ -42,7 +42,7 @@ from utils.tasks.head import (
     LabelTrainingOptions,
     logits_of,
 )
-from utils.tasks.task import Prediction, Scores, text_of
+from utils.tasks.task import Prediction, Scores
 
 logger = logging.getLogger(__name__)
 # The metrics of validation.
@@ -109,6 +109,7 @@ class Classification(HeadTask):
     Options = ClassificationOptions
     TrainingOptions = ClassificationTrainingOptions
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
+    separator = ", "
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
     def __init__(
@@ -145,7 +146,7 @@ class Classification(HeadTask):
 
     # ---- Data
 
-    def _columns_of(self, columns: Collection[str]) -> tuple[str, ...]:
+    def columns_in(self, columns: Collection[str]) -> tuple[str, ...]:
         """Choose the columns of texts and, where they come in pairs, of the second ones."""
         text, pair, where = self.options.text_field, self.options.pair_field, self.place.data_dir
         known = self.columns or (() if self.glue is None else self.glue.columns)
@@ -165,18 +166,12 @@ class Classification(HeadTask):
         if options.task_name == "mnli" and split != "train" and is_streamed(data_dir):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
-        records = read_records(data_dir, place, lambda columns: self._columns_of(columns)[0], choice)
+        records = read_records(data_dir, place, lambda columns: self.columns_in(columns)[0], choice)
         names = list(dict.fromkeys(name for record in records for name in record.values))
-        columns = self._columns_of(names)
+        columns = self.columns_in(names)
         if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):
             logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
-        may_be_blank = self.glue is not None
-        texts = LabelledTexts(
-            [record.name for record in records],
-            [text_in(record, columns[0]) for record in records],
-            [text_in(record, columns[1], may_be_blank) for record in records] if columns[1:] else None,
-            columns=columns,
-        )
+        texts = self.given(records, columns)
         # Nobody but gluebenchmark.com knows the labels of its test sets.
         is_secret = self.glue is not None and split == "test"
         if not self.is_labelled or (is_secret and is_streamed(data_dir)):
@@ -193,16 +188,17 @@ class Classification(HeadTask):
             labels = [numbered.get(name_of(label), label) for label in labels]
         return dataclasses.replace(texts, labels=labels)
 
-    def given(self, inputs: Sequence[Any]) -> LabelledTexts:
-        names = [f"input {number}" for number in range(len(inputs))]
-        texts = [text_of(given, number, "text") for number, given in enumerate(inputs)]
-        pairs = [
-            text_of(given, number, "pair", False) if isinstance(given, dict) else None
-            for number, given in enumerate(inputs)
-        ]
-        if None in pairs and any(pairs):
-            raise InputError(f"input {pairs.index(None)} has no pair, and others have; allowed: all or none")
-        return LabelledTexts(names, texts, None if None in pairs else pairs)
+    def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
+        return ("text", "pair") if "pair" in columns else ("text",)
+
+    def given(self, records: Sequence[Record], columns: Sequence[str]) -> LabelledTexts:
+        may_be_blank = self.glue is not None
+        return LabelledTexts(
+            [record.name for record in records],
+            [text_in(record, columns[0]) for record in records],
+            [text_in(record, columns[1], may_be_blank) for record in records] if columns[1:] else None,
+            columns=tuple(columns),
+        )
 
     def learn(self, train: LabelledTexts) -> Labels:
         """Find out from the training labels which there are, and of what kind.
@@ -391,8 +387,15 @@ class Classification(HeadTask):
         if raw.labels is not None:
             label = raw.labels[number]
             row["reference"] = label if isinstance(chosen, (list, float)) else name_of(label)
-        row["prediction"] = ", ".join(chosen) if isinstance(chosen, list) else str(chosen)
+        row["prediction"] = self.separator.join(chosen) if isinstance(chosen, list) else str(chosen)
         return {**row, **values, **examples.counts(number)}
+
+    def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
+        chosen, scores = prediction.values["chosen"], prediction.values.get("scores")
+        if scores is None:  # of a number
+            return {"prediction": chosen}
+        score = [scores[label] for label in chosen] if isinstance(chosen, list) else scores[chosen]
+        return {"prediction": chosen, "score": score}
 
     def files(self, raw: LabelledTexts, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
         if self.glue is None or raw.labels is not None:

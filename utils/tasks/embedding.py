@@ -26,12 +26,12 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import UnpooledBert
 from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import column_of, read_records
+from utils.data.columns import Record, column_of, read_records
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.models.loading import LoadedModel
 from utils.tasks.classification import TEXTS, LabelledTexts, text_in
 from utils.tasks.head import MOST_READ, Example, HeadExamples, HeadTask, ReadingOptions
-from utils.tasks.task import Prediction, text_of
+from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)
 MEAN, CLS = POOLINGS = ("mean", "cls")
@@ -99,18 +99,18 @@ class Embedding(HeadTask):
 
     # ---- Data
 
-    def _column_of(self, columns: Collection[str]) -> str:
-        return column_of("text_field", self.options.text_field, self.columns[:1] or TEXTS, columns, self.place.data_dir)
+    def columns_in(self, columns: Collection[str]) -> Sequence[str]:
+        known = self.columns[:1] or TEXTS
+        return (column_of("text_field", self.options.text_field, known, columns, self.place.data_dir),)
 
     def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
         held_in, choice = self.place.chosen(split)
-        records = read_records(self.place.data_dir, held_in, self._column_of, choice)
-        column = self._column_of(list(dict.fromkeys(name for record in records for name in record.values)))
-        return LabelledTexts([record.name for record in records], [text_in(record, column) for record in records], None)
+        records = read_records(self.place.data_dir, held_in, lambda columns: self.columns_in(columns)[0], choice)
+        return self.given(records, self.columns_in(list(dict.fromkeys(name for row in records for name in row.values))))
 
-    def given(self, inputs: Sequence[Any]) -> LabelledTexts:
-        texts = [text_of(given, number, "text") for number, given in enumerate(inputs)]
-        return LabelledTexts([f"input {number}" for number in range(len(texts))], texts, None)
+    def given(self, records: Sequence[Record], columns: Sequence[str]) -> LabelledTexts:
+        texts = [text_in(record, columns[0]) for record in records]
+        return LabelledTexts([record.name for record in records], texts, None)
 
     def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
         began, length = time.perf_counter(), self.read_length(loaded)

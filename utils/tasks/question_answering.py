@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,12 +21,13 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForQuestionAnswering
 from utils.app.cli import all_settings, option, part
 from utils.data.batches import Inputs
-from utils.data.squad import Question, read_questions
+from utils.data.columns import Record
+from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.squad import best, exact_match, f1
 from utils.models.loading import LoadedModel
 from utils.tasks.head import Example, HeadExamples, HeadTask, ReadingOptions
-from utils.tasks.task import Prediction, Scores, text_of
+from utils.tasks.task import Prediction, Scores
 
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
@@ -113,14 +115,17 @@ class QuestionAnswering(HeadTask):
         place, skip = self.place, self.options.skip_bad_answers
         return read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
 
-    def given(self, inputs: Sequence[Any]) -> list[Question]:
-        questions = []
-        for number, given in enumerate(inputs):
-            if not isinstance(given, dict):
-                raise InputError(f"input {number} is {str(given)[:40]!r}; allowed: an object with question and context")
-            texts = (text_of(given, number, name) for name in ("question", "context"))
-            questions.append(Question(f"input {number}", str(given.get("id", number)), *texts))
-        return questions
+    def records(self, file: Path) -> Iterable[Record]:
+        return squad_rows(file) if is_squad(file) else super().records(file)
+
+    def columns_in(self, columns: Collection[str]) -> Sequence[str]:
+        return COLUMNS
+
+    def given(self, records: Sequence[Record], columns: Sequence[str]) -> list[Question]:
+        for name, values in records:
+            if missing := [column for column in COLUMNS if column not in values]:
+                raise InputError(f"{name}: no {' and no '.join(missing)}; allowed: fields {' and '.join(COLUMNS)}")
+        return [question_of(*record) for record in records]
 
     def encode(self, raw: list[Question], split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
         began, options, tokenizer = time.perf_counter(), self.options.windows, loaded.tokenizer
@@ -313,6 +318,9 @@ class QuestionAnswering(HeadTask):
             f"{split}_null_odds.json": {answer["id"]: answer["null_odds"] for answer in values},
         }
         return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in files.items()}
+
+    def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
+        return {"prediction": row["prediction"], "score": row["probability"], "span": row["span"]}
 
     def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
         stride = self.options.windows.stride(self.read_length(loaded), loaded.tokenizer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,15 +26,16 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs, pad
-from utils.data.columns import column_of, of_split, read_records
+from utils.data.columns import Record, column_of, of_split, read_records
+from utils.data.options import Place
 from utils.data.places import TABLES, TAGS, WORDS, suffix_of, table_in
-from utils.data.splits import Choice
+from utils.data.splits import WHOLE, Choice
 from utils.data.tokenized import warn_of_cut
 from utils.metrics.tags import ENTITY_METRICS, PLAIN_METRICS, score_tags, tag_counts, tag_scores
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
-from utils.tasks.task import Prediction, Scores, text_of
+from utils.tasks.task import Prediction, Scores
 from utils.text.conll import Sentence, read_conll
 from utils.text.lines import read_lines
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
@@ -113,6 +114,13 @@ class Tagging(HeadTask):
             config.token_states = stack
         return config
 
+    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
+        loaded = super().initial_model(model, learned)
+        loaded.model.config.extra.pop("columns", None)  # of the run that the weights come from
+        if self.options.words_field is not None:
+            loaded.model.config.columns = [self.options.words_field]
+        return loaded
+
     # ---- Data
 
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
@@ -162,11 +170,11 @@ class Tagging(HeadTask):
 
     def _read_table(self, split: str, choice: Choice) -> list[Sentence]:
         options, where = self.options, self.place.data_dir
-        words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where)
+        words_column = partial(column_of, "words_field", options.words_field, (*self.columns, *WORDS), where=where)
         records = read_records(where, split, words_column, choice)
         columns = list(records[0].values)
         if not self.is_labelled and "text" in columns and not {*WORDS, options.words_field} & {*columns}:
-            return self.given([record.values for record in records])
+            return self.given(records, ("text",))
         words_in, tags_in, names = words_column(columns), None, None
         if self.is_labelled:
             tags_in, names = column_of("tags_field", options.tags_field, TAGS, columns, where), self._tag_names()
@@ -206,14 +214,26 @@ class Tagging(HeadTask):
             raise InputError(f"{file}: allowed: names of tags by their numbers from 0, or numbers by names")
         return names
 
-    def given(self, inputs: Sequence[Any]) -> list[Sentence]:
+    def records(self, file: Path) -> Iterable[Record]:
+        if _conll_file(str(file), WHOLE) is None:
+            return super().records(file)
+        sentences = self.at(Place(str(file))).read(WHOLE)
+        return (Record(sentence.name, {"words": sentence.words}) for sentence in sentences)
+
+    def columns_in(self, columns: Collection[str]) -> Sequence[str]:
+        given = self.options.words_field
+        return (column_of("words_field", given, (*self.columns, *WORDS, "text"), columns, self.place.data_dir),)
+
+    def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
+        return "words", "text"
+
+    def given(self, records: Sequence[Record], columns: Sequence[str]) -> list[Sentence]:
         sentences = []
-        for number, given in enumerate(inputs):
-            if isinstance(given, dict) and "words" in given:
-                words = _strings(f"input {number}", "words", given["words"])
-            else:
-                words = split_words(text_of(given, number, "text"))
-            sentences.append(Sentence(f"input {number}", words, None))
+        for record in records:
+            column = next((column for column in columns if column in record.values), columns[-1])
+            value = record.values.get(column)
+            words = split_words(value) if isinstance(value, str) else None
+            sentences.append(Sentence(record.name, words or _strings(record.name, column, value), None))
         return sentences
 
     def encode(self, raw: list[Sentence], split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
@@ -242,7 +262,7 @@ class Tagging(HeadTask):
             is_cut, places = len(firsts) < len(sentence.words), np.asarray(firsts, np.int64)
             examples.append(TaggedExample(np.asarray(ids, np.int32), labels, None, is_cut, places, sentence))
         cut, sentences = sum(example.is_cut for example in examples), f"sentences{self.of_split(split)}"
-        effect = f"and are cut there: the words behind get the tag {OUTSIDE}"
+        effect = f"and are cut there: words after token {length:,} get the tag {OUTSIDE}"
         warn_of_cut(cut, len(raw), sentences, length, "--max_source_length", effect)
         took = time.perf_counter() - began
         return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))
@@ -277,18 +297,20 @@ class Tagging(HeadTask):
 
     def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
         logits = logits_of(self.output_of(loaded.model, batch))
-        chosen = logits.argmax(dim=-1).tolist()
+        likeliest = logits.softmax(dim=-1).max(dim=-1)
+        shares, chosen = likeliest.values.tolist(), likeliest.indices.tolist()
         losses, counts = [0.0] * len(chosen), [0] * len(chosen)
         if "labels" in batch:
             losses = _loss(logits, batch["labels"]).sum(dim=1).tolist()
             counts = (batch["labels"] != IGNORE_INDEX).sum(dim=1).tolist()
         outside = next(filter(is_outside, loaded.labels), OUTSIDE)
         predictions = []
-        rows = zip(chosen, batch["firsts"], batch["sentence"], losses, counts, strict=True)
-        for row, firsts, sentence, loss, count in rows:
-            tags = [loaded.labels[row[first]] for first in firsts]
-            tags += [outside] * (len(sentence.words) - len(tags))
-            predictions.append(Prediction({"tags": tags}, loss, count))
+        rows = zip(chosen, shares, batch["firsts"], batch["sentence"], losses, counts, strict=True)
+        for row, of_row, firsts, sentence, loss, count in rows:
+            cut = len(sentence.words) - len(firsts)
+            tags = [loaded.labels[row[first]] for first in firsts] + [outside] * cut
+            scores = [of_row[first] for first in firsts] + [None] * cut
+            predictions.append(Prediction({"tags": tags, "scores": scores}, loss, count))
         return predictions
 
     def score(
@@ -304,6 +326,9 @@ class Tagging(HeadTask):
             row["reference"] = " ".join(sentence.tags)
         row |= {"prediction": " ".join(tags), "words": sentence.words, "tags": tags}
         return {**row, **examples.counts(number)}
+
+    def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
+        return {"words": row["words"], "prediction": row["tags"], "score": prediction.values["scores"]}
 
 
 def _loss(logits: Tensor, labels: Tensor, **options: Any) -> Tensor:

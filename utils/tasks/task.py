@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -22,7 +22,9 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.cli import option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
+from utils.data.columns import Record, records_of
 from utils.data.options import Place
+from utils.data.splits import WHOLE
 from utils.data.streaming import StreamedExamples
 from utils.models.loading import LoadedModel
 from utils.models.options import DEFAULT_CONFIG, ModelOptions
@@ -139,8 +141,8 @@ class TrainedTask(ABC, Generic[Model]):
         return moved
 
     def of_split(self, split: str) -> str:
-        """Words that name a split in a message; none where examples are given and no split is read."""
-        return f" of the {split} split" if self.place.data_dir else ""
+        """Words that name a split in a message; none where rows or what is typed are predicted, of no split."""
+        return f" of the {split} split" if self.place.data_dir and split != WHOLE else ""
 
     @abstractmethod
     def read(self, split: str, for_scoring: bool = False) -> Any:
@@ -252,12 +254,14 @@ class Task(TrainedTask[Model]):
         prediction_name: the name of a prediction's text in `row`.
         columns: those of the texts in training's tables, where a model tells them.
         suffixes: of other files than tables that the task reads.
+        separator: stands between the parts of a prediction that is a list, where it is printed.
     """
 
     EvalOptions: ClassVar[type]
     prediction_name: ClassVar[str] = "prediction"
     columns: Sequence[str] = ()
     suffixes: ClassVar[Collection[str]] = ()
+    separator: ClassVar[str] = " "
 
     def __init__(self, place: Place, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
         super().__init__(place, options, training)
@@ -280,14 +284,32 @@ class Task(TrainedTask[Model]):
         trained.columns = config.extra.get("columns", ())
         return trained
 
-    def given(self, inputs: Sequence[Any]) -> Any:
-        """Take examples that are only to be predicted, as users and clients type them, in place of what `read` gives.
+    def records(self, file: Path) -> Iterable[Record]:
+        """The rows of a table, or of another file that the task reads, one after the other."""
+        return records_of(file)
 
-        Args:
-            inputs: texts, or JSON objects.
+    def columns_in(self, columns: Collection[str]) -> Sequence[str]:
+        """Choose the columns of a table that are read to predict, from all that it has.
 
         Raises:
-            InputError: one is nothing that the task can read; it is counted from 0.
+            InputError: there is no such column.
+        """
+        raise InputError(
+            f"{type(self).__name__} cannot predict rows of a table; allowed: run_eval.py with a data directory"
+        )
+
+    def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
+        """The fields of what users and clients type that are read, where all of it has the fields `columns`."""
+        return ("text",)
+
+    def given(self, records: Sequence[Record], columns: Sequence[str]) -> Any:
+        """Take examples that are only to be predicted, in place of what `read` gives.
+
+        Args:
+            columns: what `columns_in` or `typed_columns` gave.
+
+        Raises:
+            InputError: one is nothing that the task can read.
         """
         raise InputError(
             f"{type(self).__name__} cannot predict what is typed; allowed: run_eval.py with a data directory"
@@ -327,6 +349,16 @@ class Task(TrainedTask[Model]):
     def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
         """The row of an example in `<split>_articles.jsonl`, apart from its metrics."""
 
+    def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
+        """The columns that a prediction adds to a table: `prediction`, and `score` and more where there are such.
+
+        A score is a probability. Of a prediction that is a list, it is a list of those of its parts.
+
+        Args:
+            row: what `row` gave.
+        """
+        return {"prediction": row[self.prediction_name]}
+
     def line_of(self, row: Mapping[str, Any]) -> str:
         """The text of a row's prediction, as one line."""
         return " ".join(row[self.prediction_name].split("\n"))
@@ -338,18 +370,3 @@ class Task(TrainedTask[Model]):
     @abstractmethod
     def settings(self, loaded: LoadedModel[Model]) -> dict[str, Any]:
         """All settings on which predictions depend, as JSON; they are stored with the scores."""
-
-
-def text_of(given: Any, number: int, name: str, required: bool = True) -> str | None:
-    """A text among the inputs of `Task.given`: the input itself, or a field of it.
-
-    Raises:
-        InputError: it is no text, or blank; or it is missing where it is required.
-    """
-    value = given.get(name) if isinstance(given, dict) else given
-    if value is None and not required:
-        return None
-    if not isinstance(value, str) or not value.strip():
-        where = f"{name} of input {number}" if isinstance(given, dict) else f"input {number}"
-        raise InputError(f"{where} is {str(value)[:40]!r}; allowed: a text that is not blank")
-    return value

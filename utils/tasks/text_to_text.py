@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,18 +28,19 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import option, part
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad
+from utils.data.columns import Record
 from utils.data.options import Place
 from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
 from utils.data.parallel_text import Pairs
-from utils.data.places import check_fields, is_streamed
-from utils.data.tables import Table, open_split, read_sources, read_split
+from utils.data.places import check_fields, fields_of, is_streamed
+from utils.data.tables import Row, Table, open_split, read_sources, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
 from utils.models import loading, model_to_train
 from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.options import ModelOptions
-from utils.tasks.task import Prediction, Scores, SmoothingOptions, Task, text_of
+from utils.tasks.task import Prediction, Scores, SmoothingOptions, Task
 from utils.text.lines import references_of
 from utils.text.sentences import without_repeats
 
@@ -142,6 +143,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     EvalOptions = TextToTextEvalOptions
     streams = True
     prediction_name = "summary"
+    separator = "\n"
 
     def __init__(
         self,
@@ -190,8 +192,16 @@ class TextToText(Task[BartForConditionalGeneration]):
             return read_split(data_dir, held_in, choice, self.fields)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
-    def given(self, inputs: Sequence[Any]) -> Pairs:
-        return [text_of(text, number, "text") for number, text in enumerate(inputs)], None
+    def columns_in(self, columns: Collection[str]) -> Sequence[str]:
+        field = self.options.source_field or next(iter(self.columns), None)
+        return fields_of({*columns}, (field,), self.place.data_dir)
+
+    def given(self, records: Sequence[Record], columns: Sequence[str]) -> Pairs:
+        rows = [Row.of(*record, columns) for record in records]
+        for row in rows:
+            if row.fault is not None:
+                raise InputError(f"{row.name}: {row.fault}; allowed: a text that is not blank")
+        return [row.source for row in rows], None
 
     def encode(
         self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedModel[BartForConditionalGeneration]
@@ -406,6 +416,9 @@ class TextToText(Task[BartForConditionalGeneration]):
             row["alternatives"] = alternatives
         counts = zip(("source_tokens", "reference_tokens"), examples.lengths[number].tolist(), strict=False)
         return {**row, **dict(counts), "summary_tokens": prediction.tokens}
+
+    def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
+        return super().cells(row, prediction) | {name: row[name] for name in ("alternatives",) if name in row}
 
     def settings(self, loaded: LoadedModel[BartForConditionalGeneration]) -> dict[str, Any]:
         positions = loaded.model.config.max_position_embeddings

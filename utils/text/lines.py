@@ -17,7 +17,9 @@ from pathlib import Path
 from bart.errors import InputError
 
 
-def decoded_lines(file: Iterable[bytes], path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
+def decoded_lines(
+    file: Iterable[bytes], path: str | os.PathLike[str], blank: bool = False, ends: bool = False
+) -> Iterator[str]:
     """Yield the lines of an open file by the rules of `iter_lines`; errors call the file `path`."""
     number = 0
     for number, data in enumerate(file, 1):
@@ -29,15 +31,14 @@ def decoded_lines(file: Iterable[bytes], path: str | os.PathLike[str], blank: bo
         if not line:
             number = 0
             continue
-        line = line.removesuffix("\n").removesuffix("\r")
         if not (blank or line.strip()):
             raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
-        yield line
+        yield line if ends else line.removesuffix("\n").removesuffix("\r")
     if not number:
         raise InputError(f"{path}: the file is empty; one example a line is expected")
 
 
-def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[str]:
+def iter_lines(path: str | os.PathLike[str], blank: bool = False, ends: bool = False) -> Iterator[str]:
     """Yield a file's lines as they are read, unpacked where its name ends in .gz.
 
     A line ends at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
@@ -45,6 +46,7 @@ def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[st
 
     Args:
         blank: allow blank lines, since a model may generate nothing.
+        ends: keep what ends the lines, which may be a part of a cell.
 
     Raises:
         InputError: the file is missing, damaged or empty, a line is blank that must not be, or bytes are not UTF-8; the
@@ -53,7 +55,7 @@ def iter_lines(path: str | os.PathLike[str], blank: bool = False) -> Iterator[st
     unpacked = gzip.open if Path(path).suffix.lower() == ".gz" else open
     try:
         with unpacked(path, "rb") as file:
-            yield from decoded_lines(file, path, blank)
+            yield from decoded_lines(file, path, blank, ends)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, EOFError, zlib.error) as error:

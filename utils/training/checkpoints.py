@@ -308,13 +308,16 @@ def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
 def check_identity(path: Path, identity: Mapping[str, Any]) -> None:
     """Raise InputError, which names both values, when something differs that must stay as a run goes on."""
     stored = read_file(path).get("identity", {})
+    afresh = (
+        f"its weights can begin a new run, in another --output_dir, by --model_name_or_path {path} or, in pretraining, "
+        "by --load_model_weights_only"
+    )
     if stored.get("format") != identity["format"]:
         raise InputError(
             f"--resume_from_checkpoint {path}: another version of this code wrote it, which kept its place in the "
-            "data in another way; its weights can begin a new run, by --model_name_or_path or, in pretraining, by "
-            "--load_model_weights_only"
+            f"data in another way; {afresh}"
         )
     if changed := difference({**stored, "data": None}, {**identity, "data": None}):
-        raise InputError(f"--resume_from_checkpoint {path}: {changed}")
+        raise InputError(f"--resume_from_checkpoint {path}: {changed}; {afresh}")
     if changed := difference(stored["data"], identity["data"]):
-        raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data: {changed}")
+        raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data: {changed}; {afresh}")

@@ -114,7 +114,7 @@ class Measurements(Callback):
                 values |= {"loss_scale": scaler.get_scale(), "skipped_steps": skipped}
             write_metrics(trainer, values)
             self.shown = [named("train_loss", values), format_metric("tokens_per_second", values["tokens_per_second"])]
-        self.line.notes = [*self.shown, f"val in {min(interval - step % interval, total - step):,}"]
+        self.line.notes = [*self.shown, f"next validation in {min(interval - step % interval, total - step):,} steps"]
         self.line.done = step
         self.line.left = self._seconds_left(trainer)
         self.line.update(0)

@@ -90,12 +90,12 @@ def test_predictions_of_a_part_say_so(
     head(config).save_pretrained(tmp_path / "model", tokenizer)
     short = {name: SHORT[name] for name in long}
     (tmp_path / "inputs").write_text(f"{json.dumps(short)}\n{json.dumps(long)}\n")
-    places = ["--input", str(tmp_path / "inputs"), "--output", str(tmp_path / "out")]
+    places = [str(tmp_path / "inputs"), "--output", str(tmp_path / "out")]
     main([str(tmp_path / "model"), "--task", task, "--gpus", "0", "--json", *places])
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert ["is_cut" in row for row in rows] == [False, True]
     most, option = (64, "query") if task == "question_answering" else (128, "source")
-    effect = "and are cut there" + (": the words behind get the tag O" if task == "tagging" else "")
+    effect = "and are cut there" + (": words after token 128 get the tag O" if task == "tagging" else "")
     expected = [f"{counted} are longer than {most} tokens (--max_{option}_length) {effect}"]
     assert lines_of(caplog) == expected
     inference = InferenceOptions(model=str(tmp_path / "model"), gpus=0)
@@ -114,7 +114,7 @@ def test_pairs_of_texts_are_counted_together(
     sizes = [(29, 31), (30, 30), (30, 31), (2, 100)]
     inputs = [{"text": " ".join(["word"] * a), "pair": " ".join(["word"] * b)} for a, b in sizes]
     (tmp_path / "inputs").write_text("".join(f"{json.dumps(each)}\n" for each in inputs))
-    main([str(tmp_path / "model"), "--task", "classification", "--gpus", "0", "--input", str(tmp_path / "inputs")])
+    main([str(tmp_path / "model"), "--task", "classification", "--gpus", "0", str(tmp_path / "inputs")])
     count = sum(len(theirs(each["text"], each["pair"]).input_ids) > 64 for each in inputs)
     assert lines_of(caplog) == [f"{count} of 4 texts are longer than 64 tokens (--max_source_length) and are cut there"]
 

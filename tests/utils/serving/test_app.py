@@ -84,7 +84,7 @@ BAD_REQUESTS = [
     (413, "the body has more than 20000 bytes; allowed: 20000", b" " * 20_001),
     (422, 'the body is "One."; input should be an object', b'"One."'),
     (422, "the body is a list with 1 entries; input should be an object", b"[1]"),
-    (422, "the body is an object with 0 entries; either 'text' or 'texts' is expected", b"{}"),
+    (422, """either 'text' or 'texts' is expected; for example {"text": "A text."}""", b"{}"),
     (422, "either 'text' or 'texts' is expected", {"texts": ["b"]}),
     (422, "text is 3; input should be a valid string", {"text": 3}),
     (422, "text is a list with 1 entries; input should be a valid string", {"text": ["a"]}),

@@ -293,7 +293,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             "classification",
             {"both__csv": "text,kind\na,b\n"},
             (),
-            "no column label or labels or class, and no --label_field",
+            r"no label column; name one with --label_field \(columns: kind, text\)",
         ),
         (
             *("classification", {"both__jsonl": TEXTS}, ("--text_field", "txt")),

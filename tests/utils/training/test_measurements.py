@@ -97,7 +97,7 @@ def test_the_time_left_counts_validations_which_a_pipe_sees_too(
         monkeypatch.setattr(module, "time", clock)
     train("run", "--max_steps", 6, "--val_check_interval", 0.5, "--eval_batch_size", 2, "--log_every_n_steps", 1)
     lines = [record.message for record in caplog.records if record.message.startswith("step ")]
-    assert [re.sub(r"  (loss|val in) .*", "", line) for line in lines] == [
+    assert [re.sub(r"  (loss|next validation in) .*", "", line) for line in lines] == [
         "step 1/6  0:50 left",
         "step 2/6  0:40 left",
         "step 3/6  0:30 left",  # how long a validation takes is not known yet

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
-from utils.evaluation.report.building import COMPARISON, REPORT, build_report
+from utils.evaluation.report.building import REPORT, build_report
 from utils.runs.run_directory import REPORT_ORDER
 
 
@@ -24,7 +24,7 @@ class ReportArguments:
     output: str | None = option(
         None,
         metavar="FILE",
-        help=f"the page; by default RUN_DIR/{REPORT}, or of several runs {COMPARISON} beside the first run's directory",
+        help=f"the page; by default RUN_DIR/{REPORT}, or of several runs comparison_RUN_RUN.html beside the first one",
     )
     split: str | None = option(
         None, choices=REPORT_ORDER, help="whose articles are shown; by default the first scored of test, val, train"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from xxhash import xxh3_64_hexdigest
 
 from bart.errors import InputError
 from bart.files import replacing
@@ -22,7 +23,8 @@ from utils.evaluation.report.runs import read_run, scored_splits
 
 logger = logging.getLogger(__name__)
 
-REPORT, COMPARISON = "report.html", "comparison.html"
+REPORT = "report.html"
+LONGEST_NAME = 200  # bytes of a comparison's; file systems allow 255
 # The page's style says what these colours are on light and on dark paper.
 VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
 
@@ -33,8 +35,8 @@ def build_report(
     """Write the page of a run, or one that compares several, and its charts as PNGs into a folder beside it.
 
     Args:
-        output: the page's file; by default `report.html` in the run's directory, or `comparison.html` beside the first
-            run's directory. The charts go to a folder of the same name with `_figures` at the end.
+        output: the page's file; by default `report.html` in the run's directory, or `comparison_<runs>.html` beside the
+            first run's directory. The charts go to a folder of the same name with `_figures` at the end.
         split: the split whose articles are shown; by default the first of test, val and train that was scored.
 
     Raises:
@@ -53,7 +55,7 @@ def build_report(
     for run in runs:
         articles.add_articles(run, split)
     if output is None:
-        output = runs[0].folder / REPORT if len(runs) == 1 else runs[0].folder.resolve().parent / COMPARISON
+        output = runs[0].folder / REPORT if len(runs) == 1 else _comparison([run.folder.resolve() for run in runs])
     output = Path(output)
     pictures = output.with_name(f"{output.stem}_figures")
 
@@ -89,6 +91,16 @@ def build_report(
     except OSError as error:
         raise unwritable(f"{output}", error) from None
     return output
+
+
+def _comparison(folders: Sequence[Path]) -> Path:
+    """The page of a comparison, whose name has those of the runs, from the first one's folder on."""
+    beside = folders[0].parent
+    names = [os.path.relpath(folder, beside).replace("../", "").replace(os.sep, "-") for folder in folders]
+    name = "_".join(["comparison", *names])
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        name = f"{name[:40]}_{xxh3_64_hexdigest(name.encode())}"
+    return beside / f"{name}.html"
 
 
 def write_report(folder: str | os.PathLike[str], split: str | None = None) -> None:

@@ -263,13 +263,27 @@ def test_the_split_is_chosen_among_those_scored(run: Path) -> None:
         build_report([run], split="train")
 
 
+def test_each_comparison_has_a_page_of_its_own(run: Path) -> None:
+    others = [run.parent / name for name in ("x/run", "y/run", "y/" + "r" * 150, "z" * 150)]
+    for other in others:
+        write_run(other, articles=5)
+    groups = [[run, others[0]], [run, others[1]], others[:2], [*others, run], [*others[:2], *others[3:1:-1]]]
+    pages = [build_report(group) for group in groups]
+    assert len({*pages}) == len(pages) and all(page.exists() for page in pages)
+    assert [page.name for page in pages[:3]] == [
+        f"comparison_{run.name}_x-run.html",
+        f"comparison_{run.name}_y-run.html",
+        "comparison_run_y-run.html",
+    ]
+
+
 def test_runs_are_compared_on_the_articles_that_they_share(run: Path) -> None:
     other, trained, foreign = (run.with_name(name) for name in ("other", "trained", "foreign"))
     articles = write_run(other, seed=2)
     write_run(foreign, articles=5)
     output = build_report([run, other, foreign, trained_only(trained)])
-    assert output == run.parent / "comparison.html"
-    assert (run.parent / "comparison_figures" / "throughput.png").exists()
+    assert output == run.parent / f"comparison_{run.name}_other_foreign_trained.html"
+    assert (run.parent / f"{output.stem}_figures" / "throughput.png").exists()
     page = Page(output)
     first = [json.loads(line) for line in (run / "test_articles.jsonl").read_text().splitlines()]
     assert page.texts[1:] == [[article["summary"] for article in each] for each in (first, articles)]

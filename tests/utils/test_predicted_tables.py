@@ -1,0 +1,285 @@
+"""Tables that `python -m utils.predict` writes: in any form, after a kill, for spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import transformers
+
+from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
+from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
+from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_run import CONFIG
+from utils.predict import main
+from utils.prediction.predictor import Predictor
+
+TEXTS = ["a text", 'he "said" so, who', '"quoted"', "=1+1", "one\nof two\r\nlines", "tab\tand \r", "-", "@" * 40]
+ROWS = [{"id": str(number), "text": text, "note": text[::-1]} for number, text in enumerate(TEXTS * 3)]
+FORMS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".csv.gz")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Models of a class, of several labels, of a number, of tags, and of answers."""
+    torch.manual_seed(1)
+    places, tokenizer = {}, BartTokenizer.train(["a text of words he said so who " * 3], 300)
+    for name, kind, problem, labels in (
+        ("class", BartForSequenceClassification, "single_label_classification", ["yes", "no", "=maybe"]),
+        ("labels", BartForSequenceClassification, "multi_label_classification", ["a", "b", "c"]),
+        ("number", BartForSequenceClassification, "regression", ["score"]),
+        ("tags", BartForTokenClassification, None, ["O", "B-X", "I-X"]),
+        ("answers", BartForQuestionAnswering, None, ["start", "end"]),
+    ):
+        config = BartConfig(**{**CONFIG, "vocab_size": len(tokenizer), "init_std": 0.5})
+        config.labels = labels
+        if problem is not None:
+            config.problem_type = problem
+        places[name] = str(tmp_path_factory.mktemp(name))
+        kind(config).save_pretrained(places[name], tokenizer)
+    return places
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A table as the libraries of its format write it."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif ".json" in path.name:
+        lines = [json.dumps(row) for row in rows]
+        path.write_text("\n".join(lines) + "\n" if path.suffix == ".jsonl" else f"[{','.join(lines)}]")
+    else:
+        is_tsv = path.suffix == ".tsv"
+        quoting = csv.QUOTE_ALL if is_tsv else csv.QUOTE_MINIMAL
+        with (gzip.open if path.suffix == ".gz" else open)(path, "wt", newline="") as file:
+            writer = csv.DictWriter(file, rows[0], delimiter="\t" if is_tsv else ",", quoting=quoting)
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """A table as the libraries of its format read it; cells of CSV that are JSON's numbers as such."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if ".json" in path.name:
+        text = path.read_text()
+        return [json.loads(line) for line in text.split("\n")[:-1]] if path.suffix == ".jsonl" else json.loads(text)
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    file = io.StringIO(data.decode(), newline="")
+    return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True))
+
+
+def predict(*words: object) -> None:
+    main([*map(str, words), "--gpus", "0"])
+
+
+@pytest.mark.parametrize("given", FORMS)
+def test_the_columns_of_the_table_and_those_of_its_predictions(
+    given: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    """Hostile texts come back as they were, in order, with transformers' probabilities."""
+    file = write(tmp_path / f"in{given}", ROWS)
+    network = transformers.BartForSequenceClassification.from_pretrained(models["class"]).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(models["class"])
+    with torch.no_grad():
+        shares = [network(**tokenizer(row["text"], return_tensors="pt")).logits[0].softmax(0) for row in read(file)]
+    names = network.config.id2label
+    place = FORMS.index(given)
+    forms = {given, FORMS[place - 1], FORMS[place - 4]}
+    for taken in forms:
+        output = tmp_path / f"out{taken}"
+        predict(models["class"], file, "--output", output, "--batch_size", "3")
+        written = read(output)
+        assert list(written[0]) == ["id", "text", "note", "prediction", "score"]
+        assert [{name: row[name] for name in ROWS[0]} for row in written] == read(file)
+        assert [row["prediction"] for row in written] == [names[int(share.argmax())] for share in shares]
+        assert [float(row["score"]) for row in written] == pytest.approx([float(s.max()) for s in shares], abs=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([file.name, *(f"out{form}" for form in forms)])
+
+
+def test_parquet_keeps_its_types(models: dict[str, str], tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "text": ["a", "of", None],
+            "kind": pa.array(["x", "y", "x"]).dictionary_encode(),
+            "small": pa.array([1, None, 3], pa.int8()),
+            "time": pa.array([1, 2, 3], pa.timestamp("ns", "UTC")),
+            "bytes": [b"\xff", b"", None],
+            "map": pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int16())),
+        }
+    )
+    pq.write_table(table, tmp_path / "bad.parquet")
+    with pytest.raises(InputError, match=r"bad.parquet:3: text is None; allowed: a text that is not blank"):
+        predict(models["class"], tmp_path / "bad.parquet", "--output", tmp_path / "out.parquet")
+    pq.write_table(table[:2], tmp_path / "in.parquet")
+    predict(models["class"], tmp_path / "in.parquet", "--output", tmp_path / "out.parquet", "--batch_size", "1")
+    written = pq.read_table(tmp_path / "out.parquet")
+    assert written.select(table.schema.names) == pq.read_table(tmp_path / "in.parquet")
+    assert written.schema.field("score").type == pa.float64()
+    with pytest.raises(InputError, match="bytes holds bytes; allowed: an --output FILE.parquet"):
+        predict(models["class"], tmp_path / "in.parquet", "--output", tmp_path / "out.csv")
+
+
+def test_columns_that_some_rows_lack(models: dict[str, str], tmp_path: Path) -> None:
+    rows = [{"text": "a", "b": 1}, {"c": [None], "text": "of"}, {"text": "who", "b": 2.5, "c": ["x"]}]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for name, expected in (
+        ("out.jsonl", rows),
+        (
+            "out.csv",
+            [{"text": r["text"], "b": str(r.get("b", "")), "c": json.dumps(r["c"]) if "c" in r else ""} for r in rows],
+        ),
+        ("out.parquet", [{"text": r["text"], "b": r.get("b"), "c": r.get("c")} for r in rows]),
+    ):
+        predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / name)
+        written = read(tmp_path / name)
+        assert [{n: v for n, v in row.items() if n not in ("prediction", "score")} for row in written] == expected
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "b": 1}\n{"text": "a", "b": "x"}\n')
+    with pytest.raises(InputError, match=r"in.jsonl: cannot become a Parquet file .*; --output may name a .jsonl file"):
+        predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / "out.parquet")
+    (tmp_path / "in.jsonl").write_text('{"sentence": "a"}\n' * 1024 + '{"sentence": "a", "text": "b"}\n')
+    with pytest.raises(InputError, match="its first rows have sentence, later ones text; allowed: one kind"):
+        predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / "out.csv")
+
+
+def test_each_kind_of_prediction(models: dict[str, str], tmp_path: Path) -> None:
+    texts = write(tmp_path / "in.csv", ROWS[:5])
+    cells = {}
+    for name, *options in (("class", "--scores", "all"), ("labels", "--scores", "all"), ("number",), ("tags",)):
+        for form in (".jsonl", ".csv", ".parquet"):
+            predict(models[name], texts, "--output", tmp_path / f"{name}{form}", *options)
+        cells[name] = read(tmp_path / f"{name}.jsonl")
+        assert read(tmp_path / f"{name}.parquet") == cells[name]
+    for row in cells["class"]:
+        scores = {label: row[f"score_{label}"] for label in ("yes", "no", "=maybe")}
+        assert sum(scores.values()) == pytest.approx(1)
+        assert row["score"] == max(scores.values()) == scores[row["prediction"]]
+    for row, cell in zip(cells["labels"], read(tmp_path / "labels.csv"), strict=True):
+        likely = [label for label in "abc" if row[f"score_{label}"] > 0.5]
+        assert row["prediction"] == likely
+        assert row["score"] == [row[f"score_{label}"] for label in likely]
+        assert (cell["prediction"], cell["score"]) == (", ".join(likely), ", ".join(map(str, row["score"])))
+    assert all(isinstance(row["prediction"], float) and "score" not in row for row in cells["number"])
+    for row, cell in zip(cells["tags"], read(tmp_path / "tags.csv"), strict=True):
+        assert len(row["words"]) == len(row["prediction"]) == len(row["score"])
+        assert cell["prediction"].split(" ") == row["prediction"]
+        assert all(1 / 3 < score <= 1 for score in row["score"])
+    asked = {"context": "He said so.", "qas": [{"id": "7", "question": "Who?"}]}
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [asked]}]}))
+    predict(models["answers"], tmp_path / "squad.json", "--output", tmp_path / "a.csv", "--max_query_length", "8")
+    [row] = read(tmp_path / "a.csv")
+    assert list(row) == ["id", "question", "context", "prediction", "score", "span"]
+    begin, end = map(int, row["span"].split())
+    assert row["prediction"] == "He said so."[begin:end]
+    assert 0 < float(row["score"]) <= 1
+    for name, file in (("number", texts), ("tags", texts)):
+        with pytest.raises(InputError, match="--scores is all; this model predicts no classes or labels"):
+            predict(models[name], file, "--output", tmp_path / "out.csv", "--scores", "all")
+
+
+def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "in.csv", [{**row, "text": f"{row['text']} {row['id']}"} for row in ROWS * 3])
+    whole, output, partial = (tmp_path / name for name in ("whole.csv", "out.csv", "out.csv.partial"))
+    words = [models["class"], file, "--batch_size", "1", "--output"]
+    predict(*words, whole)
+    predicted: list[int] = []
+    call = Predictor.__call__
+
+    def killed(self: Predictor, records: list[Any], *others: Any) -> Any:
+        if sum(predicted) > 30:
+            raise KeyboardInterrupt
+        predicted.append(len(records))
+        return call(self, records, *others)
+
+    monkeypatch.setattr(Predictor, "__call__", killed)
+    with pytest.raises(KeyboardInterrupt):
+        predict(*words, output)
+    assert not output.exists()
+    noted = partial.read_bytes()
+    for torn in (noted, noted[:-20], noted + b'[{"predic'):
+        partial.write_bytes(torn)
+        output.unlink(missing_ok=True)
+        predicted[:] = []
+        monkeypatch.setattr(Predictor, "__call__", call)
+        for options, change in (
+            (["--scores", "all"], "its scores is 'predicted', this run's is 'all'"),
+            (["--max_source_length", "9"], "its settings max_source_length is 64"),
+            (["--text_field", "note"], r"its columns is \['text'\], this run's is \['note'\]"),
+        ):
+            with pytest.raises(InputError, match=f"out.csv.partial holds predictions of another run \\({change}"):
+                predict(*words, output, *options)
+        monkeypatch.setattr(Predictor, "__call__", lambda *args: predicted.append(len(args[1])) or call(*args))
+        predict(*words, output)
+        assert output.read_bytes() == whole.read_bytes()
+        assert 0 < sum(predicted) < len(ROWS) * 3
+        assert not partial.exists()
+    partial.write_bytes(noted)
+    write(file, ROWS)
+    with pytest.raises(InputError, match="holds predictions of another run \\(its input is"):
+        predict(*words, output)
+    partial.write_text("mine")
+    with pytest.raises(InputError, match="another run \\(its first line cannot be read\\)"):
+        predict(*words, output)
+    assert partial.read_text() == "mine"
+
+
+def test_cells_that_spreadsheets_run(models: dict[str, str], tmp_path: Path) -> None:
+    rows = [
+        {"=text": text, "text": "a", "n": -1} for text in ("=1", "+1", "-1", "@a", "\ta", "\ra", "a=", " =1", "'=1")
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    for name in ("out.csv", "out.tsv"):
+        predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / name, "--spreadsheet")
+        written = read(tmp_path / name)
+        assert [row["'=text"] for row in written] == [*(f"'{row['=text']}" for row in rows[:6]), "a=", " =1", "'=1"]
+        assert {row["n"] for row in written} == {"-1"}
+        assert {row["prediction"] for row in written} <= {"yes", "no", "'=maybe"}
+        predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / name)
+        assert [row["=text"] for row in read(tmp_path / name)] == [row["=text"] for row in rows]
+    with pytest.raises(InputError, match="--spreadsheet is for --output FILE.csv or FILE.tsv; --output is out.jsonl"):
+        predict(models["class"], tmp_path / "in.jsonl", "--output", "out.jsonl", "--spreadsheet")
+
+
+def test_no_column_is_overwritten(models: dict[str, str], tmp_path: Path) -> None:
+    """Nothing is left behind, and a name that the last row alone has is seen before much is predicted."""
+    rows = [{"text": "a"}] * 40 + [{"text": "a", "score": 1}]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    table = write(tmp_path / "in.csv", [{"prediction": "yes", "text": "a"}])
+    words = write(tmp_path / "words.csv", [{"words": "a text"}])
+    for model, file, column in (
+        ("class", tmp_path / "in.jsonl", "score"),
+        ("class", table, "prediction"),
+        ("tags", words, "words"),
+    ):
+        with pytest.raises(InputError, match=f"it has a column {column} already, which predictions would overwrite"):
+            predict(models[model], file, "--output", tmp_path / "out.csv")
+    assert not [*tmp_path.glob("out*")]
+    with pytest.raises(InputError, match="the file that is read; allowed: another one"):
+        predict(models["class"], table, "--output", table)
+    with pytest.raises(InputError, match="--json and --output out.csv name two forms"):
+        predict(models["class"], table, "--json", "--output", "out.csv")
+
+
+def test_lines_become_a_table(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a file and of standard input; and one after the other on standard output."""
+    lines = 'a text\n{"text": "of", "pages": 7}\n'
+    (tmp_path / "lines.txt").write_text(lines)
+    predict(models["class"], tmp_path / "lines.txt", "--output", tmp_path / "out.csv")
+    written = read(tmp_path / "out.csv")
+    assert [(row["text"], row["pages"]) for row in written] == [("a text", ""), ("of", "7")]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    predict(models["class"], "--output", tmp_path / "typed.csv")
+    assert (tmp_path / "typed.csv").read_bytes() == (tmp_path / "out.csv").read_bytes()
+    predict(models["class"], tmp_path / "lines.txt")
+    assert capsys.readouterr().out.splitlines() == [row["prediction"] for row in written]

@@ -1,0 +1,181 @@
+"""The rows of a table, or lines of a file or of standard input, that are to be predicted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import xxhash
+
+from bart.errors import InputError
+from utils.app.progress import progress
+from utils.data.columns import Record
+from utils.data.places import suffix_of
+from utils.data.published import opening
+from utils.prediction.documents import check_no_header, read_documents
+from utils.runs.outputs import file_digest
+from utils.tasks.task import Task
+from utils.text.lines import iter_lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Item = TypeVar("Item")
+AT_ONCE = 1024  # rows in memory
+PARQUET = ".parquet"
+
+
+class Source:
+    """What is to be predicted. A file is read anew each time, so that memory does not grow with it.
+
+    Args:
+        file: its path; None for standard input, which is read whole.
+        is_table: true for a table, or another file that the task reads; false for lines, each of which is a text or a
+            JSON object.
+    """
+
+    def __init__(self, file: str | None, is_table: bool) -> None:
+        self.path = None if file is None else Path(file).expanduser()
+        self.is_table = is_table
+        self.name = file or "standard input"
+        self.lines = read_documents(has_one_a_line=True) if file is None else []
+
+    @property
+    def is_parquet(self) -> bool:
+        return self.path is not None and self.is_table and suffix_of(self.path) == PARQUET
+
+    @property
+    def digest(self) -> str:
+        """A digest of the content."""
+        return (
+            xxhash.xxh3_128_hexdigest("\n".join(self.lines).encode()) if self.path is None else file_digest(self.path)
+        )
+
+    def parquet(self) -> Iterator[pa.Table]:
+        """The rows of a Parquet file, AT_ONCE of them at a time, with the types that it has."""
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetFile
+
+        with opening(self.name), ParquetFile(self.path) as file:
+            for batch in file.iter_batches(AT_ONCE):
+                yield pa.Table.from_batches([batch])
+
+    def records(self, task: Task) -> Iterator[Record]:
+        """The rows or lines, each named by its place.
+
+        Raises:
+            InputError: the file is missing or malformed.
+        """
+        if self.is_parquet:
+            rows = chain.from_iterable(table.to_pylist() for table in self.parquet())
+            yield from (Record(f"{self.name}:{number}", values) for number, values in enumerate(rows, 1))
+        elif self.is_table:
+            yield from task.records(self.path)
+        else:
+            lines = self.lines if self.path is None else iter_lines(self.path)
+            for number, line in enumerate(lines, 1):
+                if number == 1:
+                    check_no_header([line], self.name, task.columns)
+                yield _typed(f"{self.name}, line {number}", line)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is known of a source once it was read.
+
+    Attributes:
+        columns: all that its rows have.
+        chosen: those that the task reads.
+        schema: the types of its columns, where it comes from a Parquet file or is to become one.
+    """
+
+    rows: int
+    columns: list[str]
+    chosen: Sequence[str]
+    schema: pa.Schema | None = None
+
+
+def checked(source: Source, task: Task, suffix: str) -> Content:
+    """Read a source once, so that what is wrong in its last row is said before the first one is predicted.
+
+    Args:
+        suffix: of the output that its rows are to become a part of, one of `TABLES` or "".
+
+    Raises:
+        InputError: it is missing, malformed or empty; a row is nothing that the task can read, or other columns are to
+            be read of some rows; the output cannot hold its columns.
+    """
+
+    def chosen_of(columns: Iterable[str]) -> Sequence[str]:
+        return (task.columns_in if source.is_table else task.typed_columns)(list(columns))
+
+    rows, columns, chosen, schemas = 0, {}, (), []
+    for records in batches(progress("reading", None, "rows", source.records(task)), AT_ONCE):
+        columns |= dict.fromkeys(name for record in records for name in record.values)
+        chosen = chosen or chosen_of(columns)
+        task.given(records, chosen)
+        rows += len(records)
+        if suffix == PARQUET and not source.is_parquet:
+            schemas = [schema_of([*schemas, [record.values for record in records]], source.name)]
+    if not rows:
+        raise InputError(f"{source.name}: has no rows")
+    if {*chosen_of(columns)} != {*chosen}:
+        later = ", ".join(chosen_of(columns))
+        raise InputError(
+            f"{source.name}: its first rows have {', '.join(chosen)}, later ones {later}; allowed: one kind"
+        )
+    schema = next(source.parquet()).schema if source.is_parquet else next(iter(schemas), None)
+    bytes_in = [field.name for field in schema or () if "binary" in str(field.type)]
+    if bytes_in and suffix not in ("", PARQUET):
+        raise InputError(f"{source.name}: {bytes_in[0]} holds bytes; allowed: an --output FILE.parquet")
+    return Content(rows, list(columns), chosen, schema)
+
+
+def schema_of(parts: Sequence[pa.Schema | Sequence[dict[str, Any]]], name: str) -> pa.Schema:
+    """The types of columns that hold the values of all parts, which are rows, or the schema of earlier ones.
+
+    Raises:
+        InputError: there are none that Parquet knows; the message calls the rows `name`.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    try:
+        schemas = [part if isinstance(part, pa.Schema) else table_of(part).schema for part in parts]
+        schema = pa.unify_schemas(schemas, promote_options="permissive")
+        ParquetWriter(pa.BufferOutputStream(), schema).close()
+    except (pa.ArrowException, OverflowError) as error:
+        raise InputError(f"{name}: cannot become a Parquet file ({error}); --output may name a .jsonl file") from None
+    return schema
+
+
+def table_of(rows: Sequence[dict[str, Any]], schema: pa.Schema | None = None) -> pa.Table:
+    """A table of rows, in which null stands for columns that a row does not have."""
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row) if schema is None else schema.names
+    kinds = {} if schema is None else dict(zip(schema.names, schema.types, strict=True))
+    return pa.table({name: pa.array([row.get(name) for row in rows], kinds.get(name)) for name in names})
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of items one after the other, of this size but for the last one."""
+    items = iter(items)
+    while part := list(islice(items, size)):
+        yield part
+
+
+def _typed(name: str, line: str) -> Record:
+    """A line as a record: a JSON object as such, all else as a text.
+
+    Raises:
+        InputError: the line begins like an object and is none.
+    """
+    try:
+        return Record(name, json.loads(line) if line.lstrip().startswith("{") else {"text": line})
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: not JSON ({error}); a text must not begin with {{") from None
