@@ -24,7 +24,7 @@ ROWS = 8  # of a row group; the real ones have up to 1,024
 
 def tiny_tokenizer(vocab_size: int = 300, task: str = DENOISING) -> PretrainedTokenizer:
     """A vocabulary in which some words are one token and others several."""
-    if task == MLM_NSP:
+    if task != DENOISING:
         return BertTokenizer.train([" ".join(WORDS) + "."] * 3, 60)
     return BartTokenizer.train([" ".join(WORDS)] * 3, vocab_size)
 

@@ -69,6 +69,19 @@ class BertForPreTrainingOutput(ModelOutput):
     correct: Tensor | None = None
 
 
+@dataclass
+class BertForMaskedLMOutput(ModelOutput):
+    """The result of the masked-language-model head.
+
+    Attributes:
+        logits: (B, S, V); None of a summed loss.
+        correct: as of `BertForPreTrainingOutput`.
+    """
+
+    logits: Tensor | None
+    correct: Tensor | None = None
+
+
 class BertEncoder(BartEncoder):
     """BART's encoder, with types of tokens, and positions that are counted from 0."""
 
@@ -288,6 +301,25 @@ class _ForMaskedLM(PretrainedBert):
         """Logits (…, V) of states (…, D)."""
         return self.cls.predictions(states, self.bert.encoder.embed_tokens.weight)
 
+    def summed_loss(self, states: Tensor, labels: Tensor | None, masked_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The cross entropy of the masked tokens, whose logits never exist for all (see `bart.modeling.loss`), and how
+        many of them are right; both scalars.
+
+        Args:
+            states: (B, S, D).
+            labels: (B, S).
+            masked_positions: (B, M), all places with a label, filled up with others.
+
+        Raises:
+            InputError: there are no labels.
+        """
+        if labels is None:
+            raise InputError("masked_positions need labels, and there are none")
+        states = states.gather(1, masked_positions[:, :, None].expand(-1, -1, states.shape[2])).flatten(0, 1)
+        head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
+        labels = labels.gather(1, masked_positions).flatten()
+        return chunked_cross_entropy(head.transform(states), table, head.bias, labels, backend=self.backend)
+
 
 class BertForPreTraining(_ForMaskedLM):
     """BERT that tells masked tokens, and whether the second segment of a text follows the first one."""
@@ -312,19 +344,12 @@ class BertForPreTraining(_ForMaskedLM):
             labels: (B, S) ids of the masked tokens, -100 elsewhere.
             next_sentence_label: (B,), 0 where the second segment follows the first one, 1 where it is a random one. The
                 loss is the sum of both means, if both kinds of labels are given.
-            masked_positions: (B, M), all places with a label, filled up with others; then the loss is the sum of the
-                masked tokens' cross entropy alone, whose logits never exist for all (see `bart.modeling.loss`).
+            masked_positions: (B, M), as of `summed_loss`, which the loss then is.
         """
-        if masked_positions is not None and labels is None:
-            raise InputError("masked_positions need labels, and there are none")
         states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
         related = self.cls.seq_relationship(pooled)
         if masked_positions is not None:
-            states = states.gather(1, masked_positions[:, :, None].expand(-1, -1, states.shape[2])).flatten(0, 1)
-            head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
-            labels = labels.gather(1, masked_positions).flatten()
-            states = head.transform(states)
-            loss, correct = chunked_cross_entropy(states, table, head.bias, labels, backend=self.backend)
+            loss, correct = self.summed_loss(states, labels, masked_positions)
             return BertForPreTrainingOutput(loss, None, related, correct)
         logits = self.predict_tokens(states)
         loss = None
@@ -344,11 +369,15 @@ class BertForMaskedLM(_ForMaskedLM):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
-    ) -> ClassifierOutput:
+        masked_positions: Tensor | None = None,
+    ) -> BertForMaskedLMOutput:
         """Logits (B, S, V); arguments as for `BertForPreTraining`."""
         states, _ = self.bert(input_ids, attention_mask, token_type_ids)
+        if masked_positions is not None:
+            loss, correct = self.summed_loss(states, labels, masked_positions)
+            return BertForMaskedLMOutput(loss, None, correct)
         logits = self.predict_tokens(states)
-        return ClassifierOutput(loss_of_tokens(logits, labels), logits)
+        return BertForMaskedLMOutput(loss_of_tokens(logits, labels), logits)
 
 
 class _Classifier(PretrainedBert):

@@ -13,7 +13,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.masking import Masking, MaskingOptions
-from utils.data.shard_format import MLM_NSP, SPECIAL, TOKENIZER
+from utils.data.shard_format import DENOISING, MLM_NSP, SPECIAL, TOKENIZER
 from utils.data.shards import Manifest, ShardReader
 
 _BARS = 40  # characters of the longest
@@ -51,14 +51,14 @@ def inspect_shards(folder: Path) -> dict[str, Any]:
                     "lengths": np.percentile([len(row.ids) + special for row in rows], (5, 50, 95)).tolist(),
                 }
             )
-    tokenizer = (BertTokenizer if manifest.task == MLM_NSP else BartTokenizer).from_pretrained(folder / TOKENIZER)
+    tokenizer = (BartTokenizer if manifest.task == DENOISING else BertTokenizer).from_pretrained(folder / TOKENIZER)
     row = rows[0]  # of the last split's last bin
     sentences = np.split(row.ids, np.cumsum(row.sentences)[:-1])
     facts["example"] = tokenizer.batch_decode([sentence.tolist() for sentence in sentences])
-    if manifest.task == MLM_NSP:
-        noise = Masking(MaskingOptions(), tokenizer, len(row.ids), seed=0)
-    else:
+    if manifest.task == DENOISING:
         noise = Corruption(CorruptionOptions(), tokenizer, seed=0)
+    else:
+        noise = Masking(MaskingOptions(), tokenizer, len(row.ids), seed=0, of_pairs=manifest.task == MLM_NSP)
     facts["corrupted"] = tokenizer.decode(noise.pairs([row], 0)[0].source[1:-1])
     return facts
 

@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 import hashlib
 import logging
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ from utils.corpora.shard_stages import (
     make_examples,
     write_shard,
 )
-from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, TOKENIZER
+from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
 from utils.runs.outputs import difference, writable_folder
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def make_shards(options: MakeShardsOptions) -> None:
     held_out = find_files("val_input", options.val_input) if options.val_input else []
     training = [path for path in find_files("input", options.input) if path not in held_out]
     files = [*((path, True) for path in held_out), *((path, False) for path in training)]
-    tokenizer = (BertTokenizer if options.task == MLM_NSP else BartTokenizer).from_pretrained(options.tokenizer)
+    tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
         "format": FORMAT,
         "task": options.task,
@@ -159,7 +160,7 @@ def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
 
 
 def _make(
-    client: Client, work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
+    client: Client | None, work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Run all stages; return the part of the manifest that depends on the texts."""
     options = work.options
@@ -180,7 +181,10 @@ def _make(
     by_hash = {f"{part:06d}": (part, parts) for part in range(parts)}
     run_stage(client, "looking for repeats", find_repeats, work, "repeats", by_hash)
     firsts = np.cumsum([0, *counts])[:-1].tolist()
-    again = {name: (*numbered[name], first) for name, first in zip(names, firsts, strict=True)}
+    lowest = min((record["lowest"] for record in read if record.get("lowest")), default=0.0)
+    # At least one document is held out, by its hash too.
+    ratio = max(options.val_ratio, math.nextafter(lowest, 1)) if options.val_ratio else 0.0
+    again = {name: (*numbered[name], first, ratio) for name, first in zip(names, firsts, strict=True)}
     made = run_stage(client, "tokenising", make_examples, work, "examples", again)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
@@ -192,8 +196,15 @@ def _make(
             *(undivided, sum(counts), LONG_SENTENCE),
         )
     shards = _divide(count_keys(work), options)
-    if not any(shard.name.startswith(SHARD_SPLITS[0]) for shard in shards):
-        raise InputError(f"--input {' '.join(options.input)}: no text is left to train on{_reasons(dropped)}")
+    for split, purpose in zip(SHARD_SPLITS, ("to train on", "to hold out"), strict=True):
+        is_given = split != SHARD_SPLITS[0] and options.val_input
+        needed = split == SHARD_SPLITS[0] or is_given or options.val_ratio
+        if needed and not any(shard.name.startswith(f"{split}/") for shard in shards):
+            given = f"--val_input {' '.join(options.val_input)}" if is_given else f"--input {' '.join(options.input)}"
+            raise InputError(
+                f"{given}: no text is left {purpose}{_reasons(dropped)}; documents of all: {kept:,}, and an empty line "
+                "ends one"
+            )
     named = {shard.name.replace("/", "-"): (shard,) for shard in shards}
     written = run_stage(client, "writing", write_shard, work, "shards", named)
     splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SHARD_SPLITS}
@@ -247,6 +258,8 @@ def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
         f"{folder}: {examples['train']:,} examples to train on and {examples['val']:,} held out, of at most "
         f"{manifest['sequence_length']:,} tokens, from {documents['kept']:,} documents"
     )
+    if not examples["val"]:
+        print("  nothing is held out, and run_pretraining.py needs held-out documents for validation")
     left_out = {f"documents: {reason}": count for reason, count in documents["dropped"].items()}
     for reason, count in (left_out | {"examples: too short": manifest["short_examples"]}).items():
         if count:

@@ -32,13 +32,17 @@ Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
 
 
 @contextmanager
-def cluster_of(options: MakeShardsOptions, folder: Path) -> Iterator[Client]:
-    """Yield a client of the cluster that --scheduler names, or of one on this machine that ends with it.
+def cluster_of(options: MakeShardsOptions, folder: Path) -> Iterator[Client | None]:
+    """Yield a client of the cluster that --scheduler names, or of one on this machine that ends with it; None of no
+    workers.
 
     Raises:
         InputError: no scheduler answers.
         RunError: its workers cannot load this program.
     """
+    if options.workers == 0:
+        yield None
+        return
     import dask
     from distributed import Client
 
@@ -99,19 +103,26 @@ def recorded(function: Callable[..., StageRecord], record: str, *arguments: obje
 
 
 def run_stage(
-    client: Client, what: str, function: Callable[..., StageRecord], work: Work, stage: str, tasks: Tasks
+    client: Client | None, what: str, function: Callable[..., StageRecord], work: Work, stage: str, tasks: Tasks
 ) -> list[StageRecord]:
     """Run the tasks of a stage that no run has finished yet, and return the records of all, in order.
+
+    Args:
+        client: of the workers; None to run them here.
 
     Raises:
         RunError: workers died, or cannot load this program.
     """
+    records = {name: work.path(stage, f"{name}.json") for name in tasks}
+    todo = [name for name, record in records.items() if not record.exists()]
+    if client is None:
+        for name in progress(what, len(todo), "tasks", todo):
+            recorded(function, str(records[name]), work, *tasks[name])
+        return [read_json(record) for record in records.values()]
     from distributed import CancelledError, as_completed
     from distributed.comm import CommClosedError
     from distributed.scheduler import KilledWorker
 
-    records = {name: work.path(stage, f"{name}.json") for name in tasks}
-    todo = [name for name, record in records.items() if not record.exists()]
     futures = [client.submit(recorded, function, str(records[name]), work, *tasks[name], pure=False) for name in todo]
     with progress(what, len(tasks), "tasks") as shown:
         shown.begin(len(tasks) - len(todo))

@@ -25,7 +25,9 @@ class MakeShardsOptions:
     tokenizer: str = option(metavar="NAME", help="folder of a vocabulary, or Hub name")
     output: Path = option(metavar="DIR", help="folder for the shards, made if need be")
     task: str = option(
-        DENOISING, choices=tuple(SPECIAL), help="what is trained: denoising for BART, mlm_nsp for BERT, on pairs"
+        DENOISING,
+        choices=tuple(SPECIAL),
+        help="what is trained: denoising for BART; for BERT mlm, or mlm_nsp on pairs of segments",
     )
     sequence_length: int = option(
         128, least=16, most=65535, help="the longest example in tokens, special ones included"
@@ -40,7 +42,10 @@ class MakeShardsOptions:
         (), metavar="PATH", help="held-out documents; those in --input too are left out there"
     )
     val_ratio: float = option(
-        0.005, least=0, most=0.5, help="share of the documents that is held out where there is no --val_input"
+        0.005,
+        least=0,
+        most=0.5,
+        help="share of the documents that is held out where there is no --val_input; unless it is 0, one at least",
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")
@@ -54,7 +59,9 @@ class MakeShardsOptions:
         0.1, section="mlm_nsp", least=0, most=1, help="share of the documents whose pairs are to be shorter"
     )
     duplicate_factor: int = option(5, least=1, help="times that a document is cut into pairs, other ones each time")
-    workers: int | None = option(None, least=1, help="processes; by default one for each core", section="Dask")
+    workers: int | None = option(
+        None, least=0, help="processes, 0 for this one alone; by default one for each core", section="Dask"
+    )
     scheduler: str | None = option(
         None, metavar="ADDRESS", help="scheduler of a running Dask cluster, such as tcp://host:8786"
     )

@@ -15,6 +15,7 @@ Processes that call these load no torch.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,6 +48,7 @@ ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
 LONG_SENTENCE = 500  # characters or more
+BYTES = 8  # of UTF-8, for each of --min_tokens, of a document that surely has so many; or a word for each
 REPEATED = "repeated"
 StageRecord = dict[str, Any]
 
@@ -72,20 +74,33 @@ def hash_documents(work: Work, number: int, piece: Piece) -> StageRecord:
     """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
 
     Returns:
-        documents: N. dropped: reason -> how many cannot be read. digest: of the texts.
+        documents: N. dropped: reason -> how many cannot be read. digest: of the texts. lowest: the least share below
+        which a document that surely gives examples is held out, or, of pairs, two; 0 where there are none.
     """
     hashes: list[bytes] = []
+    shares: list[float] = []
+    least = work.options.min_tokens
     dropped: Counter[str] = Counter()
     digest = xxhash.xxh3_128()
     for document in read_documents(piece, work.options.text_field):
         if document.fault:
             dropped[document.fault] += 1
         else:
-            hashes.append(xxhash.xxh3_128_digest(document.text.encode()))
+            text = document.text.encode()
+            hashes.append(xxhash.xxh3_128_digest(text))
+            if len(text) >= BYTES * least or len(text.split()) >= least:
+                shares.append(_share_of(hashes[-1], work))
             # With its line breaks, which are ends of sentences.
             digest.update("\n".join([*document.paragraphs, ""]).encode())
     _save(work.path("documents", f"{number:06d}.npy"), np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2))
-    return {"documents": len(hashes), "dropped": dropped, "digest": digest.hexdigest()}
+    first = heapq.nsmallest(count := 1 + (work.options.task == MLM_NSP), {*shares})
+    lowest = first[-1] if len(first) == count else 0.0
+    return {"documents": len(hashes), "dropped": dropped, "digest": digest.hexdigest(), "lowest": lowest}
+
+
+def _share_of(key: bytes, work: Work) -> float:
+    """A random number from 0 to 1 of a document with this hash, which is held out if it lies below --val_ratio."""
+    return xxhash.xxh3_64_intdigest(key + b"val", work.options.seed) / (1 << 64)
 
 
 def find_repeats(work: Work, part: int, parts: int) -> StageRecord:
@@ -136,11 +151,12 @@ def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
     return [*examples, example] if example else examples
 
 
-def make_examples(work: Work, number: int, piece: Piece, first: int) -> StageRecord:
+def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: float) -> StageRecord:
     """Cut the documents of a piece that repeat none into examples, and write runs of them, each sorted by their keys.
 
     Args:
         first: the number of the piece's first document among all.
+        val_ratio: the share of the documents that is held out.
 
     Returns:
         kept: documents that gave examples. dropped: reason -> documents that did not. short: examples that were left
@@ -163,8 +179,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int) -> StageRec
         sizes = iter(map(len, rows))
         lengths = [[next(sizes) for _ in of_document] for of_document in sentences]
         document_keys = [hashes[place].tobytes() for place, _ in documents]
-        shares = (xxhash.xxh3_64_intdigest(key + b"val", options.seed) / (1 << 64) for key in document_keys)
-        splits = [int(piece.held_out or share < options.val_ratio) for share in shares]
+        splits = [int(piece.held_out or _share_of(key, work) < val_ratio) for key in document_keys]
         if options.task == MLM_NSP:
             examples = pairs(ids, lengths, document_keys, splits)
         else:

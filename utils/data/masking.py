@@ -43,7 +43,7 @@ class MaskingOptions:
 
 
 class Masking(Noise):
-    """Makes inputs and labels of pairs of segments.
+    """Makes inputs and labels of texts, or of pairs of segments.
 
     Of an example of n tokens, special ones counted, the share of `mlm_probability`, rounded, at least one and at most
     `most` of them, are chosen; with whole words as many words, in a random order, as do not have more tokens, and at
@@ -52,14 +52,18 @@ class Masking(Noise):
 
     Args:
         most: tokens of an example that are chosen at most.
+        of_pairs: true if rows are pairs of segments.
     """
 
     Options = MaskingOptions
     writes = False
 
-    def __init__(self, options: MaskingOptions, tokenizer: BertTokenizer, most: int, seed: int) -> None:
+    def __init__(
+        self, options: MaskingOptions, tokenizer: BertTokenizer, most: int, seed: int, of_pairs: bool = True
+    ) -> None:
         super().__init__(options, tokenizer, seed)
         self.most, self.cls, self.sep = most, tokenizer.cls_token_id, tokenizer.sep_token_id
+        self.of_pairs = of_pairs
         self.begins_word = ~self.begin_with(CONTINUES)
 
     @property
@@ -67,17 +71,16 @@ class Masking(Noise):
         return {**super().identity, "max_predictions_per_seq": self.most}
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
-        """Make pairs of B rows of a shard: `[CLS] first [SEP] second [SEP]` with masks, and labels.
+        """Make pairs of B rows of a shard: `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]`, masked, and labels.
 
-        Labels are the ids of chosen tokens, and -100 elsewhere, but for `[CLS]`, whose label is that of the segments.
+        Labels are the ids of chosen tokens, and -100 elsewhere, but for the `[CLS]` of segments, whose label is theirs.
         """
         keys = keys_of(self.seed, epoch, [row.number for row in rows])
         cls, sep = np.array([self.cls]), np.array([self.sep])
-        parts = [
-            part for row in rows for part in (cls, row.ids[: row.sentences[0]], sep, row.ids[row.sentences[0] :], sep)
-        ]
+        texts = [np.split(row.ids, row.sentences[:1]) if self.of_pairs else [row.ids] for row in rows]
+        parts = [part for text in texts for part in (cls, *(part for segment in text for part in (segment, sep)))]
         flat = np.concatenate(parts, dtype=np.int32, casting="unsafe")
-        sizes = np.array([len(row.ids) + 3 for row in rows])
+        sizes = np.array([len(row.ids) + 2 + self.of_pairs for row in rows])
         chosen = self._chosen(keys, flat, sizes)
         labels = np.full(len(flat), IGNORE_INDEX, np.int32)
         labels[chosen] = flat[chosen]
@@ -86,7 +89,8 @@ class Masking(Noise):
         drawn = self.draw(keys, _DRAWN, of, places)
         flat[chosen] = np.where(kinds < MASKED, self.mask, np.where(kinds < MASKED + RANDOM, drawn, flat[chosen]))
         ends = np.cumsum(sizes)
-        labels[ends - sizes] = [row.label for row in rows]
+        if self.of_pairs:
+            labels[ends - sizes] = [row.label for row in rows]
         both = zip(np.split(flat, ends[:-1]), np.split(labels, ends[:-1]), strict=True)
         return [Pair(source, target) for source, target in both]
 

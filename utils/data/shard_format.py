@@ -8,9 +8,10 @@ import numpy as np
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"  # in a directory of shards
 FORMAT = 1  # of the manifest
-# The task that shards are for, and the tokens of an example that they do not hold: <s> and </s>; [CLS] and two [SEP].
-SPECIAL = {"denoising": 2, "mlm_nsp": 3}
-DENOISING, MLM_NSP = SPECIAL
+# The task that shards are for, and the tokens of an example that they do not hold: <s> and </s>; [CLS] and two [SEP];
+# [CLS] and [SEP].
+SPECIAL = {"denoising": 2, "mlm_nsp": 3, "mlm": 2}
+DENOISING, MLM_NSP, MLM = SPECIAL
 
 
 class ShardRow(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,14 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.models.loading import LoadedModel, Model, class_for, fit_vocabulary, own_vocabulary
-from utils.models.options import DROPOUTS, LORA_DEFAULT, AdaptationOptions, ComputingOptions, ModelOptions
+from utils.models.options import (
+    DROPOUTS,
+    LORA_DEFAULT,
+    AdaptationOptions,
+    ComputingOptions,
+    ModelOptions,
+    NewModelOptions,
+)
 
 logger = logging.getLogger(__name__)
 # Fields in which the weights that a run starts from may have been trained otherwise.
@@ -161,7 +167,7 @@ def resumed_model(
     config.labels = stored.labels  # the data did
     if "columns" in stored.extra:
         config.columns = stored.columns
-    check_same_config(stored, config, checkpoint)
+    check_same_config(stored, config, f"--resume_from_checkpoint {checkpoint}")
     model_class = class_for(config, model_classes)
     tokenizer = model_class.tokenizer_class.from_pretrained(checkpoint)
     model = model_class.from_pretrained(checkpoint, config, new_head=False)
@@ -176,46 +182,51 @@ def resumed_model(
 
 def pretraining_model(
     config: ModelConfig,
-    config_path: str,
+    options: NewModelOptions,
     model_class: type[Model],
     tokenizer: PretrainedTokenizer,
     weights: str | None,
-    computing: ComputingOptions,
 ) -> LoadedModel[Model]:
     """A model to pretrain.
 
     Args:
-        config_path: the config's file, for messages.
+        config: gives the architecture.
         tokenizer: the model's vocabulary.
-        weights: where initial weights are; None for random ones.
+        weights: where initial weights are, by the options or in a checkpoint; None for random ones.
 
     Raises:
         InputError: there are no such weights, or vocabulary, weights and config do not fit together.
     """
-    if len(tokenizer) > config.vocab_size:
+    if options.config_path is not None and len(tokenizer) > config.vocab_size:
         raise InputError(
             f"the vocabulary does not fit the config: the shards' has {len(tokenizer)} ids, and the vocab_size of "
-            f"{config_path} is {config.vocab_size}"
+            f"{options.config_path} is {config.vocab_size}"
         )
     config.vocab_size = len(tokenizer)
     config.validate()
     if weights is None:
-        model = random_model(model_class, config, config_path)
+        model = random_model(model_class, config, options.config_path)
     else:
-        vocabulary = model_class.tokenizer_class.from_pretrained(weights)
+        given = "--resume_from_checkpoint" if options.model_name_or_path is None else "--model_name_or_path"
+        try:
+            vocabulary = model_class.tokenizer_class.from_pretrained(weights)
+        except InputError:  # none lies with the weights
+            vocabulary = tokenizer
         if not tokenizer.same_vocabulary(vocabulary):
             raise InputError(
-                f"--resume_from_checkpoint {weights} has another vocabulary ({len(vocabulary)} ids) than the shards "
+                f"{given} {weights} has another vocabulary ({len(vocabulary)} ids) than the shards "
                 f"({len(tokenizer)} ids)"
             )
-        stored = stored_configs(weights, [type(config)])[0]
+        stored, generation = stored_configs(weights, [type(config)])
         if stored is not None:
             config.vocab_size = stored.vocab_size
-            check_same_config(stored, config, weights, apart_from=NOT_OF_SHAPE)
+            check_same_config(stored, config, f"{given} {weights}", apart_from=NOT_OF_SHAPE)
         model = model_class.from_pretrained(weights, config)
+        if options.config_path is None and None not in (generation, model.generation_config):
+            model.generation_config = generation
         logger.info("initial weights: those of %s", weights)
     fit_vocabulary(model, tokenizer)
-    set_computing(model, computing)
+    set_computing(model, options.computing)
     return LoadedModel(model, tokenizer)
 
 
@@ -227,14 +238,12 @@ def random_model(model_class: type[Model], config: ModelConfig, config_path: str
     return model
 
 
-def check_same_config(
-    stored: ModelConfig, config: ModelConfig, where: str | os.PathLike[str], apart_from: Sequence[str] = ()
-) -> None:
-    """Raise InputError where the config of --resume_from_checkpoint is another one than that of this run."""
+def check_same_config(stored: ModelConfig, config: ModelConfig, where: str, apart_from: Sequence[str] = ()) -> None:
+    """Raise InputError where the config of stored weights, which an option names, is another one than this run's."""
     for name in config.types:
         old, new = getattr(stored, name), getattr(config, name)
         if old != new and name not in apart_from:
-            raise InputError(f"--resume_from_checkpoint {where}: its {name} is {old}, this run's is {new}")
+            raise InputError(f"{where}: its {name} is {old}, this run's is {new}")
 
 
 def shrink(model: PretrainedModel, layers: Sequence[int], stacks: Sequence[str]) -> None:

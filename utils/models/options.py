@@ -61,12 +61,17 @@ class WeightsOptions:
         Raises:
             InputError: the file is no config of one of these kinds, or the weights have none.
         """
-        if self.config_path is not None:
-            return read_config(self.config_path, kinds)
-        config = stored_configs(self.model_name_or_path, kinds)[0]
-        if config is None:
-            raise InputError(f"--model_name_or_path {self.model_name_or_path}: no config there; give --config_path")
-        return config
+        return _config_of(self.config_path, self.model_name_or_path, kinds)
+
+
+def _config_of(path: str | None, weights: str | None, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+    """The config at a path or, without one, of some weights."""
+    if path is not None:
+        return read_config(path, kinds)
+    config = stored_configs(weights, kinds)[0]
+    if config is None:
+        raise InputError(f"--model_name_or_path {weights}: no config there; give --config_path")
+    return config
 
 
 @dataclass(frozen=True)
@@ -258,21 +263,27 @@ class ModelOptions:
 class NewModelOptions:
     """The model that pretraining starts from, whose weights are random or those of an earlier run."""
 
-    config_path: str | None = option(
+    model_name_or_path: str | None = option(
         None,
         section="model",
-        help=f"JSON with the architecture, and decoding options for the export; by default {DEFAULT_CONFIG}, of "
-        "mlm_nsp configs/bert_base.json",
+        help="initial weights: a Hub name, Hub-format or run directory, or checkpoint file; by default random ones",
+        on_resume="by_content",
+    )
+    config_path: str | None = option(
+        None,
+        help="JSON with the architecture, and decoding options for the export; by default the weights' own, of random "
+        f"ones {DEFAULT_CONFIG}, or configs/bert_base.json of BERT",
         on_resume="by_content",
     )
     computing: ComputingOptions = part(ComputingOptions)
 
     def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-        """The config of --config_path, with the dropouts that are given in place of its own.
+        """The config of --config_path or of the weights, with the dropouts that are given in place of its own.
 
         Raises:
-            InputError: the file is no config of one of these kinds, or an option is about what it has not.
+            InputError: the file is no config of one of these kinds, the weights have none, or an option is about what
+                it has not.
         """
-        config = read_config(self.config_path, kinds)
+        config = _config_of(self.config_path, self.model_name_or_path, kinds)
         self.computing.set_dropouts(config)
         return config

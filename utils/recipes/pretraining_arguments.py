@@ -8,18 +8,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bart.errors import InputError
+from bart.errors import InputError, naming
 from utils.app.cli import early_option, option, parse_dataclass
+from utils.corpora.documents import KINDS
+from utils.corpora.text_shards import is_text, shards_of_text
 from utils.data.options import Place
+from utils.data.shard_format import MANIFEST
+from utils.models.loading import check_lengths, own_vocabulary
 from utils.models.options import NewModelOptions, shipped_config
 from utils.recipes.training_arguments import TrainingArguments
 from utils.runs.run_directory import LAST
 from utils.tasks.denoising import Denoising
+from utils.tasks.mlm import Mlm
 from utils.tasks.mlm_nsp import MlmNsp
-from utils.tasks.pretraining import Pretraining
-from utils.training.options import LAMB_RATE, SCRATCH_RATE
+from utils.tasks.pretraining import MOST_OF_TEXT, Pretraining, PretrainingOptions
+from utils.training.options import FINE_TUNING_RATE, LAMB_RATE, SCRATCH_RATE
 
-TASKS: dict[str, type[Pretraining]] = {task.name: task for task in (Denoising, MlmNsp)}
+TASKS: dict[str, type[Pretraining]] = {task.name: task for task in (Denoising, Mlm, MlmNsp)}
 DEFAULTS: dict[str, Any] = {
     "save_every_n_steps": 100,
     "log_every_n_steps": 100,
@@ -31,14 +36,34 @@ DEFAULTS: dict[str, Any] = {
     "gradient_clip_val": 0.1,
 }
 EPSILON = 1e-8  # --adam_epsilon
+VAL_RATIO = 0.01  # --val_ratio
 
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """Where shards are."""
+    """Where shards are, or text, and what shards are made of it."""
 
     data_dir: str = option(
-        section="data", help="directory of shards, which utils.corpora.make_shards makes", on_resume="by_content"
+        section="data",
+        help="directory of shards, which utils.corpora.make_shards makes; or text, of which they are made once: a file "
+        f"({', '.join(KINDS)}), or a folder of such",
+        on_resume="by_content",
+    )
+    val_ratio: float | None = option(
+        None,
+        above=0,
+        most=0.5,
+        help=f"share of the documents of text that is held out, one at least; by default {VAL_RATIO:g}",
+        on_resume="by_content",
+    )
+    text_field: str | None = option(
+        None, help="field of JSON Lines and Parquet that holds a document; by default text", on_resume="by_content"
+    )
+    cache_dir: str | None = option(
+        None,
+        help="folder for the shards of text; by default .cache beside the text or, where that cannot be written, "
+        "~/.cache/bart-pytorch",
+        on_resume="may_change",
     )
 
 
@@ -49,7 +74,10 @@ class PretrainingArguments(TrainingArguments):
     model: NewModelOptions
     shards: ShardOptions
     task: str = option(
-        Denoising.name, section="run", choices=tuple(TASKS), help="what is trained: BART, or BERT by mlm_nsp"
+        Denoising.name,
+        section="run",
+        choices=tuple(TASKS),
+        help="what is trained: BART by denoising; BERT by mlm, or with next sentences by mlm_nsp",
     )
     load_model_weights_only: bool = option(
         False,
@@ -68,6 +96,8 @@ class PretrainingArguments(TrainingArguments):
                 f"--load_model_weights_only needs --resume_from_checkpoint with a checkpoint, run directory or export; "
                 f"it is {checkpoint}"
             )
+        if self.load_model_weights_only and self.model.model_name_or_path is not None:
+            raise InputError("--model_name_or_path and --load_model_weights_only exclude each other: both give weights")
         if self.load_model_weights_only and self.run.output_dir is not None:
             weights, output = Path(checkpoint).resolve(), Path(self.run.output_dir).resolve()
             if output in (weights, *weights.parents):
@@ -77,18 +107,21 @@ class PretrainingArguments(TrainingArguments):
                 )
         if optimisation.adam_epsilon is None and optimisation.optimizer not in ("sgd", "adafactor"):
             self._fill_in(optimisation=replace(optimisation, adam_epsilon=EPSILON))
-        if self.model.config_path is None:
+        if self.model.model_name_or_path is not None and self.run.num_sanity_val_steps is None:
+            self._fill_in(run=replace(self.run, num_sanity_val_steps=-1))
+        if self.model.config_path is None and self.model.model_name_or_path is None:
             config_path = shipped_config(self.task_class.default_config)
             self._fill_in(model=replace(self.model, config_path=config_path))
         super().__post_init__()
 
     @property
     def default_rate(self) -> float:
-        return LAMB_RATE if self.optimisation.is_lamb else SCRATCH_RATE
+        of_adam = SCRATCH_RATE if self.model.model_name_or_path is None else FINE_TUNING_RATE
+        return LAMB_RATE if self.optimisation.is_lamb else of_adam
 
     @property
     def start(self) -> str:
-        return self.model.config_path
+        return (self.model.model_name_or_path or self.model.config_path).removesuffix("/export")
 
     @property
     def trains(self) -> bool:
@@ -107,9 +140,37 @@ class PretrainingArguments(TrainingArguments):
         return TASKS[self.task]
 
     def _make_task(self) -> Pretraining:
-        place = Place(self.data_dir, limits={"train": self.batches.n_train, "val": self.batches.n_val})
-        weights = self.run.resume_from_checkpoint if self.load_model_weights_only else None
-        return self.task_class(place, self.task_options, self.training, weights, self.run.seed)
+        weights = self.run.resume_from_checkpoint if self.load_model_weights_only else self.model.model_name_or_path
+        data_dir, options = self.data_dir, self.task_options
+        if is_text(data_dir):
+            with naming(f"--task {self.task}"):  # before shards are made, which take a while
+                config = self.model.config(self.task_class.config_classes)
+            most = min(MOST_OF_TEXT, config.max_position_embeddings)
+            options = replace(options, max_source_length=options.max_source_length or most)
+            check_lengths(config, max_source_length=options.max_source_length)
+            data_dir = self._shards_of_text(weights, options)
+        elif given := [name for name in ("val_ratio", "text_field", "cache_dir") if getattr(self.shards, name)]:
+            raise InputError(
+                f"--{given[0]} is {getattr(self.shards, given[0])}, which is about text; --data_dir {data_dir} holds "
+                "shards, or nothing"
+            )
+        place = Place(data_dir, limits={"train": self.batches.n_train, "val": self.batches.n_val})
+        return self.task_class(place, options, self.training, weights, self.run.seed)
+
+    def _shards_of_text(self, weights: str | None, options: PretrainingOptions) -> str:
+        """The directory of the shards that are made of the text of --data_dir, with a given length of examples."""
+        tokenizer_class = self.task_class.model_class.tokenizer_class
+        if weights is None and options.tokenizer is None:
+            raise InputError(
+                f"--data_dir {self.data_dir}: {MANIFEST} is missing, which shards have; to read it as text, give "
+                "--model_name_or_path or --tokenizer"
+            )
+        tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, tokenizer_class)
+        shards = self.shards
+        return shards_of_text(
+            *(self.data_dir, tokenizer, self.task, options.max_source_length),
+            *(shards.val_ratio or VAL_RATIO, shards.text_field or "text", shards.cache_dir),
+        )
 
 
 def parse_pretraining_arguments(argv: Sequence[str] | None = None) -> PretrainingArguments:
@@ -119,7 +180,7 @@ def parse_pretraining_arguments(argv: Sequence[str] | None = None) -> Pretrainin
     return parse_dataclass(
         PretrainingArguments,
         argv,
-        "Pretrain BART, or BERT, on shards of text.",
+        "Pretrain BART, or BERT, on text or on shards of text.",
         parts={"task_options": task.Options, "training": task.TrainingOptions},
         defaults=DEFAULTS,
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,15 +20,19 @@ from utils.models.options import NewModelOptions
 from utils.tasks.pretraining import Pretraining, PretrainingOptions
 from utils.tasks.text_to_text import operations_of, summed_loss
 
+if TYPE_CHECKING:
+    from typing import Self
+
 
 @dataclass(frozen=True)
 class DenoisingOptions(PretrainingOptions):
     """The options of the task, apart from those of its noise."""
 
-    pre_ln: bool = option(
-        True,
+    pre_ln: bool | None = option(
+        None,
         section="model",
-        help="normalise before each sublayer, not behind it, whatever the config says",
+        help="normalise before each sublayer, not behind it, whatever the config says; by default on, and with "
+        "--model_name_or_path as the weights have it",
         on_resume="by_content",
     )
 
@@ -41,15 +44,20 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
     TrainingOptions = CorruptionOptions
     name = DENOISING
     model_class = BartForConditionalGeneration
-    metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
 
     def make_noise(self, seed: int) -> Corruption:
         return Corruption(self.training, self.tokenizer, seed)
 
     def config(self, model: NewModelOptions) -> BartConfig:
         config = super().config(model)
-        config.pre_ln = self.options.pre_ln
+        if self.options.pre_ln is not None or model.model_name_or_path is None:
+            config.pre_ln = self.options.pre_ln is not False
         return config
+
+    def fitted(self, config: BartConfig) -> Self:
+        fitted = copy.copy(super().fitted(config))
+        fitted.options = replace(self.options, pre_ln=config.pre_ln)
+        return fitted
 
     # ---- Training and validation
 
@@ -63,8 +71,3 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
         """Sums (3,): loss, targets, and targets that are the likeliest token after the original's own prefix."""
         output = summed_loss(loaded.model, batch)
         return torch.stack([output.loss.double(), self.count(batch).double(), output.correct.double()])
-
-    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[BartForConditionalGeneration]) -> dict[str, float]:
-        loss, targets, correct = sums
-        mean = loss / targets
-        return {"loss": mean, "accuracy": correct / targets, "perplexity": math.exp(min(mean, 700))}

@@ -10,45 +10,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bart.modeling.loss import IGNORE_INDEX
-from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForPreTraining
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.data.batches import Inputs
-from utils.data.masking import Masking, MaskingOptions
 from utils.data.shard_format import MLM_NSP
 from utils.models.loading import LoadedModel
-from utils.tasks.pretraining import Pretraining
-
-SHARE = 0.15625  # of a length, that is predicted at most: 20 of 128 tokens, and 80 of 512
+from utils.tasks.mlm import Mlm
 
 
-class MlmNsp(Pretraining[BertForPreTraining]):
+class MlmNsp(Mlm):
     """Pairs of segments with masks to the masked tokens, and to the answer if the second segment follows the first."""
 
-    TrainingOptions = MaskingOptions
     name = MLM_NSP
     model_class = BertForPreTraining
     means = 2
     metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "next_sentence_accuracy": "max"}
-    config_classes = (BertConfig,)
-    default_config = "configs/bert_base.json"
-
-    @property
-    def most(self) -> int:
-        """Tokens of an example that are predicted, but for a long word alone."""
-        return self.training.max_predictions_per_seq or max(1, round(SHARE * self.options.max_source_length))
-
-    def make_noise(self, seed: int) -> Masking:
-        return Masking(self.training, self.tokenizer, self.most, seed)
+    inputs = (*Mlm.inputs, "token_type_ids")
 
     def collate(self, examples: Sequence[Any], tokenizer: BertTokenizer) -> Inputs:
         inputs = super().collate(examples, tokenizer)
         inputs["next_sentence_label"] = inputs["labels"][:, 0].clone()
         inputs["labels"][:, 0] = IGNORE_INDEX
-        # Found here, because a GPU would have to be waited for, and of one number, so that sizes of products recur.
-        is_masked = (inputs["labels"] != IGNORE_INDEX).long()
-        width = min(max(self.most, int(is_masked.sum(1).max())), is_masked.shape[1])
-        inputs["masked_positions"] = is_masked.topk(width, dim=1).indices
         is_end = (inputs["input_ids"] == tokenizer.sep_token_id).long()
         behind = (is_end.cumsum(1) - is_end).clamp(max=1)  # the first [SEP]
         return inputs | {"token_type_ids": behind * inputs["attention_mask"]}
@@ -77,11 +59,9 @@ class MlmNsp(Pretraining[BertForPreTraining]):
             "next_sentence_accuracy": right_pairs / pairs,
         }
 
-    @staticmethod
-    def _measured(model: BertForPreTraining, batch: Inputs) -> Iterator[tuple[Tensor, Tensor]]:
+    def _measured(self, model: BertForPreTraining, batch: Inputs) -> Iterator[tuple[Tensor, Tensor]]:
         """The loss in fp32, and how many are right, of masked tokens and of pairs; all scalars."""
-        names = ("input_ids", "attention_mask", "token_type_ids", "labels", "masked_positions")
-        output = model(**{name: batch[name] for name in names})
+        output = self.output_of(model, batch)
         related, labels = output.seq_relationship_logits.float(), batch["next_sentence_label"]
         yield output.loss, output.correct
         yield F.cross_entropy(related, labels, reduction="sum"), (related.argmax(dim=1) == labels).sum()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+MOST_OF_TEXT = 128  # tokens of an example of text by default
+
+
 @dataclass(frozen=True)
 class PretrainingOptions:
     """The options of all tasks of pretraining."""
@@ -36,11 +40,13 @@ class PretrainingOptions:
         None,
         section="data",
         least=3,
-        help="tokens of the longest example; by default as the shards have it",
+        help="tokens of the longest example; by default as the shards have it, and of text "
+        f"{MOST_OF_TEXT}, or the positions of the model if they are fewer",
         in_card=True,
     )
     tokenizer: str | None = option(
-        None, help="vocabulary that the shards' own must be equal to: a Hub name or directory; by default it is that"
+        None,
+        help="vocabulary: a Hub name or directory; by default that of the shards, or of the weights, whose own it is",
     )
 
 
@@ -57,6 +63,7 @@ class Pretraining(TrainedTask[Model]):
     """
 
     Options = PretrainingOptions
+    metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
     name: ClassVar[str]  # of the task, in the manifest of its shards
     model_class: ClassVar[type[PretrainedModel]]
 
@@ -106,7 +113,7 @@ class Pretraining(TrainedTask[Model]):
 
     def initial_model(self, model: NewModelOptions, learned: None) -> LoadedModel[Model]:
         return model_to_train.pretraining_model(
-            self.config(model), model.config_path, self.model_class, self.tokenizer, self.weights, model.computing
+            self.config(model), model, self.model_class, self.tokenizer, self.weights
         )
 
     def resumed_model(self, model: NewModelOptions, checkpoint: Path) -> LoadedModel[Model]:
@@ -115,3 +122,10 @@ class Pretraining(TrainedTask[Model]):
         )
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
+
+    # ---- Validation
+
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[Model]) -> dict[str, float]:
+        loss, targets, correct = sums
+        mean = loss / targets
+        return {"loss": mean, "accuracy": correct / targets, "perplexity": math.exp(min(mean, 700))}

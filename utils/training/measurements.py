@@ -142,6 +142,7 @@ class Measurements(Callback):
         if not trainer.sanity_checking:
             self.validations += 1
             self.validation_seconds += time.monotonic() - self.validation_began
+        if not trainer.sanity_checking or trainer.num_sanity_val_steps == math.inf:
             metrics = trainer.callback_metrics.items()
             values = {name: float(value) for name, value in metrics if name.startswith("val_")}
             write_metrics(trainer, values)

@@ -90,8 +90,12 @@ class RunOptions:
         help="validations without a better val_metric that end the run; -1 for never",
         on_resume="may_change",
     )
-    num_sanity_val_steps: int = option(
-        0, least=-1, help="validation batches before training; -1 for all", on_resume="may_change"
+    num_sanity_val_steps: int | None = option(
+        None,
+        least=-1,
+        help="validation batches before training; -1 for all, whose metrics are then logged, as of step 0; by default "
+        "none, and all in pretraining with --model_name_or_path",
+        on_resume="may_change",
     )
 
     def __post_init__(self) -> None:

@@ -178,7 +178,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
         num_nodes=hardware.processes // hardware.devices,
         strategy=strategy,
         max_epochs=1,  # whose length is that of the training loader
-        num_sanity_val_steps=run.num_sanity_val_steps,
+        num_sanity_val_steps=run.num_sanity_val_steps or 0,
         val_check_interval=steps_between_validations(run, data),
         check_val_every_n_epoch=None,
         log_every_n_steps=run.log_every_n_steps,

@@ -244,6 +244,56 @@ def test_the_same_bytes_whatever_the_pieces_and_the_order_of_the_inputs(
     assert make("other", "--bins", 16, 48, "--seed", 1)["splits"] != manifest["splits"]
 
 
+@pytest.mark.parametrize("task", ["denoising", "mlm", "mlm_nsp"])
+def test_some_text_is_held_out_of_the_smallest_corpus(
+    task: str, make: Make, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One document, or of pairs two, whatever the share, the pieces, and how often each document is there."""
+    if task != "mlm_nsp":  # whose pairs are of a piece
+        monkeypatch.setattr(documents, "PIECE", 1 << 11)
+    if task != "denoising":
+        BertTokenizer.train([" ".join(WORDS)] * 3, 90).save_pretrained(tmp_path / "bert")
+    rng = random.Random(2)
+    texts = [f"{document(rng)} {document(rng)}" for _ in range(4)]
+    if task == "denoising":
+        texts = ["the dog sat on the mat and ran", "a bird flew over the old hill and it", "犬猫鳥" * 8, "men ran " * 4]
+    options = ("--task", task, "--val_ratio", 1e-9, *(("--tokenizer", tmp_path / "bert") * (task != "denoising")))
+    for copies in (1, 3):
+        (tmp_path / f"{copies}.txt").write_text("\n\n".join(texts * copies))
+        manifest = make(f"out{copies}", *options, inputs=[tmp_path / f"{copies}.txt"])
+        assert manifest["documents"]["kept"] == 4
+        assert all(sum(file["examples"] for file in manifest["splits"][split]) for split in ("train", "val"))
+    if task != "mlm_nsp":
+        held_out = {str(row["ids"]) for row in rows_of(tmp_path / "out1", "val")}
+        assert held_out == {str(row["ids"]) for row in rows_of(tmp_path / "out3", "val")}
+        assert len(held_out) == 1 or task == "mlm"
+
+
+def test_the_word_of_a_corpus_without_held_out_text(
+    make: Make, tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.txt").write_text("The dog sat on the old mat and ran over the hill. " * 3)
+    with pytest.raises(InputError, match=r"one.txt: no text is left to train on; documents of all: 1, and an empty"):
+        make("refused", inputs=[tmp_path / "one.txt"])
+    (tmp_path / "short.txt").write_text("A dog sat.")
+    with pytest.raises(InputError, match=r"--val_input .*short.txt: no text is left to hold out, 1 near-empty"):
+        make("none", "--val_input", tmp_path / "short.txt")
+    (tmp_path / "few.txt").write_text("Xylophones quizzed jazzy Zulus.\n\nZigzagging fjords vex pyjamas.")
+    with pytest.raises(InputError, match=r"few.txt: no text is left to hold out; documents of all: 2"):
+        make("few", inputs=[tmp_path / "few.txt"])
+    assert not capsys.readouterr().out
+    make("asked", "--val_ratio", 0, inputs=[tmp_path / "few.txt"])
+    assert "nothing is held out, and run_pretraining.py needs held-out documents" in capsys.readouterr().out
+
+
+def test_the_same_bytes_without_workers(make: Make, corpus: Path, tmp_path: Path) -> None:
+    make("threads", "--val_ratio", 0.1)
+    words = ["--input", corpus / "a.txt", corpus / "b.txt", "--tokenizer", corpus / "tokenizer", "--val_ratio", 0.1]
+    words += ["--output", tmp_path / "here", "--sequence_length", 48, "--workers", 0]
+    make_shards.main([*map(str, words)])
+    assert contents(tmp_path / "here") == contents(tmp_path / "threads")
+
+
 def test_shards_are_shuffled_across_the_corpus(make: Make, corpus: Path, tmp_path: Path) -> None:
     make("out", "--shards", 4)
     tokenizer = BartTokenizer.from_pretrained(corpus / "tokenizer")
@@ -387,7 +437,12 @@ def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeyp
     (tmp_path / "out/train").mkdir()
     (tmp_path / "out/train/.48-00000.parquet.host.123.tmp").touch()
     make("out")
-    assert {path.parts[0] for path in map(Path, contents(tmp_path / "out"))} == {"manifest.json", "tokenizer", "train"}
+    assert {path.parts[0] for path in map(Path, contents(tmp_path / "out"))} == {
+        "manifest.json",
+        "tokenizer",
+        "train",
+        "val",
+    }
     assert all(path.endswith(".parquet") for path in contents(tmp_path / "out/train"))
 
 
@@ -404,7 +459,7 @@ def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeyp
         (["--output", "{corpus}"], "other files are there; it takes a new folder"),
         (["--output", "{corpus}/a.txt"], "a file is there; it takes a folder"),
         (["--input", "{empty}"], "--input .*: no text in it, 1 not UTF-8"),
-        (["--input", "{short}"], "--input .*: no text is left to train on, 1 near-empty"),
+        (["--input", "{short}"], "--input .*: no text is left to train on, 1 near-empty; documents"),
         (["--scheduler", "127.0.0.1:9"], "--scheduler 127.0.0.1:9: no Dask scheduler can be reached"),
         (["--scheduler", "nonsense"], "--scheduler nonsense: no Dask scheduler can be reached"),
     ],

@@ -105,3 +105,18 @@ def test_other_masks_in_another_epoch_and_run() -> None:
         same = sum(np.array_equal(chosen(a), chosen(b)) for a, b in zip(first, pairs, strict=True))
         assert same == 0
     assert masking_of().identity != masking_of(most=20).identity
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_texts_that_are_no_pairs(whole_words: bool) -> None:
+    """One `[SEP]` behind all sentences, and `[CLS]` has no label."""
+    masking = masking_of(whole_word_mask=whole_words, continues=0.4)
+    masking.of_pairs = False
+    rows = rows_of([(20, 30), (7, 4)])
+    for row, pair in zip(rows, masking.pairs(rows, 1), strict=True):
+        text = np.array([CLS, *row.ids, SEP])
+        places = np.flatnonzero(pair.target != -100)
+        assert len(places) > 0 and (whole_words or len(places) == {52: 8, 13: 2}[len(text)])
+        assert (pair.target[places] == text[places]).all() and not np.isin(text[places], (CLS, SEP)).any()
+        rest = np.setdiff1d(np.arange(len(text)), places)
+        assert (pair.source[rest] == text[rest]).all() and len(pair.source) == len(text)

@@ -314,11 +314,11 @@ def test_options(capsys: pytest.CaptureFixture[str], tiny: list[str]) -> None:
         parse("--help")
     words = capsys.readouterr().out.replace(",", " ").split()
     assert [flag for flag in NVIDIAS if flag not in words] == []
-    assert not {"--do_train", "--lora_rank", "--label_smoothing", "--model_name_or_path"} & set(words)
+    assert not {"--do_train", "--lora_rank", "--label_smoothing"} & set(words)
     args = parse(*tiny[:2], "--max_steps", 7, "--lamb", "--save_checkpoint_steps", 3, "--log_freq", 2)
     assert (args.run.save_every_n_steps, args.run.log_every_n_steps) == (3, 2)
     assert (args.optimisation.optimizer, args.optimisation.learning_rate) == ("lamb", 5e-3)
-    assert args.optimisation.gradient_clip_val == 0.1 and args.task_options.pre_ln
+    assert args.optimisation.gradient_clip_val == 0.1 and args.make_task().config(args.model).pre_ln
     for name in ("adafactor", "sgd"):  # which have no epsilon of Adam
         assert parse(*tiny, "--max_steps", 7, "--optimizer", name).optimisation.optimizer == name
     args = parse(*tiny, "--max_steps", 7, "--no_pre_ln")

@@ -1,0 +1,82 @@
+"""Shards of text that a user has not made into shards: made once, in the folder of caches."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from pathlib import Path
+
+from bart.errors import InputError
+from bart.tokenization.tokenizer import PretrainedTokenizer
+from utils.corpora.documents import PIECE, find_files
+from utils.corpora.make_shards import make_shards
+from utils.corpora.shard_options import WORK, MakeShardsOptions
+from utils.data.shard_format import FORMAT, MANIFEST, TOKENIZER
+from utils.data.token_cache import alone, cache_folder
+from utils.runs.outputs import file_digest
+
+logger = logging.getLogger(__name__)
+
+
+def is_text(data_dir: str) -> bool:
+    """True of a file, and of a folder without shards."""
+    place = Path(data_dir)
+    return place.is_file() or (place.is_dir() and not any((place / name).exists() for name in (MANIFEST, WORK)))
+
+
+def shards_of_text(
+    data_dir: str,
+    tokenizer: PretrainedTokenizer,
+    task: str,
+    sequence_length: int,
+    val_ratio: float,
+    text_field: str,
+    cache_dir: str | None = None,
+) -> str:
+    """Make shards of a file or a folder of text, once, and return their directory.
+
+    Its name holds a digest of the texts, the vocabulary and the options, so that shards of others are made anew. Which
+    documents are held out depends on the texts alone, whatever the seed of the run.
+
+    Args:
+        tokenizer: whose ids the examples are.
+        task, sequence_length, val_ratio, text_field: as of `MakeShardsOptions`.
+        cache_dir: the folder of caches; see `utils.data.token_cache.cache_folder`.
+
+    Raises:
+        InputError: there are no files of text, or too few documents; or the cache cannot be written.
+        RunError: the disk is full.
+    """
+    place = Path(data_dir).resolve()
+    files = find_files("data_dir", [data_dir])
+    contents = [(str(file.relative_to(place.parent)), file_digest(file)) for file in files]
+    made_with = FORMAT, task, sequence_length, val_ratio, text_field, tokenizer.to_json(), contents
+    digest = hashlib.blake2b(repr(made_with).encode(), digest_size=16).hexdigest()
+    cache = cache_folder(place if place.is_dir() else place.parent, cache_dir)
+    folder, vocabulary = cache / f"{place.name}-shards-{digest}", cache / f"{place.name}-{TOKENIZER}-{digest}"
+    with alone(cache):  # of several processes, one makes them
+        if not (folder / MANIFEST).is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+            tokenizer.save_pretrained(vocabulary)
+            try:
+                make_shards(
+                    MakeShardsOptions(
+                        input=(data_dir,),
+                        tokenizer=str(vocabulary),
+                        output=folder,
+                        task=task,
+                        sequence_length=sequence_length,
+                        val_ratio=val_ratio,
+                        text_field=text_field,
+                        # Processes take seconds to start, in which one alone reads a piece.
+                        workers=None if sum(file.stat().st_size for file in files) > PIECE else 0,
+                    )
+                )
+            except InputError as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise InputError(str(error).replace("--input ", "--data_dir ")) from None
+            finally:
+                shutil.rmtree(vocabulary)
+    logger.info("shards of %s: %s", data_dir, folder)
+    return str(folder)
