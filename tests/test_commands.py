@@ -20,7 +20,7 @@ COMMANDS = re.findall(r'^(bart-\w+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILINE)
 
 
 def test_what_pip_would_install() -> None:
-    names = ["bart-finetune", "bart-pretrain", "bart-eval", "bart-summarize", "bart-serve"]
+    names = ["bart-finetune", "bart-pretrain", "bart-eval", "bart-summarize", "bart-export", "bart-serve"]
     assert [name for name, *_ in COMMANDS] == names
     patterns = re.findall(r'"\*(\.\w+)"', PROJECT[PROJECT.index("package-data") :].split("[tool.ruff]")[0])
     listed = subprocess.run(["git", "ls-files", "bart", "utils"], cwd=ROOT, capture_output=True, text=True, check=True)
