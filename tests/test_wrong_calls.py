@@ -73,6 +73,8 @@ COMMANDS = {
     "run_eval.py model config.json data": "the following arguments are required: save_dir",
     f"{SUMMARIZE} --precision fp16": "--precision is fp16 and this would run on cpu",
     f"{SUMMARIZE} --long_documents read": "--long_documents: 'read' is not allowed",
+    "utils.export model": "the following arguments are required: --output",
+    "utils.export model --output new --format tflite": "--format: 'tflite' is not allowed: it takes one of onnx, torch",
     # Files
     f"{TRAIN} --data_dir nowhere": "nowhere",
     PRETRAIN: "--data_dir shards: there is no such directory",
@@ -89,6 +91,9 @@ COMMANDS = {
     "run_eval.py picture.png config.json data out": "picture.png",
     "run_eval.py model data data out --device cpu": "data",
     "utils.summarize nowhere": "nowhere",
+    "utils.export nowhere --output new --format torch_export": "nowhere",
+    "utils.export model --output data --format torch_export": "--output data is not empty; allowed: a folder",
+    "utils.export model --output picture.png --format torch_export": "--output picture.png: cannot be written",
     "utils.metrics.rouge data/test.target absent.txt": "absent.txt",
     "utils.metrics.rouge data/test.target data/train.target": "train.target",
     "utils.corpora.prepare --input absent.jsonl --output new": "absent.jsonl",

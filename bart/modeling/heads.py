@@ -162,11 +162,14 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
         ends = input_ids == self.config.eos_token_id
-        if ends.device.type == "cpu" and not ends.any(dim=1).all():  # on a GPU it would wait for the device
-            row = int((~ends.any(dim=1)).nonzero()[0])
+        has_none = ~ends.any(dim=1)
+        # A GPU would have to be waited for, and an exported graph cannot raise: there the logits are NaN.
+        if ends.device.type == "cpu" and not torch.compiler.is_compiling() and has_none.any():
+            row = int(has_none.nonzero()[0])
             raise InputError(f"input_ids[{row}] has no </s> ({self.config.eos_token_id}), whose state is classified")
         last = (ends * torch.arange(input_ids.shape[1], device=ends.device)).amax(dim=1)
-        logits = self.classification_head(hidden[torch.arange(len(hidden), device=ends.device), last])
+        logits = self.classification_head(hidden[torch.arange(hidden.shape[0], device=ends.device), last])
+        logits = logits.masked_fill(has_none[:, None], torch.nan)
         loss = None if labels is None else self.loss(logits, labels)
         return ClassifierOutput(loss, logits, encoder_states)
 

@@ -53,8 +53,8 @@ def training_operations(config: BartConfig, source_length: int, target_length: i
 
 def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
     """Decoder input (B, T) for teacher forcing: labels moved one place right behind the start token."""
-    shifted = labels.new_full(labels.shape, decoder_start_token_id)
-    shifted[:, 1:] = labels[:, :-1]
+    start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
+    shifted = torch.cat([start, labels], dim=1)[:, :-1]
     return shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
 
 

@@ -312,8 +312,25 @@ class PretrainedModel(BackendModule):
             InputError: the directory cannot be made.
             OSError: a file cannot be written.
         """
-        self._check_whole()
         directory = Path(directory)
+        self.save_config(directory)
+        copies = tied_copies(self)
+        state = self.state_dict().items()
+        state = {self.stored_name(name): tensor.contiguous() for name, tensor in state if name not in copies}
+        with replacing(directory / WEIGHT_FILES[0]) as temporary:
+            try:
+                safetensors.torch.save_file(state, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(state)})
+            except SafetensorError as error:
+                number = re.search(r"os error (\d+)", str(error))
+                if number is None:
+                    raise
+                raise OSError(int(number[1]), os.strerror(int(number[1])), str(directory / WEIGHT_FILES[0])) from error
+        if tokenizer is not None:
+            tokenizer.save_pretrained(directory)
+
+    def save_config(self, directory: Path) -> None:
+        """Write the files of `save_pretrained` without weights, to a directory that is made if absent."""
+        self._check_whole()
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -326,23 +343,9 @@ class PretrainedModel(BackendModule):
         fields["dtype"] = str(self.get_parameter(self.shared).dtype).removeprefix("torch.")
         fields["model_type"], architecture = self.published_as()
         fields["architectures"] = [architecture]
-
-        copies = tied_copies(self)
-        state = self.state_dict().items()
-        state = {self.stored_name(name): tensor.contiguous() for name, tensor in state if name not in copies}
         write_json(directory / CONFIG_FILE, fields, sort_keys=True)
         if generation is not None:
             write_json(directory / GENERATION_FILE, options, sort_keys=True)
-        with replacing(directory / WEIGHT_FILES[0]) as temporary:
-            try:
-                safetensors.torch.save_file(state, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(state)})
-            except SafetensorError as error:
-                number = re.search(r"os error (\d+)", str(error))
-                if number is None:
-                    raise
-                raise OSError(int(number[1]), os.strerror(int(number[1])), str(directory / WEIGHT_FILES[0])) from error
-        if tokenizer is not None:
-            tokenizer.save_pretrained(directory)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""

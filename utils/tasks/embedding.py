@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -135,9 +135,6 @@ class Embedding(HeadTask):
     def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
         vector = prediction.values["vector"]
         return {"index": number, "source": raw.texts[number], "prediction": vector, **examples.counts(number)}
-
-    def line_of(self, row: Mapping[str, Any]) -> str:
-        return " ".join(map(str, row["prediction"]))
 
     def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
         pooling, normalize = loaded.model.config.pooling, self.options.normalize
