@@ -93,7 +93,7 @@ def test_training_and_scoring_show_one_line(tiny: list[str], tmp_path: Path) -> 
     assert lines.startswith("step 0/12\n")
     assert re.search(r"^step 7/12  \d:\d\d left  loss \d\.\d{4}  [\d,.]+ tokens/s  val in 5$", lines, re.M)
     assert re.search(r"^step 6/12  .*  validating 1/1$", lines, re.M)
-    assert re.search(r"^predicting 7/7 articles  \d:\d\d left  [\d,.]+ articles/s$", lines, re.M)
+    assert re.search(r"^predicting 7/7 examples  \d:\d\d left  [\d,.]+ examples/s$", lines, re.M)
     final = "\n".join(frames[-1])
     assert "test: 7 examples" in final and "report: run/report.html" in final
     everything = "\n".join(line for frame in frames for line in frame)

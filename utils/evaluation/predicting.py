@@ -78,7 +78,7 @@ def predict_share(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     what = "predicting" + (f" (process 1 of {world})" if world > 1 else "")
-    with progress(what, sum(map(len, batches)), "articles", wait=0) as bar:
+    with progress(what, sum(map(len, batches)), "examples", wait=0) as bar:
         for batch in warmup:
             fitting.run(batch, work)
         warmed_up = len(predicted)
