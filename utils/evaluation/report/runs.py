@@ -18,7 +18,7 @@ from utils.runs.metrics import SECONDS, Metrics, joined, metrics_of_sessions
 from utils.runs.run_directory import REPORT_ORDER, of_sessions
 
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "Loss"}
-LABELS |= {"matthews": "Matthews' r", "pearson": "Pearson's r", "spearman": "Spearman's r"}
+LABELS |= {"matthews": "Matthews correlation", "pearson": "Pearson correlation", "spearman": "Spearman correlation"}
 # Tasks that predict no text, each with the targets that its loss is the mean over. Their scores are in percent.
 TARGETS = {"classification": "label", "tagging": "word", "question_answering": "window"}
 NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  # which the report formats as such
@@ -61,7 +61,7 @@ class Run:
     def loss_unit(self) -> str:
         """The unit of the loss."""
         if "val_pearson" in self.metrics or any("pearson" in scores for scores in self.scores.values()):
-            return "squared difference"
+            return "squared units of the label"
         return f"nats per {TARGETS.get(self.task, 'target token')}"
 
     def articles_path(self, split: str) -> Path:
