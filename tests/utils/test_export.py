@@ -20,12 +20,10 @@ from tests.tiny_run import SIZES, tiny_bart
 from utils import export
 from utils.app.errors import RunError
 from utils.models.loading import LoadedModel
-from utils.tasks import TASKS
 
 TEXTS = ["a text of words he said so who", "a text", ""]
 # An fp32 result is the end of some 450 additions in each of two layers, and so is the other one.
 ALIKE = 2000 * 2**-24
-EMBEDS = pytest.mark.skipif("embedding" not in TASKS, reason="there is no task embedding")
 PAGE = (Path(__file__).parents[2] / "docs/deployment.md").read_text()
 
 
@@ -74,8 +72,8 @@ def theirs(head: str, folder: Path) -> transformers.PreTrainedModel:
         ("BertForTokenClassification", ["logits"]),
         ("BertForQuestionAnswering", ["start_logits", "end_logits"]),
         ("BartForSequenceClassification", ["logits"]),
-        pytest.param("BertModel", ["last_hidden_state"], marks=EMBEDS),
-        pytest.param("BartModel", ["last_hidden_state"], marks=EMBEDS),
+        ("BertModel", ["last_hidden_state"]),
+        ("BartModel", ["last_hidden_state"]),
     ],
 )
 def test_onnx_runtime_gives_the_logits_of_transformers(

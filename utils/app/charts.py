@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +17,15 @@ from bart.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BINS = 30
 # The looks of series, in order. Each colour has a contrast of 3 to 1 with white; dashes tell series apart without it.
 COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
 DASHES = ("solid", "dashed", "dashdot", "dotted")
 INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the series
+DARK, PAPER = "#1c1b19", "#fdfcfa"  # colours of text on what is light, and on what is dark
+CELL, NAME = 0.3, 30  # of a matrix: inches of a cell, and characters of a class's name at most
 # An axis is logarithmic where one series reaches more than so many times as far as another.
 LONGER, HIGHER = 8, 30
 _LOOK = {
@@ -68,6 +72,19 @@ class Chart:
     marks: list[tuple[str, float]] = field(default_factory=list)
 
 
+@dataclass
+class Matrix:
+    """A confusion matrix as a picture: counts of each right class, a row, by the class that was predicted.
+
+    The shade of a cell is its share of the row.
+    """
+
+    name: str
+    title: str
+    classes: Sequence[str]
+    counts: Mapping[str, Mapping[str, int]]
+
+
 def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     """Histograms of whole numbers, whose bins all groups share."""
     values = np.concatenate([np.asarray(group) for group in groups.values()])
@@ -76,8 +93,8 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
 
 
-def draw(path: Path, *charts: Chart) -> str:
-    """Draw a chart, or several of the same series side by side with one legend, as a PNG file and as SVG.
+def draw(path: Path, *charts: Chart | Matrix) -> str:
+    """Draw a matrix, a chart, or several charts of the same series side by side with one legend, as a PNG and as SVG.
 
     The same charts give the same bytes. The ids in the SVG are salted with the first chart's name, so that pictures of
     different charts share no id in one page.
@@ -87,18 +104,10 @@ def draw(path: Path, *charts: Chart) -> str:
     """
     # Imported here, since loading matplotlib takes a second and most commands draw nothing.
     import matplotlib
-    from matplotlib.figure import Figure
 
-    names = [series.name for series in charts[0].series]
-    columns = max(1, min(len(names), 60 * len(charts) // (6 + max(map(len, names)))))
-    rows = math.ceil(len(names) / columns) if len(names) > 1 else 0
-    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": charts[0].name}):
-        figure = Figure(figsize=(5.4 * len(charts), 3 + 0.22 * rows), dpi=160, layout="constrained")
-        for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
-            drawn = _draw_series(axes, chart)
-            _set_axes(axes, chart)
-        if rows:
-            figure.legend(drawn, names, loc="outside lower left", ncols=columns)
+    # A glyph that the font lacks is a box in the PNG; browsers find it for the SVG.
+    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": charts[0].name}), warnings.catch_warnings(action="ignore"):
+        figure = _matrix(charts[0]) if isinstance(charts[0], Matrix) else _charts(charts)
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})
         file = io.StringIO()
@@ -109,6 +118,53 @@ def draw(path: Path, *charts: Chart) -> str:
     # of groups, which are the same in every picture.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
+
+
+def _charts(charts: Sequence[Chart]) -> Figure:
+    from matplotlib.figure import Figure
+
+    names = [series.name for series in charts[0].series]
+    columns = max(1, min(len(names), 60 * len(charts) // (6 + max(map(len, names)))))
+    rows = math.ceil(len(names) / columns) if len(names) > 1 else 0
+    figure = Figure(figsize=(5.4 * len(charts), 3 + 0.22 * rows), dpi=160, layout="constrained")
+    for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
+        drawn = _draw_series(axes, chart)
+        _set_axes(axes, chart)
+    if rows:
+        figure.legend(drawn, names, loc="outside lower left", ncols=columns)
+    return figure
+
+
+def _matrix(matrix: Matrix) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    names = [
+        name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+        for name in (" ".join(name.split()) for name in matrix.classes)
+    ]
+    side, rest = CELL * len(names), 0.08 * max(map(len, names)) + 0.8  # of the names of the classes and the axis
+    figure = Figure(figsize=(max(side, 2.5) + rest, side + rest), dpi=160, layout="constrained")
+    axes = figure.subplots()
+    for y, row in enumerate(matrix.classes):
+        counts = matrix.counts.get(row, {})
+        for x, column in enumerate(matrix.classes):
+            if count := counts.get(column):
+                share = count / sum(counts.values())
+                axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=(COLOURS[0], 0.08 + 0.92 * share), lw=0))
+                text = f"{count}" if count < 10_000 else f"{count / 1000:.0f}k"
+                axes.text(x, y, text, ha="center", va="center", size=7, color=PAPER if share > 0.65 else DARK)
+    places = range(len(names))
+    axes.set_xticks(places, names, rotation=90)
+    axes.set_yticks(places, names)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks([place - 0.5 for place in places], minor=True)
+    axes.tick_params(which="both", length=0)
+    axes.grid(False)
+    axes.grid(True, which="minor", axis="both")
+    axes.set(title=matrix.title, xlabel="Predicted", ylabel="Right", aspect="equal")
+    axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5))
+    return figure
 
 
 def _draw_series(axes: Axes, chart: Chart) -> list[object]:

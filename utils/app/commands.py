@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from importlib import import_module
 from typing import NoReturn
@@ -19,12 +18,6 @@ def run_program(name: str) -> NoReturn:
     from utils.app.cli import run_main  # which needs packages of others
 
     run_main(lambda argv: import_module(name).main(argv))
-
-
-def refuse(name: str, instead: str) -> NoReturn:
-    """End a module that was started as a program, and is none."""
-    print(f"{name}: error: this is no command; {instead}", file=sys.stderr)
-    sys.exit(2)
 
 
 finetune = partial(run_program, "finetune")

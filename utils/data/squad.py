@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from bart.errors import InputError
 from utils.data.columns import Record, of_split, read_records
 from utils.data.parallel_text import one_line
 from utils.data.places import is_streamed
-from utils.data.splits import EVERY, SPLIT_NAMES, Choice
+from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")
@@ -80,14 +80,36 @@ def read_questions(
             "%s is split by its contexts, and %d questions are its %s split; a directory with %s.json is read whole",
             *(file, len(questions), split, split),
         )
-    seen: dict[str, str] = {}
+    return list(_by_id(questions).values())
+
+
+def read_answers(path: str) -> dict[str, Question]:
+    """Read all questions of a file, by their ids; their answers may stand anywhere.
+
+    Raises:
+        InputError: there is no such file, it is malformed, or has no answers.
+    """
+    file = _squad_file(Path(path), WHOLE) if Path(path).is_file() else None
+    rows = read_records(path, WHOLE, lambda _: "context") if file is None else _squad_rows(file)
+    questions = []
+    for name, values in rows:
+        question, answers = _question(name, values, False, []), values.get("answers")
+        texts = answers.get("text") if isinstance(answers, Mapping) else None
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise InputError(f"{name}: answers are {str(answers)[:80]}; allowed: an object with a list of texts")
+        questions.append(replace(question, answers=tuple(texts)))
+    if not questions:
+        raise InputError(f"{path}: no questions in it")
+    return _by_id(questions)
+
+
+def _by_id(questions: Iterable[Question]) -> dict[str, Question]:
+    """Questions by their ids, which must differ."""
+    seen: dict[str, Question] = {}
     for question in questions:
-        if question.id in seen:
-            raise InputError(
-                f"{question.name}: its id {question.id!r} is that of {seen[question.id]}; allowed: each id once"
-            )
-        seen[question.id] = question.name
-    return questions
+        if (other := seen.setdefault(question.id, question)) is not question:
+            raise InputError(f"{question.name}: its id {question.id!r} is that of {other.name}; allowed: each id once")
+    return seen
 
 
 def _context_of(row: Record) -> str:

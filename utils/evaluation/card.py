@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -12,8 +13,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from utils.data.places import HUB, HUB_NAME
 from utils.data.shard_format import SPECIAL
-from utils.evaluation.report.runs import label_of, read_run, scores_of
-from utils.evaluation.report.tables import score_table
+from utils.evaluation.report.runs import Run, label_of, read_run, scores_of
+from utils.evaluation.report.tables import ScoreTable, confusion_table, errors_table, group_tables, score_table
 from utils.models.options import SCRATCH
 from utils.runs.outputs import write_whole
 from utils.tasks import PIPELINES
@@ -84,7 +85,7 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         named=arguments["task"],
         base=base,
         data=data,
-        score_table=score_table,
+        tables_of=lambda split: [table for table in tables_of(run, split) if table.rows],
         config=config,
         generates=generates,
         network="BERT" if is_bert else "BART",
@@ -93,6 +94,13 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in options if arguments.get(name) not in (None, False)},
     )
+
+
+def tables_of(run: Run, split: str) -> list[ScoreTable]:
+    """The tables of a split's scores; of errors not the texts that were read, which may be private."""
+    errors = errors_table(run, split)
+    errors = replace(errors, header=errors.header[1:], rows=[row[1:] for row in errors.rows], words=2)
+    return [score_table([run], split, []), *group_tables([run], split), confusion_table(run, split), errors]
 
 
 def _first_weights(folder: Path) -> str:

@@ -16,7 +16,7 @@ import torch
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
-from utils.app.formatting import format_metric
+from utils.app.formatting import format_metric, rate
 from utils.app.tables import plain_table
 from utils.data.batches import Examples
 from utils.evaluation.journal import Journal, model_identity
@@ -33,7 +33,7 @@ from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
 VERSIONED = ("torch", "tokenizers")  # packages on whose versions predictions may depend
-FORMAT = 2  # of what a prediction's values hold
+FORMAT = 3  # of what a prediction's values hold
 
 
 @dataclass(frozen=True)
@@ -266,9 +266,9 @@ def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
     rows = [(name, format_metric(name, value)) for name, value in scores.items() if isinstance(value, float)]
     rows = rows or [("scores", "none without references")]
     if speed["timed_articles"]:
-        rates = ("articles_per_second", "generated_tokens_per_second")
+        rates = {"articles_per_second": "examples", "generated_tokens_per_second": "generated tokens"}
         rows += [
-            ("speed", ", ".join(format_metric(name, speed[name]) for name in rates if speed[name])),
+            ("speed", ", ".join(rate(speed[name], unit) for name, unit in rates.items() if speed[name])),
             ("latency", ", ".join(f"{name} {speed['latency_ms'][name]:,.0f} ms" for name in ("p50", "p95", "p99"))),
             ("batch", f"{speed['batch_size']}, {speed['batching']}"),
             ("peak memory", format_metric("peak_memory_gb", speed["peak_memory_gb"])),

@@ -10,17 +10,18 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.metrics.bleu")
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
+import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
-from utils.app.tables import plain_table
-from utils.text.lines import check_counts, iter_references, read_lines, reference_texts, references_of
+from utils.metrics.files import FileOptions, print_scores
+from utils.text.lines import iter_references, reference_texts, references_of
 from utils.text.scripts import warn_of_unspaced
 
 _SPLIT_AT_BLANKS = ("13a", "intl", "none")
@@ -64,7 +65,7 @@ def translation_scores(
         `bleu` and `chrf`: 0 to 100. `bleu_signature` and `chrf_signature`: sacrebleu's records of all that the figures
         depend on.
     """
-    streams = [list(stream) for stream in zip_longest(*map(references_of, references))]  # None where there are fewer
+    streams = _streams(references)
     scores: dict[str, float | str] = {}
     for name, metric in (("bleu", BLEU(tokenize=tokenize)), ("chrf", CHRF())):
         scores[name] = metric.corpus_score(list(predictions), streams).score
@@ -72,26 +73,40 @@ def translation_scores(
     return scores
 
 
+def _streams(references: Sequence[str]) -> list[list[str | None]]:
+    """The first references, the second ones, and so on; None where there are fewer."""
+    return [list(stream) for stream in zip_longest(*map(references_of, references))]
+
+
 @dataclass(frozen=True)
 class BleuArguments:
     """The options of the command."""
 
-    predictions: str = option(positional=True, help="file of translations, one a line")
-    references: str = option(positional=True, help="file of reference translations, line by line the predictions'")
     bleu: BleuOptions = part(BleuOptions)
-    json: bool = option(False, section="options", help="print JSON with all digits in place of the table")
+    files: FileOptions = part(FileOptions)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(BleuArguments, argv, "Score translations, one a line, by sacrebleu's BLEU and chrF.")
-    predictions, references = read_lines(args.predictions, blank=True), list(iter_references(args.references))
-    check_counts((args.predictions, args.references), len(predictions), len(references))
+    references = list(iter_references(args.files.references))
     args.bleu.warn_of_scripts(references)
-    scores = translation_scores(predictions, references, args.bleu.bleu_tokenize)
-    if args.json:
-        print(json.dumps({"examples": len(references), **scores}, indent=2))
-        return
-    rows = [
-        [name, f"{scores[key]:.2f}", scores[f"{key}_signature"]] for name, key in (("BLEU", "bleu"), ("chrF2", "chrf"))
-    ]
-    print(f"{len(references):,} examples\n\n{plain_table(rows, ['', 'score', 'signature'])}")
+    texts = args.files.lines(len(references))
+    metrics = {"bleu": BLEU(tokenize=args.bleu.bleu_tokenize), "chrf": CHRF()}
+    streams = _streams(references)
+
+    # sacrebleu's own tests of significance take these two steps; it has no public name for them.
+    def counts_of(path: str) -> np.ndarray:
+        parts = [metric._extract_corpus_statistics(texts[path], streams) for metric in metrics.values()]
+        return np.concatenate([np.array(part, dtype=np.float64) for part in parts], axis=1)
+
+    def scores_of(sums: np.ndarray) -> dict[str, float]:
+        parts = np.split(sums, [2 + 2 * metrics["bleu"].max_ngram_order])
+        return {
+            name: metric._compute_score_from_stats(part.tolist()).score
+            for (name, metric), part in zip(metrics.items(), parts, strict=True)
+        }
+
+    facts: dict[str, Any] = {"examples": len(references)}
+    scores = translation_scores(texts[args.files.predictions], references, args.bleu.bleu_tokenize)
+    facts |= {name: value for name, value in scores.items() if name.endswith("_signature")}
+    print_scores(args.files, f"BLEU and chrF on {len(references):,} examples", counts_of, scores_of, facts)

@@ -23,13 +23,14 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass
+from utils.app.cli import option, parse_dataclass, part
 from utils.app.progress import progress
 from utils.app.tables import plain_table
+from utils.metrics.files import FileOptions, label_of, print_scores
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS, ROUGE_TYPES, score_pairs
-from utils.metrics.significance import compare, means_and_intervals, p_shown
+from utils.metrics.significance import means_of
 from utils.runs.outputs import check_output, write_whole
-from utils.text.lines import check_counts, iter_references, read_lines, reference_texts, references_of
+from utils.text.lines import iter_references, read_lines, reference_texts, references_of
 from utils.text.scripts import share_of, warn_of_unspaced
 
 logger = logging.getLogger(__name__)
@@ -180,46 +181,19 @@ def rouge(
 
 def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> str:
     """An aligned table of F measures in percent, one row per system and one column for each of these kinds."""
-    header = ["", *map(_label, kinds)]
+    header = ["", *map(label_of, kinds)]
     cells = [[name, *(f"{scores[kind]:.2f}" for kind in kinds)] for name, scores in rows.items()]
     return plain_table(cells, header, words=1)
-
-
-def _label(kind: str) -> str:
-    return kind.replace("rouge", "ROUGE-").replace("_", " ")
-
-
-def report_table(report: Mapping[str, Any], args: RougeArguments) -> str:
-    """The output of the command: the means with their intervals, and the other system's where there is one."""
-    named = [report[name] for name in ("mode", "rouge_tokenizer") if name in report]
-    best = f", maximum and mean over {report['references']:,} references" if "references" in report else ""
-    lines = [
-        f"ROUGE F in percent ({', '.join(named)}) on {report['examples']:,} examples{best}",
-        f"predictions  {args.predictions}",
-        f"references   {args.references}",
-    ]
-    header, rows = ["", "F", "95 % interval"], []
-    if args.compare is not None:
-        lines.insert(2, f"other        {args.compare}")
-        header.append("p")
-    for kind, interval in report["intervals"].items():
-        name, low_high = _label(kind), "{:.2f} to {:.2f}"
-        rows.append([name, f"{report[kind]:.2f}", low_high.format(*interval)])
-        if args.compare is not None:
-            result = report["compare"][kind]
-            signed = f"{result['difference']:+.2f}", "{:+.2f} to {:+.2f}".format(*result["interval"])
-            rows += [["  other", f"{result['other']:.2f}"], ["  difference", *signed, p_shown(result["p_value"])]]
-    return "\n".join(lines) + "\n\n" + plain_table(rows, header, words=1)
 
 
 @dataclass(frozen=True)
 class RougeArguments:
     """The options of the command."""
 
-    predictions: str = option(positional=True, help="file of summaries, one a line; a blank line scores 0")
-    references: str = option(positional=True, help="file of reference summaries, line by line the predictions'")
+    files: FileOptions = part(FileOptions)
     mode: str = option(
         ROUGE_MODES[0],
+        section="ROUGE",
         choices=ROUGE_MODES,
         help="the program whose scores are computed: Google's package, or the Perl script that papers report",
     )
@@ -233,16 +207,9 @@ class RougeArguments:
         metavar="DIR",
         help="folder of {adj,adv,noun,verb}.exc for mode rouge-1.5.5; by default nltk's corpus wordnet, if installed",
     )
-    compare: str | None = option(
-        None,
-        metavar="OTHER",
-        help="another system's summaries of the same articles: adds the difference (PREDICTIONS less OTHER), its 95 % "
-        "bootstrap interval and the two-sided p value of approximate randomisation",
-    )
     per_article: str | None = option(
         None, metavar="FILE", help="write each article's scores there, one JSON object a line"
     )
-    json: bool = option(False, help="print JSON with all digits in place of the table")
 
     def __post_init__(self) -> None:
         if self.wordnet_exceptions is not None and self.mode != "rouge-1.5.5":
@@ -252,11 +219,12 @@ class RougeArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(RougeArguments, argv, "Score summaries, one a line, by ROUGE; prints F measures in percent.")
-    references = list(iter_references(args.references))
-    systems = {path: read_lines(path, blank=True) for path in (args.predictions, args.compare) if path is not None}
-    for path, predictions in systems.items():
-        check_counts((path, args.references), len(predictions), len(references))
+    args = parse_dataclass(
+        RougeArguments,
+        argv,
+        "Score summaries, one a line, by ROUGE; prints F measures in percent. A blank line scores 0.",
+    )
+    references = list(iter_references(args.files.references))
     facts: dict[str, Any] = {"mode": args.mode, "examples": len(references)}
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
         facts["references"] = count
@@ -267,18 +235,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.mode == "rouge-1.5.5":
         exceptions = wordnet_exceptions(args.wordnet_exceptions)
         facts["wordnet_exceptions"] = len(exceptions)
-    how = (args.mode, exceptions, args.rouge_tokenizer)
-    scores = {path: rouge_per_example(texts, references, *how) for path, texts in systems.items()}
-    predicted = scores[args.predictions]
-    report = {**means_and_intervals(predicted), **facts}
-    if args.compare is not None:
-        compared = scores[args.compare]
-        report["compare"] = {
-            name: {"other": float(compared[name].mean()), **compare(values, compared[name])}
-            for name, values in predicted.items()
-        }
-    if args.per_article is not None:
-        rows = zip(*(values.tolist() for values in predicted.values()), strict=True)
-        articles = [{"index": index, **dict(zip(predicted, row, strict=True))} for index, row in enumerate(rows)]
-        write_whole(Path(args.per_article), "".join(json.dumps(article) + "\n" for article in articles))
-    print(json.dumps(report, indent=2) if args.json else report_table(report, args))
+    texts = args.files.lines(len(references))
+
+    def counts_of(path: str) -> np.ndarray:
+        scores = rouge_per_example(texts[path], references, args.mode, exceptions, args.rouge_tokenizer)
+        columns = np.stack(list(scores.values()), axis=1)
+        if path == args.files.predictions and args.per_article is not None:
+            rows = [
+                {"index": index, **dict(zip(scores, row, strict=True))} for index, row in enumerate(columns.tolist())
+            ]
+            write_whole(Path(args.per_article), "".join(json.dumps(row) + "\n" for row in rows))
+        return columns
+
+    named = [facts[name] for name in ("mode", "rouge_tokenizer") if name in facts]
+    best = f", maximum and mean over {count:,} references" if "references" in facts else ""
+    title = f"ROUGE F in percent ({', '.join(named)}) on {len(references):,} examples{best}"
+    means = means_of(rouge_names(args.mode, "references" in facts), len(references))
+    print_scores(args.files, title, counts_of, means, facts)

@@ -1,72 +1,127 @@
-"""Intervals of the mean of a test set's scores, and tests of the difference between two systems."""
+"""Intervals of a test set's scores, and tests of the difference between two systems."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+# The scores that sums over the examples of a test set (K,) stand for: their means, or BLEU, or F1.
+ScoresOf = Callable[[np.ndarray], Mapping[str, float]]
+_BLOCK = 1 << 22  # numbers that are drawn at once, to bound the memory
 
-def bootstrap_interval(values: ArrayLike, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of the mean (Efron, 1979); ROUGE-1.5.5 takes as many resamples.
+
+def _sums(counts: np.ndarray, draw: Callable[[], np.ndarray], times: int) -> np.ndarray:
+    """Sums (T, K) of the counts (N, K) of examples, each one as often as `draw` says (N,), which is called T times."""
+    size = max(1, _BLOCK // len(counts))
+    parts = [min(size, times - begin) for begin in range(0, times, size)]
+    return np.concatenate([np.stack([draw() for _ in range(part)]).astype(np.float64) @ counts for part in parts])
+
+
+def _resampled(counts: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Sums (R, K) over as many examples as there are, drawn with replacement."""
+    examples, random = len(counts), np.random.default_rng(seed)
+
+    def draw() -> np.ndarray:
+        return np.bincount(random.integers(examples, size=examples, dtype=np.int32), minlength=examples)
+
+    return _sums(counts, draw, resamples)
+
+
+def _swapped(differences: np.ndarray, shuffles: int, seed: int) -> np.ndarray:
+    """Sums (S, K) over the examples whose two systems are swapped, which a coin decides for each."""
+    examples, random = len(differences), np.random.default_rng(seed)
+
+    def draw() -> np.ndarray:
+        bits = random.integers(2**64 - 1, endpoint=True, size=-(-examples // 64), dtype=np.uint64)
+        return np.unpackbits(bits.view(np.uint8), count=examples)
+
+    return _sums(differences, draw, shuffles)
+
+
+def _table(scores_of: ScoresOf, sums: np.ndarray) -> np.ndarray:
+    """The scores (R, M) of rows of sums (R, K)."""
+    return np.array([list(scores_of(row).values()) for row in sums])
+
+
+def means_of(names: Iterable[str], examples: int) -> ScoresOf:
+    """The means of columns of scores, from their sums."""
+    names = list(names)
+    return lambda sums: dict(zip(names, (sums / examples).tolist(), strict=True))
+
+
+def scores_and_intervals(
+    counts: np.ndarray, scores_of: ScoresOf, resamples: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """The scores, and under `intervals` the 95 % percentile bootstrap interval [low, high] of each (Efron, 1979).
+
+    ROUGE-1.5.5 takes as many resamples.
 
     Args:
-        values: (N,), one per article.
-        seed: the same seed gives the same interval.
+        counts: (N, K) of each example, of whose sums `scores_of` tells the scores.
+        seed: the same seed gives the same intervals.
     """
-    values = np.asarray(values, dtype=np.float64)
-    random = np.random.default_rng(seed)
+    scores = dict(scores_of(counts.sum(axis=0)))
+    ends = np.percentile(_table(scores_of, _resampled(counts, resamples, seed)), (2.5, 97.5), axis=0)
+    return {**scores, "intervals": dict(zip(scores, ends.T.tolist(), strict=True))}
 
-    # Drawn one by one, to bound the memory.
-    means = [values[random.integers(values.size, size=values.size, dtype=np.int32)].mean() for _ in range(resamples)]
-    low, high = np.percentile(means, (2.5, 97.5))
-    return float(low), float(high)
+
+def bootstrap_interval(values: ArrayLike, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:
+    """The interval of the mean of values (N,), one per article; see `scores_and_intervals`."""
+    column = np.asarray(values, dtype=np.float64)[:, None]
+    found = scores_and_intervals(column, means_of(["mean"], len(column)), resamples, seed)
+    low, high = found["intervals"]["mean"]
+    return low, high
 
 
 def means_and_intervals(scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The mean of each score, (N,) per name, and under `intervals` its 95 % bootstrap interval [low, high]."""
-    means = {name: float(values.mean()) for name, values in scores.items()}
-    return {**means, "intervals": {name: list(bootstrap_interval(values)) for name, values in scores.items()}}
+    columns = np.stack(list(scores.values()), axis=1)
+    return scores_and_intervals(columns, means_of(scores, len(columns)))
 
 
-def paired_test(a: ArrayLike, b: ArrayLike, shuffles: int = 10_000, seed: int = 0) -> float:
-    """Two-sided p value of the hypothesis that both systems have the same mean, by approximate randomisation.
+def compare_scores(
+    a: np.ndarray, b: np.ndarray, scores_of: ScoresOf, shuffles: int = 10_000, seed: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Compare the scores of two systems on the same examples.
 
-    Each shuffle swaps the two systems' scores on every article with probability 1/2 (Noreen, 1989; for summaries and
-    translations: Riezler & Maxwell, 2005). p is (1 + L) / (1 + shuffles), where L counts the shuffles whose difference
-    of means is at least as large as the observed one; so p is never 0 (Phipson & Smyth, 2010).
+    The p value is that of the hypothesis that both are equally good, two-sided, by approximate randomisation: each
+    shuffle swaps the two systems on every example with probability 1/2 (Noreen, 1989; for summaries and translations:
+    Riezler & Maxwell, 2005). p is (1 + L) / (1 + shuffles), where L counts the shuffles whose difference is at least as
+    large as the observed one; so p is never 0 (Phipson & Smyth, 2010).
 
     Args:
-        a, b: (N,), the two systems' scores of the same articles.
-        seed: the same seed gives the same p.
-    """
-    differences = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-    random = np.random.default_rng(seed)
+        a, b: (N, K), as `scores_and_intervals` takes them.
+        seed: the same seed gives the same result.
 
-    total, sums = differences.sum(), np.empty(shuffles)
-    for shuffle in range(shuffles):
-        bits = random.integers(2**64 - 1, endpoint=True, size=-(-differences.size // 64), dtype=np.uint64)
-        is_swapped = np.unpackbits(bits.view(np.uint8), count=differences.size)
-        sums[shuffle] = abs(total - 2 * (is_swapped @ differences))
+    Returns:
+        Of each score `other`, the one of b; `difference`, a less b; its 95 % bootstrap `interval` [low, high]; and
+        `p_value`.
+    """
+    ours, theirs = scores_of(a.sum(axis=0)), scores_of(b.sum(axis=0))
+    drawn = [_table(scores_of, _resampled(counts, 1000, seed)) for counts in (a, b)]
+    intervals = np.percentile(drawn[0] - drawn[1], (2.5, 97.5), axis=0).T.tolist()
+    moved = _swapped(a - b, shuffles, seed)
+    shuffled = [_table(scores_of, a.sum(axis=0) - moved), _table(scores_of, b.sum(axis=0) + moved)]
     # Sums of the same numbers in another order differ by rounding; they count as equal.
-    rounding = 1e-10 * np.abs(differences).sum()
-    as_large = int(np.count_nonzero(sums >= abs(total) - rounding))
-    return (1 + as_large) / (1 + shuffles)
+    rounding = 1e-10 * np.abs(shuffled).max(axis=(0, 1))
+    differences = {name: ours[name] - theirs[name] for name in ours}
+    far = np.abs(shuffled[0] - shuffled[1]) >= np.abs(list(differences.values())) - rounding
+    p_values = (1 + np.count_nonzero(far, axis=0)) / (1 + shuffles)
+    return {
+        name: {"other": theirs[name], "difference": difference, "interval": interval, "p_value": p_value}
+        for (name, difference), interval, p_value in zip(differences.items(), intervals, p_values.tolist(), strict=True)
+    }
+
+
+def compare(a: ArrayLike, b: ArrayLike, shuffles: int = 10_000, seed: int = 0) -> dict[str, Any]:
+    """Compare the means of two systems' scores `a` and `b` of the same articles, (N,) each; see `compare_scores`."""
+    columns = [np.asarray(values, dtype=np.float64)[:, None] for values in (a, b)]
+    return compare_scores(*columns, means_of(["mean"], len(columns[0])), shuffles, seed)["mean"]
 
 
 def p_shown(p_value: float) -> str:
     """A p value as people read it."""
     return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
-
-
-def compare(a: ArrayLike, b: ArrayLike) -> dict[str, Any]:
-    """Compare the means of two systems' scores `a` and `b` of the same articles, (N,) each.
-
-    Returns:
-        `difference` of the means, a less b, its 95 % bootstrap `interval` [low, high], and `p_value` by `paired_test`.
-    """
-    differences = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-    interval = list(bootstrap_interval(differences))
-    return {"difference": float(differences.mean()), "interval": interval, "p_value": paired_test(a, b)}

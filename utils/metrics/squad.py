@@ -1,20 +1,32 @@
 """Exact match and F1 of answers, as the official script of SQuAD 2.0 counts them.
 
+`python -m utils.metrics.squad PREDICTIONS DATASET` scores a file of answers.
 The script of SQuAD 1.1 gives the same scores, unless a text has nothing but articles and punctuation.
 """
 
 from __future__ import annotations
 
-from utils.app.commands import refuse
+from utils.app.commands import run_program
 
 if __name__ == "__main__":
-    refuse("utils.metrics.squad", "run_eval.py --task question_answering predicts and scores")
+    run_program("utils.metrics.squad")
 
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bart.errors import InputError
+from bart.files import read_json
+from utils.app.cli import parse_dataclass
+from utils.data.squad import Question, read_answers
+from utils.metrics.files import FileOptions, print_scores
+
+OTHER_WORDS = "other words"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = set(string.punctuation)
 
@@ -49,3 +61,83 @@ def best(measure: Callable[[str, str], float], predicted: str, answers: Sequence
     """
     right = [answer for answer in answers if normalized(answer)] or [""]
     return 100 * max(measure(predicted, answer) for answer in right)
+
+
+def by_question(
+    questions: Sequence[str], answered: ArrayLike, exact: np.ndarray, f1_scores: np.ndarray
+) -> dict[str, dict[str, float | int]]:
+    """Exact match, F1 and number of the questions with an answer, without one, and by their first word.
+
+    Words that begin fewer than two questions, or less than a hundredth of them, are put together.
+
+    Args:
+        answered: (N,) true for questions that have a right answer.
+        exact, f1_scores: (N,) in percent.
+    """
+    firsts = [next(iter(re.findall(r"\w+", question.lower())), "") for question in questions]
+    frequent = [word for word, count in Counter(firsts).most_common() if count >= max(2, len(firsts) / 100)]
+    words = np.array([word if word in frequent else OTHER_WORDS for word in firsts])
+    groups = {"with an answer": np.asarray(answered), "without an answer": ~np.asarray(answered)}
+    groups |= {word: words == word for word in [*frequent, OTHER_WORDS]}
+    return {
+        name: {
+            "exact_match": float(exact[chosen].mean()),
+            "f1": float(f1_scores[chosen].mean()),
+            "questions": int(chosen.sum()),
+        }
+        for name, chosen in groups.items()
+        if chosen.any()
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    text = (
+        "Score answers as SQuAD's script does: a JSON object of answers by the ids of questions, and SQuAD's JSON "
+        "or a table with id, question, context and answers."
+    )
+    files = parse_dataclass(FileOptions, argv, text)
+    questions = read_answers(files.references)
+    answered = np.array([bool(question.answers) for question in questions.values()])
+    kinds = {"": np.full(len(answered), True), "HasAns_": answered, "NoAns_": ~answered}
+    if answered.all():
+        kinds = {"": kinds[""]}
+
+    def counts_of(path: str) -> np.ndarray:
+        answers = _answers_in(path, questions)
+        pairs = [(answers[key], question.answers) for key, question in questions.items()]
+        each = np.array([[1, best(exact_match, *pair), best(f1, *pair)] for pair in pairs])
+        return np.concatenate([each * chosen[:, None] for chosen in kinds.values()], axis=1)
+
+    def scores_of(sums: np.ndarray) -> dict[str, float]:
+        parts = zip(kinds, sums.reshape(-1, 3).tolist(), strict=True)
+        return {
+            f"{kind}{name}": value / max(count, 1)
+            for kind, (count, *values) in parts
+            for name, value in zip(("exact_match", "f1"), values, strict=True)
+        }
+
+    def groups_of(counts: np.ndarray) -> dict[str, dict[str, dict[str, float | int]]]:
+        texts = [question.question for question in questions.values()]
+        return {"kind of question": by_question(texts, answered, *counts[:, 1:3].T)}
+
+    title = f"Exact match and F1 in percent of {len(questions):,} questions"
+    print_scores(files, title, counts_of, scores_of, {"examples": len(questions)}, groups_of)
+
+
+def _answers_in(path: str, questions: Mapping[str, Question]) -> Mapping[str, str]:
+    """Read a file of answers.
+
+    Raises:
+        InputError: it is no JSON object of texts, or not of these questions.
+    """
+    answers = read_json(Path(path))
+    if not all(isinstance(text, str) for text in answers.values()):
+        raise InputError(f"{path}: allowed: a JSON object of answers, which are texts, by the ids of their questions")
+    missing, unknown = questions.keys() - answers.keys(), answers.keys() - questions.keys()
+    if missing or unknown:
+        wrong = f"no answer to {len(missing)}" if missing else f"answers to {len(unknown)} other"
+        raise InputError(
+            f"{path}: {wrong} questions, such as {min(missing or unknown)!r}; allowed: one answer to each of the "
+            f"{len(questions)} questions"
+        )
+    return answers

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress, count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,7 +28,16 @@ from utils.data.columns import Record, column_of, read_records
 from utils.data.options import Place, PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
-from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
+from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
+from utils.metrics.classification import (
+    each_count,
+    in_order,
+    name_of,
+    of_classes,
+    of_label_sets,
+    of_numbers,
+    sets_of,
+)
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
@@ -45,6 +54,7 @@ from utils.tasks.head import (
 from utils.tasks.task import Prediction, Scores
 
 logger = logging.getLogger(__name__)
+UNKNOWN = "(not in training)"  # stands for all classes that the model does not know
 # The metrics of validation.
 METRICS = {
     SINGLE_LABEL: ("accuracy", "f1", "matthews"),
@@ -330,12 +340,13 @@ class Classification(HeadTask):
     def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
         """Sums: loss, which is neither weighted nor smoothed, targets, and what the metrics are made of.
 
-        These are the table of right and predicted classes, the last of which stands for unknown labels; or, of any
-        number of labels, examples that are right and each label's hits, false and missed ones (3L,); or the moments
-        (6,) of a regression.
+        These are the examples that are right, and what `of_classes` or `of_label_sets` counts, flattened; the last of
+        the classes stands for unknown labels. Of a regression they are its moments (6,).
         """
         predictions = self.predict_batch(loaded, batch)
-        return self.sums_of(predictions, _counts(batch["labels"].cpu(), predictions, loaded), loaded)
+        return self.sums_of(
+            predictions, torch.from_numpy(_counts(batch["labels"].cpu().numpy(), predictions, loaded)), loaded
+        )
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
         loss, targets, *parts = sums
@@ -345,7 +356,7 @@ class Classification(HeadTask):
             spread = math.sqrt(max(0.0, n * xx - x * x) * max(0.0, n * yy - y * y))
             metrics = {"pearson": 100 * (n * xy - x * y) / spread if spread else 0.0}
         else:
-            metrics = _metrics_of(torch.tensor(parts), targets / classes, loaded)
+            metrics = _metrics_of(parts, targets / classes, loaded)
         return {"loss": loss / max(targets, 1), **{name: metrics[name] for name in METRICS[problem]}}
 
     # ---- Prediction
@@ -373,10 +384,31 @@ class Classification(HeadTask):
     def score(
         self, raw: LabelledTexts, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
     ) -> Scores:
-        targets = _targets(raw, loaded)
-        if loaded.model.config.problem_type == REGRESSION:
-            return of_numbers([prediction.values["number"] for prediction in predictions], targets), {}
-        return _metrics_of(_counts(torch.tensor(targets), predictions, loaded), len(predictions), loaded), {}
+        labels, problem, targets = loaded.labels, loaded.model.config.problem_type, _targets(raw, loaded)
+        if problem == REGRESSION:
+            chosen = [prediction.values["number"] for prediction in predictions]
+            apart = np.abs(np.subtract(chosen, targets))
+            wrong = zip(count(), raw.texts, map(name_of, raw.labels), map("{:.4g}".format, chosen), apart, strict=False)
+            errors, surest = surest_errors(wrong, len(chosen), "difference")
+            return {**of_numbers(chosen, targets), "errors": errors}, {"error": surest}
+        goal, predicted = _sets(np.array(targets), predictions, loaded)
+        is_single, is_right = problem == SINGLE_LABEL, (goal == predicted).all(axis=1)
+        scores = _metrics_of(_counts(np.array(targets), predictions, loaded), len(goal), loaded)
+        names = [*labels, UNKNOWN][: goal.shape[1] - (is_single and not goal[:, -1].any())]
+        counts = each_count(predicted, goal).sum(axis=0)[:, : len(names)]
+        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *counts)}
+        shares = np.array([list(prediction.values["scores"].values()) for prediction in predictions])
+        if is_single:
+            sides = ([names[number] for number in side.argmax(axis=1)] for side in (goal, predicted))
+            scores["confusion"] = confusion_of_classes(names, *sides)
+            confidence = shares.max(axis=1)
+        else:  # the one of the label that is wrong by most
+            confidence = np.where(goal == predicted, 0, np.where(predicted, shares, 1 - shares)).max(axis=1)
+        given = (", ".join(map(name_of, each if isinstance(each, list) else [each])) for each in raw.labels)
+        said = (", ".join(compress(names, row)) for row in predicted)
+        every = zip(count(), raw.texts, given, said, (100 * confidence).tolist(), strict=False)
+        scores["errors"], surest = surest_errors(compress(every, ~is_right), len(goal))
+        return scores, {"accuracy": 100.0 * is_right, "confident_error": surest}
 
     def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
         values = dict(prediction.values)
@@ -433,16 +465,9 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
     return [float(name in given) for name in names]
 
 
-def name_of(label: Any) -> str:
-    """The name of a label; 1.0, as pandas writes 1 in a column that lacks values, is 1."""
-    return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
-
-
 def _names_of(labels: Iterable[Any]) -> list[str]:
-    """The names of all labels of a split in the order of a head: by number where all are whole numbers."""
-    names = {name_of(each) for label in labels for each in (label if isinstance(label, list) else [label])}
-    numeric = all(re.fullmatch("-?[0-9]+", name) for name in names)
-    return sorted(names, key=lambda name: (int(name) if numeric else 0, name))
+    """The names of all labels of a split in the order of a head."""
+    return in_order(name_of(each) for label in labels for each in (label if isinstance(label, list) else [label]))
 
 
 def _label(record: Record, column: str, separator: str | None = None) -> Any:
@@ -474,26 +499,35 @@ def _is_target(labels: Tensor) -> Tensor:
     return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
 
 
-def _counts(labels: Tensor, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]) -> Tensor:
+def _sets(
+    targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
+) -> tuple[np.ndarray, np.ndarray]:
+    """True (N, L) for the labels that are right, and for those that are predicted.
+
+    Of single classes the last column stands for all that the model does not know.
+    """
+    chosen, names = [prediction.values["chosen"] for prediction in predictions], loaded.labels
+    if loaded.model.config.problem_type != SINGLE_LABEL:
+        return targets > 0, sets_of(chosen, names)
+    goal = np.where(targets == IGNORE_INDEX, len(names), targets)[:, None] == np.arange(len(names) + 1)
+    return goal, sets_of([[label] for label in chosen], [*names, UNKNOWN])
+
+
+def _counts(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]) -> np.ndarray:
     """What the metrics of labels are made of, as `Classification.validate` says."""
-    chosen, names, problem = [p.values["chosen"] for p in predictions], loaded.labels, loaded.model.config.problem_type
-    if problem == REGRESSION:
-        x, y = torch.tensor(chosen, dtype=torch.float64), labels.double()
-        return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y]).sum(dim=1)
-    if problem == SINGLE_LABEL:
-        predicted, others = torch.tensor([names.index(label) for label in chosen]), len(names)
-        return confusion_of(labels.where(labels != IGNORE_INDEX, others), predicted, others + 1).flatten()
-    predicted, right = torch.tensor([[name in likely for name in names] for likely in chosen]), labels > 0
-    each = torch.stack([predicted & right, predicted & ~right, ~predicted & right]).sum(dim=1)
-    return torch.cat([(predicted == right).all(dim=1).sum()[None], each.flatten()])
+    if loaded.model.config.problem_type == REGRESSION:
+        x, y = np.array([prediction.values["number"] for prediction in predictions]), targets.astype(np.float64)
+        return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y]).sum(axis=1)
+    goal, predicted = _sets(targets, predictions, loaded)
+    return np.append((goal == predicted).all(axis=1).sum(), each_count(predicted, goal).sum(axis=0))
 
 
-def _metrics_of(counts: Tensor, examples: float, loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
+def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
     """The metrics of labels, from the sum of `_counts`."""
-    classes = len(loaded.labels)
+    of_labels = np.reshape(counts[1:], (3, -1))
     if loaded.model.config.problem_type == SINGLE_LABEL:
-        return of_classes(counts.view(classes + 1, -1), classes)
-    return of_label_sets(counts[1:].view(3, -1).t(), examples, float(counts[0]))
+        return of_classes(of_labels, len(loaded.labels))
+    return of_label_sets(of_labels, examples, counts[0])
 
 
 def text_in(record: Record, column: str, may_be_blank: bool = False) -> str:

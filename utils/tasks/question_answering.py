@@ -24,7 +24,8 @@ from utils.data.batches import Inputs
 from utils.data.columns import Record
 from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
 from utils.data.tokenized import encode_cut, warn_of_cut
-from utils.metrics.squad import best, exact_match, f1
+from utils.metrics.by_class import surest_errors
+from utils.metrics.squad import best, by_question, exact_match, f1
 from utils.models.loading import LoadedModel
 from utils.tasks.head import Example, HeadExamples, HeadTask, ReadingOptions
 from utils.tasks.task import Prediction, Scores
@@ -298,7 +299,24 @@ class QuestionAnswering(HeadTask):
                 scores |= {
                     f"{kind}_{name}": float(values[chosen].mean()) for name, values in each.items() if chosen.any()
                 }
-        return scores, each
+        scores["groups"] = {
+            "kind of question": by_question(
+                [asked.question for asked in raw], has_answer, each["exact_match"], each["f1"]
+            )
+        }
+        wrong = (
+            (
+                number,
+                asked.question,
+                " | ".join(dict.fromkeys(asked.answers)),
+                values["text"],
+                100 * values["probability"],
+            )
+            for number, (asked, values) in enumerate(zip(raw, (p.values for p in predictions), strict=True))
+            if not each["exact_match"][number]
+        )
+        scores["errors"], surest = surest_errors(wrong, len(raw))
+        return scores, {**each, "confident_error": surest}
 
     def row(self, raw: list[Question], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
         asked = raw[number]

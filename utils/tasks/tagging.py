@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +32,16 @@ from utils.data.options import Place
 from utils.data.places import TABLES, TAGS, WORDS, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice
 from utils.data.tokenized import warn_of_cut
-from utils.metrics.tags import ENTITY_METRICS, PLAIN_METRICS, score_tags, tag_counts, tag_scores
+from utils.metrics.by_class import confusion_of_classes, surest_errors
+from utils.metrics.entities import (
+    ENTITY_METRICS,
+    PLAIN_METRICS,
+    groups_of,
+    kinds_of,
+    scores_by_group,
+    tag_counts,
+    tag_scores,
+)
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
@@ -283,8 +293,9 @@ class Tagging(HeadTask):
     def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
         """Sums: loss, which is neither weighted nor smoothed, targets, and the counts of `tag_counts`."""
         predictions, scheme = self.predict_batch(loaded, batch), scheme_of(loaded.labels)
+        groups = groups_of(loaded.labels, scheme)
         counts = sum(
-            tag_counts(prediction.values["tags"], sentence.tags, loaded.labels, scheme)
+            tag_counts(prediction.values["tags"], sentence.tags, groups, scheme)
             for prediction, sentence in zip(predictions, batch["sentence"], strict=True)
         )
         return self.sums_of(predictions, torch.from_numpy(counts), loaded)
@@ -297,8 +308,7 @@ class Tagging(HeadTask):
 
     def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
         logits = logits_of(self.output_of(loaded.model, batch))
-        likeliest = logits.softmax(dim=-1).max(dim=-1)
-        shares, chosen = likeliest.values.tolist(), likeliest.indices.tolist()
+        shares, chosen = (part.tolist() for part in logits.softmax(dim=-1).max(dim=-1))
         losses, counts = [0.0] * len(chosen), [0] * len(chosen)
         if "labels" in batch:
             losses = _loss(logits, batch["labels"]).sum(dim=1).tolist()
@@ -306,25 +316,50 @@ class Tagging(HeadTask):
         outside = next(filter(is_outside, loaded.labels), OUTSIDE)
         predictions = []
         rows = zip(chosen, shares, batch["firsts"], batch["sentence"], losses, counts, strict=True)
-        for row, of_row, firsts, sentence, loss, count in rows:
-            cut = len(sentence.words) - len(firsts)
-            tags = [loaded.labels[row[first]] for first in firsts] + [outside] * cut
-            scores = [of_row[first] for first in firsts] + [None] * cut
+        for row, share, firsts, sentence, loss, count in rows:
+            unread = len(sentence.words) - len(firsts)
+            tags = [loaded.labels[row[first]] for first in firsts] + [outside] * unread
+            scores = [share[first] for first in firsts] + [None] * unread
             predictions.append(Prediction({"tags": tags, "scores": scores}, loss, count))
         return predictions
 
     def score(
         self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
     ) -> Scores:
-        predicted = [prediction.values["tags"] for prediction in predictions]
-        return score_tags(predicted, [sentence.tags for sentence in raw], scheme_of(loaded.labels)), {}
+        scheme = scheme_of(loaded.labels)
+        groups = groups_of(loaded.labels, scheme)
+        pairs = [
+            (prediction.values["tags"], sentence.tags) for prediction, sentence in zip(predictions, raw, strict=True)
+        ]
+        counts = sum(tag_counts(*pair, groups, scheme) for pair in pairs)
+        predicted, right = (kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
+        errors, surest = surest_errors(
+            (
+                (number, word, tag, guess, 100 * score)
+                for number, (sentence, prediction) in enumerate(zip(raw, predictions, strict=True))
+                for word, tag, guess, score in zip(
+                    *(sentence.words, sentence.tags, *map(prediction.values.get, ("tags", "scores"))), strict=True
+                )
+                if tag != guess and score is not None
+            ),
+            len(raw),
+        )
+        scores = {
+            **tag_scores(counts, scheme),
+            "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts, groups)},
+            "confusion": confusion_of_classes(groups if scheme is None else [OUTSIDE, *groups], right, predicted),
+            "errors": errors,
+        }
+        return scores, {"confident_error": surest}
 
     def row(self, raw: list[Sentence], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
         sentence, tags = raw[number], prediction.values["tags"]
         row = {"index": number, "source": " ".join(sentence.words)}
         if sentence.tags is not None:
             row["reference"] = " ".join(sentence.tags)
-        row |= {"prediction": " ".join(tags), "words": sentence.words, "tags": tags}
+        # Rounded, since batches of other sizes round otherwise.
+        scores = [None if score is None else round(score, 4) for score in prediction.values["scores"]]
+        row |= {"prediction": " ".join(tags), "words": sentence.words, "tags": tags, "scores": scores}
         return {**row, **examples.counts(number)}
 
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:

@@ -338,8 +338,9 @@ class Task(TrainedTask[Model]):
     def score(self, raw: Any, predictions: Sequence[Prediction], loaded: LoadedModel[Model]) -> Scores:
         """The metrics of all predictions together and, where there are such, of each; only if there are any targets.
 
-        Reports show what stands among the former under `intervals` (metric -> [low, high]) and under `baselines`
-        (name -> metrics of what needs no training).
+        Reports show what stands among the former under `intervals` (metric -> [low, high]), under `baselines` (name ->
+        metrics of what needs no training), under `groups` (a word for their kind -> group of examples -> its metrics,
+        and a whole number: how many there are), and, as `utils.metrics.by_class` gives them, `confusion` and `errors`.
 
         Args:
             raw: what `read` gave.

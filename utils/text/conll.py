@@ -45,7 +45,11 @@ class _Row(NamedTuple):
 
 
 def read_conll(
-    path: Path, labelled: bool = True, words_column: str | None = None, tags_column: str | None = None
+    path: Path,
+    labelled: bool = True,
+    words_column: str | None = None,
+    tags_column: str | None = None,
+    tags_option: str = "tags_column",
 ) -> list[Sentence]:
     """Read a CoNLL file, whose columns stand between tabs, or between blanks.
 
@@ -56,6 +60,7 @@ def read_conll(
     Args:
         labelled: read the tags.
         words_column, tags_column: columns by their number, from 1, or by their name in the header.
+        tags_option: names the latter in an error.
 
     Raises:
         InputError: a line has other columns than most, a column is not there, or nobody can tell the column of tags.
@@ -86,7 +91,7 @@ def read_conll(
     words_in, usual = column("words_column", words_column, usual), width - 1
     if labelled and is_numbered and width > 3:
         usual = next((place for place in range(words_in + 1, width) if _holds_tags(likely, place)), None)
-    tags_in = column("tags_column", tags_column, usual)
+    tags_in = column(tags_option, tags_column, usual)
     known = {row.columns[tags_in] for row in likely}
     scheme = scheme_of(known)
 

@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 import sacrebleu
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
 
 from bart.errors import InputError
 from utils.metrics.bleu import BleuOptions, main, translation_scores
@@ -67,22 +70,43 @@ def test_the_command_scores_two_files(tmp_path: Path, capsys: pytest.CaptureFixt
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     main([str(predictions), str(references), "--bleu_tokenize", "zh", "--json"])
     expected = sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize="zh")
-    assert json.loads(capsys.readouterr().out)["bleu"] == expected.score > 30
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["bleu"] == pytest.approx(expected.score) and expected.score > 30
+    assert printed["chrf"] == pytest.approx(sacrebleu.corpus_chrf(CHINESE[0], [CHINESE[1]]).score)
     done = subprocess.run(
         [sys.executable, "-m", "utils.metrics.bleu", predictions, references, "--bleu_tokenize", "zh"],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
-    assert f"BLEU   {expected.score:.2f}" in done.stdout and "tok:zh" in done.stdout
+    assert f"BLEU     {expected.score:.2f}" in done.stdout and "tok:zh" in done.stdout
     references.write_text("a\n")
     with pytest.raises(InputError, match=r"p has 2 lines, .*r has 1; they must be equally many"):
         main([str(predictions), str(references)])
 
 
-@pytest.mark.parametrize("module", ["classification", "squad", "tags"])
-def test_a_module_that_is_no_command_answers_in_one_line(module: str) -> None:
-    command = [sys.executable, "-m", f"utils.metrics.{module}", "a", "b"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(f"utils.metrics.{module}: error: this is no command; run_eval.py --task ")
+def test_two_systems_are_compared_as_sacrebleu_does(
+    tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = shared / "data/debtrans_en_fr"
+    gold = (folder / "test.target").read_text(encoding="utf-8").splitlines()[:60]
+    random = Random(0)
+    systems = [
+        [" ".join(word for word in line.split() if random.random() > share) or "a" for line in gold]
+        for share in (0.2, 0.24)
+    ]
+    for name, lines in zip(("gold", "a", "b"), (gold, *systems), strict=True):
+        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    main(["a", "gold", "--compare", "b", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    metrics = {"BLEU": BLEU(), "chrF2": CHRF()}
+    named = [("b", systems[1]), ("a", systems[0])]
+    expected = PairedTest(named, metrics, [gold], test_type="ar", n_samples=4000)()[1]
+    intervals = PairedTest(named, metrics, [gold], test_type="bs", n_samples=1000)()[1]
+    for name, title in (("bleu", "BLEU"), ("chrf", "chrF2")):
+        row, (other, ours) = printed["compare"][name], expected[title]
+        assert (printed[name], row["other"]) == pytest.approx((ours.score, other.score))
+        assert row["p_value"] == pytest.approx(ours.p_value, abs=0.03)
+        low, high = printed["intervals"][name]
+        assert (high - low) / 2 == pytest.approx(intervals[title][1].ci, rel=0.1)

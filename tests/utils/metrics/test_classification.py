@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-import torch
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import (
+    accuracy_score,
+    confusion_matrix,
+    f1_score,
+    matthews_corrcoef,
+    precision_recall_fscore_support,
+)
 
-from utils.metrics.classification import confusion_of, of_classes, of_label_sets, of_numbers
+from bart.errors import InputError
+from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
+from utils.metrics.classification import each_count, main, of_classes, of_label_sets, of_numbers
+
+
+def counts_of(predicted: np.ndarray, right: np.ndarray, classes: int) -> np.ndarray:
+    numbers = np.arange(classes)
+    return each_count(predicted[:, None] == numbers, right[:, None] == numbers).sum(axis=0)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 36])
@@ -16,45 +32,127 @@ def test_classes(classes: int) -> None:
     rng = np.random.default_rng(classes)
     right = rng.integers(0, classes - (classes > 2), 200)  # of several classes the last is never right
     predicted = np.where(rng.random(200) < 0.6, right, rng.integers(0, classes, 200))
-    confusion = torch.zeros(classes, classes).index_put_(
-        (torch.tensor(right), torch.tensor(predicted)), torch.ones(200), accumulate=True
-    )
     average = "binary" if classes == 2 else "macro"
     expected = {
         "accuracy": accuracy_score(right, predicted),
         "f1": f1_score(right, predicted, average=average),
         "matthews": matthews_corrcoef(right, predicted),
     }
-    assert of_classes(confusion) == pytest.approx({name: 100 * value for name, value in expected.items()}, abs=1e-4)
+    counts = counts_of(predicted, right, classes)
+    assert of_classes(counts) == pytest.approx({name: 100 * value for name, value in expected.items()})
+    names = [f"class {number}" for number in range(classes)]
+    rows = zip(*precision_recall_fscore_support(right, predicted, labels=range(classes), zero_division=0), strict=True)
+    for scores, row in zip(scores_by_class(names, *counts).values(), rows, strict=True):
+        assert list(scores.values()) == pytest.approx([*(100 * value for value in row[:3]), row[3]])
+    confusion = confusion_of_classes(names, *([names[number] for number in side] for side in (right, predicted)))
+    assert list(confusion) == names
+    table = [[row.get(name, 0) for name in names] for row in confusion.values()]
+    assert table == confusion_matrix(right, predicted, labels=range(classes)).tolist()
 
 
 @pytest.mark.parametrize("classes", [2, 5])
 def test_labels_that_are_no_class_are_missed(classes: int) -> None:
     rng = np.random.default_rng(classes)
     right, predicted = rng.integers(0, classes + 1, 200), rng.integers(0, classes, 200)
-    confusion = confusion_of(torch.tensor(right), torch.tensor(predicted), classes + 1)
     f1 = f1_score(right == 1, predicted == 1) if classes == 2 else f1_score(right, predicted, average="macro")
     expected = {"accuracy": accuracy_score(right, predicted), "f1": f1, "matthews": matthews_corrcoef(right, predicted)}
-    scores = of_classes(confusion, classes)
-    assert scores == pytest.approx({name: 100 * value for name, value in expected.items()}, abs=1e-4)
+    scores = of_classes(counts_of(predicted, right, classes + 1), classes)
+    assert scores == pytest.approx({name: 100 * value for name, value in expected.items()})
 
 
 def test_one_class_alone_is_found() -> None:
-    assert of_classes(torch.tensor([[5.0, 0], [3, 0]])) == {"accuracy": 62.5, "f1": 0, "matthews": 0}
+    assert of_classes([[5, 0], [8, 0], [5, 3]]) == {"accuracy": 62.5, "f1": 0, "matthews": 0}
+
+
+def label_sets() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    right = rng.random((100, 5)) < [0.5, 0.2, 0.1, 0.05, 0]
+    return right, right ^ (rng.random((100, 5)) < [0.1, 0.1, 0.1, 0.1, 0])
 
 
 def test_label_sets() -> None:
-    rng = np.random.default_rng(3)
-    right = rng.random((100, 5)) < [0.5, 0.2, 0.1, 0.05, 0]
-    predicted = right ^ (rng.random((100, 5)) < [0.1, 0.1, 0.1, 0.1, 0])
-    counts = torch.tensor(np.stack([predicted & right, predicted & ~right, ~predicted & right], 2).sum(0))
+    right, predicted = label_sets()
     expected = {
         "f1": f1_score(right, predicted, average="micro"),
         "macro_f1": f1_score(right, predicted, average="macro", zero_division=0),
         "accuracy": accuracy_score(right, predicted),
     }
-    scores = of_label_sets(counts, 100, float((right == predicted).all(1).sum()))
+    scores = of_label_sets(each_count(predicted, right).sum(axis=0), 100, float((right == predicted).all(1).sum()))
     assert scores == pytest.approx({name: 100 * value for name, value in expected.items()})
+
+
+def test_the_surest_errors_come_first() -> None:
+    wrong = [(number % 4, "a\n text", "x", "y", 10.0 * number) for number in range(30)]
+    errors, of_each = surest_errors(wrong, 5)
+    assert [error["confidence"] for error in errors] == [10.0 * number for number in range(29, 9, -1)]
+    assert errors[0] == {"index": 1, "text": "a text", "reference": "x", "prediction": "y", "confidence": 290.0}
+    assert of_each.tolist() == [280, 290, 260, 270, 0]
+
+
+def printed_by(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    main([*map(str, words), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_command_scores_lines_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(6)
+    right = rng.choice(["cat", "dog", "eel"], 80)
+    predicted = np.where(rng.random(80) < 0.7, right, rng.choice(["cat", "dog", "elk"], 80))
+    lines, table, other = tmp_path / "p.txt", tmp_path / "r.csv", tmp_path / "o.jsonl"
+    lines.write_text("".join(f"{label}\n" for label in predicted))
+    table.write_text("text,kind\n" + "".join(f"t,{label}\n" for label in right))
+    other.write_text("".join(json.dumps({"prediction": label}) + "\n" for label in right))
+    report = printed_by(capsys, lines, table, "--label_field", "kind", "--compare", other)
+    assert report["accuracy"] == pytest.approx(100 * accuracy_score(right, predicted))
+    assert report["f1"] == pytest.approx(100 * f1_score(right, predicted, average="macro"))
+    assert list(report["groups"]["class"]) == ["cat", "dog", "eel", "elk"]
+    assert report["compare"]["accuracy"]["other"] == 100 and report["compare"]["accuracy"]["p_value"] < 0.001
+    low, high = report["intervals"]["matthews"]
+    assert low < report["matthews"] < high
+    main([str(lines), str(table), "--label_field", "kind"])
+    shown = capsys.readouterr().out
+    assert f"accuracy    {report['accuracy']:.2f}" in shown and "class      precision    recall" in shown
+    two = tmp_path / "two"
+    two.write_text("0\n1\n1\n1.0\n")
+    report = printed_by(capsys, two, two, "--positive", "0")
+    assert (report["f1"], report["positive"], list(report["groups"]["class"])) == (100, "0", ["1", "0"])
+
+
+def test_the_command_scores_label_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a table, and joined to lines as run_eval.py does."""
+    right, predicted = label_sets()
+    names = np.array(list("abcde"))
+    lines, table = tmp_path / "p.txt", tmp_path / "r.jsonl"
+    lines.write_text("".join(", ".join(names[row]) + "\n" for row in predicted))
+    table.write_text("".join(json.dumps({"labels": names[row].tolist()}) + "\n" for row in right))
+    report = printed_by(capsys, lines, table)
+    assert report["f1"] == pytest.approx(100 * f1_score(right, predicted, average="micro"))
+    assert report["accuracy"] == pytest.approx(100 * accuracy_score(right, predicted))
+    supports = {name: int(column.sum()) for name, column in zip(names, right.T, strict=True) if column.any()}
+    assert {name: row["support"] for name, row in report["groups"]["label"].items()} == supports
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "message"),
+    [
+        ({"p": "a\nb\n", "r": "a\n"}, (), "p has 2 lines, r has 1; they must be equally many"),
+        ({"p": "a\n\n", "r": "a\nb\n"}, (), "^p, line 2: the label is ''; allowed: one label that is not blank"),
+        ({"p": "a\n"}, (), "^r: no such file"),
+        ({"p": "a\n", "r": "a\n"}, ("--label_field", "x"), "--label_field is x, a column of a table, and r is none"),
+        ({"p": "a\n", "r": "a\n"}, ("--positive", "b"), "--positive is b; allowed: one of two classes; there are a"),
+        ({"p.csv": "x\na\n", "r": "a\n"}, (), "^p.csv: no column prediction or label"),
+        ({"p.jsonl": '{"label": ["a"]}\n', "r": "a\n"}, (), r"^p.jsonl:1: the label is \['a'\]; allowed: one label"),
+        ({"p.jsonl": '{"label": null}\n', "r": "a\n"}, (), "^p.jsonl:1: the label is None; allowed: one label"),
+    ],
+)
+def test_bad_files(
+    files: dict[str, str], options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        Path(name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        main([next(iter(files)), "r", *options])
 
 
 def test_numbers() -> None:

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from utils.metrics.significance import bootstrap_interval, paired_test
+from utils.metrics.significance import bootstrap_interval, compare, compare_scores, scores_and_intervals
 
 
 def test_interval_of_zeros_and_ones_is_the_binomials() -> None:
@@ -28,19 +28,47 @@ def test_p_value_is_that_of_all_swaps() -> None:
     sums = [abs(np.dot(signs, differences)) for signs in product((1, -1), repeat=10)]
     exact = np.mean([value >= abs(differences.sum()) - 1e-12 for value in sums])
     assert 0.01 < exact < 0.9
-    assert paired_test(a, b, shuffles=100_000) == pytest.approx(exact, abs=0.006)
+    assert compare(a, b, shuffles=20_000)["p_value"] == pytest.approx(exact, abs=0.012)
     # All of one sign and size: only the two swaps of all or none are as large.
-    assert paired_test(np.full(8, 0.3), np.zeros(8), shuffles=100_000) == pytest.approx(2 / 2**8, abs=0.001)
+    assert compare(np.full(8, 0.3), np.zeros(8), shuffles=20_000)["p_value"] == pytest.approx(2 / 2**8, abs=0.002)
 
 
 def test_equal_scores_differ_by_nothing() -> None:
     values = np.random.default_rng(6).random(1000)
-    assert paired_test(values, values) == 1
+    assert compare(values, values)["p_value"] == 1
     assert bootstrap_interval(np.full(30, 2.5)) == (2.5, 2.5)
 
 
 def test_the_seed_alone_decides_what_is_drawn() -> None:
     a, b = np.random.default_rng(7).random((2, 1003))
-    before = bootstrap_interval(a), paired_test(a, b)
-    assert (bootstrap_interval(a), paired_test(a, b)) == before
+    before = bootstrap_interval(a), compare(a, b)["p_value"]
+    assert (bootstrap_interval(a), compare(a, b)["p_value"]) == before
     assert bootstrap_interval(a, seed=1) != before[0]
+
+
+def test_scores_that_are_no_means() -> None:
+    """F1 of drawn examples, and of all swaps of two systems on few examples; each by its definition."""
+
+    def f1_score(right: np.ndarray, predicted: np.ndarray) -> float:
+        return 2 * np.sum(right & predicted) / max(np.sum(right) + np.sum(predicted), 1)
+
+    random = np.random.default_rng(5)
+    right, ours, theirs = random.random((3, 9)) < [[0.6], [0.5], [0.7]]
+
+    def counts_of(predicted: np.ndarray) -> np.ndarray:
+        return np.stack([predicted & right, predicted, right], axis=1).astype(float)
+
+    def scores_of(sums: np.ndarray) -> dict[str, float]:
+        return {"f1": 2 * sums[0] / max(sums[1] + sums[2], 1)}
+
+    report = scores_and_intervals(counts_of(ours), scores_of, resamples=4000)
+    drawn = random.integers(9, size=(4000, 9))
+    f1 = [f1_score(right[rows], ours[rows]) for rows in drawn]
+    assert report["f1"] == pytest.approx(f1_score(right, ours))
+    assert report["intervals"]["f1"] == pytest.approx(np.percentile(f1, (2.5, 97.5)), abs=0.06)
+    observed = f1_score(right, ours) - f1_score(right, theirs)
+    swaps = [np.array(bits, bool) for bits in product((0, 1), repeat=9)]
+    apart = [f1_score(right, np.where(s, theirs, ours)) - f1_score(right, np.where(s, ours, theirs)) for s in swaps]
+    result = compare_scores(counts_of(ours), counts_of(theirs), scores_of)["f1"]
+    assert (result["difference"], result["other"]) == pytest.approx((observed, f1_score(right, theirs)))
+    assert result["p_value"] == pytest.approx(np.mean(np.abs(apart) >= abs(observed) - 1e-12), abs=0.02)

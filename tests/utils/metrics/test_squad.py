@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 from torchmetrics.functional.text import squad
 
-from utils.metrics.squad import best, exact_match, f1
+from bart.errors import InputError
+from utils.metrics.squad import best, exact_match, f1, main
 
 PIECES = "the The a an An cat CAT cat's 3.5 — ’s naïve İstanbul ﬁsh 他们 (the) U.S. US don't dont".split()
 PIECES += ["\u00a0", " ", "\t", "\n", *"- well-known theater thethe a. !? ǅ".split()]
@@ -48,3 +51,57 @@ def test_torchmetrics_agrees() -> None:
 )
 def test_edge_cases(predicted: str, answers: tuple[str, ...], expected: tuple[float, float]) -> None:
     assert (best(exact_match, predicted, answers), best(f1, predicted, answers)) == pytest.approx(expected)
+
+
+def test_the_command_scores_answers_as_the_official_script(
+    tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a published set some questions of which are made unanswerable, against torchmetrics."""
+    monkeypatch.chdir(tmp_path)
+    content = json.loads((shared / "data/xquad/xquad.en.json").read_text(encoding="utf-8"))
+    rng, asked, predicted, targets = random.Random(0), [], {}, []
+    for question in (q for article in content["data"] for part in article["paragraphs"] for q in part["qas"]):
+        if rng.random() < 0.2:
+            question |= {"answers": [], "is_impossible": True}
+        texts = [answer["text"] for answer in question["answers"]] or [""]
+        guess = rng.choice([texts[0], texts[0].upper(), f"{texts[0]} and more", "", "nothing"])
+        predicted[question["id"]] = guess
+        asked.append((question["question"], bool(question["answers"])))
+        targets.append({"answers": {"answer_start": [0] * len(texts), "text": texts}, "id": question["id"]})
+    Path("set.json").write_text(json.dumps(content), encoding="utf-8")
+    Path("p.json").write_text(json.dumps(predicted), encoding="utf-8")
+    main(["p.json", "set.json", "--json"])
+    report = json.loads(capsys.readouterr().out)
+
+    def expected(chosen: list[bool]) -> dict[str, float]:
+        kept = [target for target, is_in in zip(targets, chosen, strict=True) if is_in]
+        answers = [{"prediction_text": predicted[target["id"]], "id": target["id"]} for target in kept]
+        return {name: float(value) for name, value in squad(answers, kept).items()}
+
+    for prefix, group, chosen in (
+        ("", None, [True] * len(asked)),
+        ("HasAns_", "with an answer", [has for _, has in asked]),
+        (None, "how", [text.lower().startswith("how") for text, _ in asked]),
+    ):
+        scores = expected(chosen)
+        if prefix is not None:
+            assert {name: report[f"{prefix}{name}"] for name in scores} == pytest.approx(scores, abs=1e-3)
+        if group is not None:
+            row = report["groups"]["kind of question"][group]
+            assert row.pop("questions") == sum(chosen)
+            assert row == pytest.approx(scores, abs=1e-3)
+    known, missing = dict(predicted), dict(predicted)
+    known["x"], first = "", next(iter(missing))
+    del missing[first]
+    for content, message in (
+        (known, "p.json: answers to 1 other questions, such as 'x'; allowed: one answer to each of the 1190 questions"),
+        (missing, f"p.json: no answer to 1 questions, such as '{first}'; allowed: one answer to each of the 1190"),
+        ({first: 1}, "p.json: allowed: a JSON object of answers, which are texts, by the ids of their questions"),
+        ([], "p.json: holds a JSON list, not an object"),
+    ):
+        Path("p.json").write_text(json.dumps(content))
+        with pytest.raises(InputError) as error:
+            main(["p.json", "set.json"])
+        assert str(error.value).startswith(message)
+    with pytest.raises(InputError, match="no.json: no such file"):
+        main(["p.json", "no.json"])

@@ -140,7 +140,7 @@ def test_scores_are_shown_as_a_short_table_and_empty_summaries_with_a_warning(
     assert shown.startswith("test: 5 examples, fp32 on cpu\n") and max(map(len, shown.splitlines())) <= 80
     assert rows["rouge1"] == f"{scores['rouge1']:.2f}"
     assert rows["loss"] == f"{scores['loss']:.4f}"
-    assert re.fullmatch(r"[\d,.]+ articles/s, [\d,.]+ generated tokens/s", rows["speed"])
+    assert re.fullmatch(r"[\d,.]+ examples/s, [\d,.]+ generated tokens/s", rows["speed"])
     assert "are empty" not in caplog.text
     evaluate(trained, export, "empty", "--n_obs", 5, "--eval_max_gen_length", 2, "--min_length", 0)
     assert "5 of 5 predictions are empty" in caplog.text

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from seqeval.metrics import classification_report
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 import finetune
 import run_eval
@@ -88,6 +90,35 @@ def articles_of(folder: Path, split: str = "test") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"{split}_articles.jsonl").open()]
 
 
+def check_groups(task: str, scores: dict[str, Any], articles: list[dict[str, Any]]) -> None:
+    """Scores of groups, confusions and errors are those of the articles."""
+    [(kind, groups)] = scores["groups"].items()
+    sides = [[article[name] for article in articles] for name in ("reference", "prediction")]
+    if task == "classification":
+        names = list(groups)
+        table = [[scores["confusion"][row].get(column, 0) for column in names] for row in names]
+        assert table == confusion_matrix(*sides, labels=names).tolist()
+        expected = precision_recall_fscore_support(*sides, labels=names, zero_division=0)[0]
+        assert [row["precision"] for row in groups.values()] == pytest.approx((100 * expected).tolist())
+    elif task == "tagging":
+        tags = [[line.split() for line in side] for side in sides]
+        report = classification_report(*tags, output_dict=True, zero_division=0)
+        assert {name: row["support"] for name, row in groups.items()} == {
+            name: report[name]["support"] for name in groups
+        }
+        kinds = [[tag.removeprefix("B-").removeprefix("I-") for row in side for tag in row] for side in tags]
+        names = ["O", *groups]
+        table = [[scores["confusion"][row].get(column, 0) for column in names] for row in names]
+        assert table == confusion_matrix(*kinds, labels=names).tolist()
+        assert all(len(article["scores"]) == len(article["words"]) for article in articles)
+    else:
+        assert kind == "kind of question" and groups["with an answer"]["questions"] == len(articles)
+    confidences = [error["confidence"] for error in scores["errors"]]
+    assert confidences == sorted(confidences, reverse=True) and len(confidences) > 0
+    surest = max(articles, key=lambda article: article["confident_error"])
+    assert surest["confident_error"] == confidences[0]
+
+
 @pytest.mark.parametrize("network", ["bart", "bert"])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_goes_on_where_it_was_ended_and_is_scored(
@@ -123,6 +154,7 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     said = (parts / "test_generations.txt").read_text().splitlines()
     assert said == [article["prediction"] for article in articles]
     assert all(article["prediction"] in article["source"] for article in articles) or task != "question_answering"
+    check_groups(task, scores, articles)
 
 
 @pytest.mark.parametrize("network", ["bart", "bert"])

@@ -104,7 +104,7 @@ def shown_texts(runs: Sequence[Run]) -> list[dict[str, Any]]:
             heading = name.replace("_", " ").capitalize()
             if len(runs) > 1:
                 heading = run.name if name == "summary" else f"{run.name}: {heading}"
-            if name not in INPUTS:
+            if name not in (*INPUTS, "id"):
                 chosen.append((heading, name, run))
     texts = []
     for heading, name, run in chosen:
@@ -130,7 +130,7 @@ def columns_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     metrics = [(label, digits, values_of(name, "statistics")) for name, (label, digits) in COLUMNS.items()]
     scores = dict.fromkeys(name for run in runs for name in scores_of(run.articles[0]))
     # Wrong facts, which readers look for, stay first.
-    metrics[1:1] = [(label_of(name), 1, values_of(name)) for name in scores]
+    metrics[1:1] = [(label_of(name), 2 if name == "error" else 1, values_of(name)) for name in scores]
     columns = []
     for metric, digits, values in metrics:
         if all(value is None for numbers in values for value in numbers):

@@ -16,10 +16,10 @@ from xxhash import xxh3_64_hexdigest
 
 from bart.errors import InputError
 from bart.files import replacing
-from utils.app.charts import COLOURS, GRID, INK, Chart, draw
+from utils.app.charts import COLOURS, DARK, GRID, INK, PAPER, Chart, Matrix, draw
 from utils.app.errors import unwritable
 from utils.evaluation.report import articles, charts, tables
-from utils.evaluation.report.runs import read_run, scored_splits
+from utils.evaluation.report.runs import TARGETS, read_run, scored_splits
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ REPORT = "report.html"
 LONGEST_NAME = 200  # bytes of a comparison's; file systems allow 255
 # The page's style says what these colours are on light and on dark paper.
 VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
+VARIABLES |= {DARK: "var(--ink)", PAPER: "var(--paper)"}
 
 
 def build_report(
@@ -59,7 +60,7 @@ def build_report(
     output = Path(output)
     pictures = output.with_name(f"{output.stem}_figures")
 
-    def picture(chart: Chart) -> str:
+    def picture(chart: Chart | Matrix) -> str:
         """Draw a chart as PNG; returns it as SVG whose colours follow the page's."""
         svg = draw(pictures / f"{chart.name}.png", chart)
         for colour, variable in VARIABLES.items():
@@ -78,6 +79,7 @@ def build_report(
             runs=runs,
             split=split,
             compared=compared,
+            noun="example" if runs[0].task in TARGETS else "article",
             scores=[table for table in scores if table.rows],
             texts=articles.shown_texts(compared),
             columns=articles.columns_of(compared),

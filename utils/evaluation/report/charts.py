@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from utils.app.charts import Chart, Series, histograms
+from utils.app.charts import Chart, Matrix, Series, histograms
 from utils.evaluation.report.articles import have_statistics
 from utils.evaluation.report.runs import Run, label_of
+from utils.evaluation.report.tables import MOST_DRAWN
 
 
 def curve(run: Run, column: str, name: str) -> list[Series]:
@@ -26,7 +27,7 @@ def training_charts(runs: Sequence[Run]) -> list[Chart]:
     ratios = {f"trust_ratio_{kind}": kind for kind in ("min", "mean", "max")}
     charts = []
     for name, title, unit, from_zero, columns in (
-        ("loss", "Loss", "nats per target token", False, {"train_loss": "training", "val_loss": "validation"}),
+        ("loss", "Loss", runs[0].loss_unit, False, {"train_loss": "training", "val_loss": "validation"}),
         ("learning_rate", "Learning rate", "learning rate", True, {"lr": ""}),
         ("validation", "Validation, teacher-forced" if is_forced else "Validation", "score", False, validation),
         ("perplexity", "Validation perplexity", "perplexity", False, {"val_perplexity": ""}),
@@ -47,7 +48,15 @@ def training_charts(runs: Sequence[Run]) -> list[Chart]:
     return [chart for chart in charts if chart.series]
 
 
-def latency_charts(runs: Sequence[Run], split: str) -> list[Chart]:
+def confusion_matrices(runs: Sequence[Run], split: str) -> list[Matrix]:
+    """The confusion matrix of a run with at most MOST_DRAWN classes."""
+    counts = runs[0].scores.get(split, {}).get("confusion", {})
+    if len(runs) > 1 or not 0 < len(counts) <= MOST_DRAWN:
+        return []
+    return [Matrix("confusion", "Confusion matrix", list(counts), counts)]
+
+
+def latency_charts(runs: Sequence[Run], split: str, noun: str) -> list[Chart]:
     """Latencies of articles: a histogram for one run; for several, whose bins differ, the share done by each time."""
     speeds = {run: run.speeds.get(split, {}) for run in runs}
     latencies = {run: speed.get("latency_histogram", {}) for run, speed in speeds.items()}
@@ -57,11 +66,11 @@ def latency_charts(runs: Sequence[Run], split: str) -> list[Chart]:
             continue
         if len(runs) == 1:
             marks = [(name, speeds[run]["latency_ms"][name]) for name in ("p50", "p90", "p99")]
-            lines.append(Series("Articles", latency["edges_ms"], latency["counts"]))
+            lines.append(Series(f"{noun.capitalize()}s", latency["edges_ms"], latency["counts"]))
         else:
             done = list(accumulate(latency["counts"], initial=0))
             lines.append(Series(run.name, latency["edges_ms"], [100 * count / done[-1] for count in done]))
-    title, unit = ("Latency of an article", "articles") if len(runs) == 1 else ("Latency", "% of articles done")
+    title, unit = (f"Latency of an {noun}", f"{noun}s") if len(runs) == 1 else ("Latency", f"% of {noun}s done")
     return [Chart("latency", title, "ms", unit, lines, True, marks)] if lines else []
 
 

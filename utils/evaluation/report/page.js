@@ -8,6 +8,8 @@ const byId = (id) => document.getElementById(id);
 const numeral = new Intl.NumberFormat("en");
 const list = byId("article-list");
 const dialog = byId("article");
+const { noun } = list.dataset; // of what the run has predicted for
+const isMarked = !document.querySelector(".marking").hidden;
 // Texts and columns are those of utils/evaluation/report/articles.py; their values and facts are in the articles' order.
 const { sources, texts, columns } = JSON.parse(byId("article-data").textContent);
 const previews = texts.filter(({ name }) => !["reference", "alternatives"].includes(name)); // texts in the table
@@ -62,8 +64,8 @@ function arrange() {
   for (const [cell, column] of headers) {
     cell.ariaSort = column !== by ? "none" : descending ? "descending" : "ascending";
   }
-  const all = `${numeral.format(everyone.length)} article${everyone.length === 1 ? "" : "s"}`;
-  const some = order.length || !query ? `${numeral.format(order.length)} of ${all}` : "No article";
+  const all = `${numeral.format(everyone.length)} ${noun}${everyone.length === 1 ? "" : "s"}`;
+  const some = order.length || !query ? `${numeral.format(order.length)} of ${all}` : `No ${noun}`;
   const holding = query ? ` hold${order.length ? "" : "s"} “${query}”` : ` of the ${list.dataset.split} split`;
   const without = hidden ? `; ${numeral.format(hidden)} without wrong facts ${hidden === 1 ? "is" : "are"} hidden` : "";
   byId("search-status").textContent = (query || hidden ? some : all) + holding + without;
@@ -87,7 +89,8 @@ function choose(metric) {
   const [number, ...numbers] = headers.map(([cell]) => cell);
   const words = previews.map(({ heading }) => create("th", { scope: "col", className: "word" }, ...breakable(heading)));
   list.tHead.rows[0].replaceChildren(number, ...words, ...numbers);
-  sorting = { by: null, descending: false };
+  const errors = visible.find((column) => column.metric.endsWith("error")); // the greatest first
+  sorting = { by: errors ?? null, descending: errors !== undefined };
   arrange();
 }
 
@@ -149,7 +152,7 @@ function mark(element, text, marks) {
 function show(i) {
   opened = i;
   const place = order.indexOf(i);
-  byId("article-title").textContent = `Article ${numeral.format(i + 1)}`;
+  byId("article-title").textContent = `${noun[0].toUpperCase()}${noun.slice(1)} ${numeral.format(i + 1)}`;
   byId("article-position").textContent = place < 0 ? "" : `${place + 1} of ${order.length}${query ? " found" : ""}`;
   byId("article-before").disabled = place <= 0;
   byId("article-after").disabled = place < 0 || place === order.length - 1;
@@ -167,9 +170,9 @@ function show(i) {
     const section = byId("article-texts").children[k];
     const text = values[i];
     const words = wordsOf(text);
-    const copied = fragmentsOf(source, words).filter(({ length }) => length >= least);
+    const copied = isMarked ? fragmentsOf(source, words).filter(({ length }) => length >= least) : [];
     const sum = copied.reduce((total, { length }) => total + length, 0);
-    section.querySelector(".note").textContent = `${numeral.format(words.length)} words, ${sum} of them copied`;
+    section.querySelector(".note").textContent = isMarked ? `${numeral.format(words.length)} words, ${sum} of them copied` : "";
     const facts = name === "reference" ? factsOf(texts[chosen], i, "missing") : factsOf(texts[k], i, "added", "wrong");
     const units = (characters) => [...text].slice(0, characters).join("").length; // JavaScript counts 16-bit units
     mark(section.querySelector(".text"), text, [

@@ -18,6 +18,9 @@ from utils.runs.metrics import SECONDS, Metrics, joined, metrics_of_sessions
 from utils.runs.run_directory import REPORT_ORDER, of_sessions
 
 LABELS = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "Loss"}
+LABELS |= {"matthews": "Matthews correlation", "pearson": "Pearson correlation", "spearman": "Spearman correlation"}
+# Tasks that predict no text, each with the targets that its loss is the mean over. Their scores are in percent.
+TARGETS = {"classification": "label", "tagging": "word", "question_answering": "window"}
 NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  # which the report formats as such
 
 
@@ -49,6 +52,18 @@ class Run:
     def environment(self) -> dict[str, Any]:
         return self.environments[-1] if self.environments else {}
 
+    @property
+    def task(self) -> str | None:
+        """The task by its name, as the scores or the arguments of training have it."""
+        return next((record["task"] for record in (*self.scores.values(), self.arguments) if "task" in record), None)
+
+    @property
+    def loss_unit(self) -> str:
+        """The unit of the loss."""
+        if "val_pearson" in self.metrics or any("pearson" in scores for scores in self.scores.values()):
+            return "squared units of the label"
+        return f"nats per {TARGETS.get(self.task, 'target token')}"
+
     def articles_path(self, split: str) -> Path:
         return self.folder / f"{split}_articles.jsonl"
 
@@ -58,7 +73,7 @@ def label_of(score: str) -> str:
     first, *rest = score.split("_")
     kind = first.removeprefix("rouge")
     label = LABELS.get(first, first) if kind == first else f"ROUGE-{kind}".removesuffix("-")
-    return " ".join([label, *rest])
+    return " ".join([label, *("F1" if word == "f1" else word for word in rest)])
 
 
 def scores_of(record: Mapping[str, Any]) -> dict[str, float]:

@@ -10,17 +10,18 @@ from typing import Any
 
 import yaml
 
-from utils.evaluation.report.runs import LABELS, Run, label_of, scores_of
+from utils.evaluation.report.runs import LABELS, TARGETS, Run, label_of, scores_of
 from utils.metrics.significance import compare, p_shown
 from utils.runs.metrics import SECONDS
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 SPEEDS = {
-    "articles_per_second": ("Articles per second", 2),
+    "articles_per_second": ("{} per second", 2),
     "generated_tokens_per_second": ("Generated tokens per second", 0),
     "generation_seconds": ("Seconds in all", 2),
     "peak_memory_gb": ("Peak memory, GB", 2),
 }
+MOST_DRAWN, MOST_LISTED = 40, 20  # classes of a confusion matrix that is drawn, and confusions in a table
 STATISTICS = {
     "wrong": ("Wrong numbers and names (in neither source nor reference)", 2),
     "words": ("Length (words)", 1),
@@ -110,7 +111,11 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Sco
     rows = []
     for name in names:
         values = [scores_of(record).get(name) for record in records]
-        is_percent = name.startswith(("rouge", *LABELS)) or max(abs(value) for value in values if value is not None) > 1
+        is_percent = (
+            runs[0].task in TARGETS
+            or name.startswith(("rouge", *LABELS))
+            or max(abs(value) for value in values if value is not None) > 1
+        )
         digits = 4 if name == "loss" or not is_percent else 2
         for run, record, value, setting in zip(runs, records, values, settings, strict=True):
             if value is None:
@@ -127,10 +132,10 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Sco
         f"The {split} split of {max(counts):,} examples." if len(counts) == 1 else f"The {split} split.": True,
         "ROUGE is F in percent.": any(name.startswith("rouge") for name in names),
         "The maximum and the mean are over the references of an example.": "rouge1_mean" in names,
-        "The loss is in nats per target token.": "loss" in names,
+        f"The loss is in {runs[0].loss_unit}.": "loss" in names,
         "Intervals: 95% bootstrap of the mean.": any("intervals" in record for record in records),
         "The last columns score the sources' first sentences in place of summaries.": leads,
-        "Differences and their p values are of a paired test over the articles.": len(compared) > 1,
+        "Differences and their p values are of a paired test over the examples.": len(compared) > 1,
     }
     caption = " ".join(sentence for sentence, applies in sentences.items() if applies)
     header = ["Score", "Run", "Mean", "95% interval", f"Difference from {runs[0].name}", "95% interval", "p"]
@@ -140,6 +145,53 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Sco
         for name, value in setting.items()
     ]
     return ScoreTable(caption, header + [lead.capitalize() for lead in leads], rows, 2 if several else 1, notes)
+
+
+def group_tables(runs: Sequence[Run], split: str) -> list[ScoreTable]:
+    """Scores of each class, kind of entity or kind of question; of several runs F1 alone."""
+    records = [run.scores.get(split, {}).get("groups", {}) for run in runs]
+    tables = []
+    for kind in _keys(records):
+        of_runs = [record.get(kind, {}) for record in records]
+        columns = _keys(scores for groups in of_runs for scores in groups.values())
+        chosen = [(groups, column) for groups in of_runs for column in (columns if len(runs) == 1 else ["f1"])]
+        rows = []
+        for name in _keys(of_runs):
+            values = [groups.get(name, {}).get(column) for groups, column in chosen]
+            rows.append([name, *(shown(value, 0 if isinstance(value, int) else 2) for value in values)])
+        headings = list(map(label_of, columns)) if len(runs) == 1 else [f"F1, {run.name}" for run in runs]
+        support = f" Support: how many of the {split} split are of the {kind}." if "support" in columns else ""
+        tables.append(ScoreTable(f"In percent.{support}", [kind.capitalize(), *headings], rows))
+    return tables
+
+
+def confusion_table(run: Run, split: str) -> ScoreTable:
+    """The classes that are taken for others most often."""
+    counts = run.scores.get(split, {}).get("confusion", {})
+    wrong = [
+        (count, right, predicted)
+        for right, row in counts.items()
+        for predicted, count in row.items()
+        if predicted != right
+    ]
+    rows = [
+        [right, predicted, shown(count, 0), shown(100 * count / sum(counts[right].values()), 1)]
+        for count, right, predicted in sorted(wrong, key=lambda each: -each[0])[:MOST_LISTED]
+    ]
+    header = ["Right", "Predicted", "Count", "% of the right"]
+    return ScoreTable("The most frequent confusions.", header, rows, words=2)
+
+
+def errors_table(run: Run, split: str) -> ScoreTable:
+    """The errors that the model was surest of; of numbers, the greatest ones."""
+    errors = run.scores.get(split, {}).get("errors", [])
+    measure = next((name for error in errors for name in ("confidence", "difference") if name in error), "confidence")
+    texts = ("text", "reference", "prediction")
+    rows = [[*map(error.get, texts), shown(error[measure]), shown(error["index"] + 1, 0)] for error in errors]
+    unit = ", %" if measure == "confidence" else ""
+    caption = f"The errors of the greatest {measure}, the greatest first."
+    header = ["Text", "Right", "Predicted", f"{measure.capitalize()}{unit}", "Example"]
+    return ScoreTable(caption, header, rows, words=3)
 
 
 def difference(first: Run, second: Run, score: str, digits: int) -> list[str]:
@@ -152,17 +204,20 @@ def difference(first: Run, second: Run, score: str, digits: int) -> list[str]:
     return [shown(result["difference"], digits, "+"), interval, p_shown(result["p_value"])]
 
 
-def speed_table(runs: Sequence[Run], split: str) -> ScoreTable:
+def speed_table(runs: Sequence[Run], split: str, noun: str) -> ScoreTable:
     """Throughput and the percentiles of latency; without rows where no run was timed."""
     speeds = [run.speeds.get(split, {}) for run in runs]
     latencies = [speed.get("latency_ms", {}) for speed in speeds]
-    rows = [[label, *(shown(speed.get(name), digits) for speed in speeds)] for name, (label, digits) in SPEEDS.items()]
+    rows = [
+        [label.format(f"{noun.capitalize()}s"), *(shown(speed.get(name) or None, digits) for speed in speeds)]
+        for name, (label, digits) in SPEEDS.items()
+    ]
     for name in _keys(latencies):
         rows.append([f"Latency, ms, {name}", *(shown(latency.get(name), 0) for latency in latencies)])
     rows = [row for row in rows if set(row[1:]) != {NOTHING}]
-    caption = "Latency: from an article's entry into the batch to its end."
+    caption = f"Latency: from an {noun}'s entry into the batch to its end."
     notes = [
-        f"{run.name}: {count:,} articles were predicted before the run was broken off, and are not timed."
+        f"{run.name}: {count:,} {noun}s were predicted before the run was broken off, and are not timed."
         for run, speed in zip(runs, speeds, strict=True)
         if (count := speed.get("resumed_articles"))
     ]
@@ -190,7 +245,7 @@ def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
     settings = {}
     for run in runs:
         scores = run.scores.get(split, {})
-        shown_above = {*scores_of(scores), "intervals", "baselines"}
+        shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors"}
         scoring = {name: value for name, value in scores.items() if name not in shown_above}
         parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
         for title, content in parts.items():

@@ -48,13 +48,13 @@ def test_a_score_that_says_itself_that_it_is_forced(run: Path) -> None:
 
 
 def test_latencies(run: Path) -> None:
-    [chart] = latency_charts([read_run(run)], "test")
+    [chart] = latency_charts([read_run(run)], "test", "article")
     assert (len(chart.series[0].x), chart.series[0].y) == (5, [10, 70, 30, 10])
     assert chart.marks == [("p50", 75.0), ("p90", 120.0), ("p99", 170.0)]
     write_run(run.with_name("other"), articles=3)
-    [chart] = latency_charts([read_run(run), read_run(run.with_name("other"))], "test")
+    [chart] = latency_charts([read_run(run), read_run(run.with_name("other"))], "test", "article")
     assert chart.series[1].y == pytest.approx([0, 100 / 12, 800 / 12, 1100 / 12, 100])
     # All articles may have been decoded to warm up.
     nothing = {"latency_ms": {"mean": None, "p50": None}, "latency_histogram": {"edges_ms": [], "counts": []}}
     (run / "test_speed.json").write_text(json.dumps(nothing))
-    assert latency_charts([read_run(run)], "test") == []
+    assert latency_charts([read_run(run)], "test", "article") == []

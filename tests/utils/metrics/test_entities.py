@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
-from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
+from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
 from seqeval.scheme import BILOU, IOBES
 from sklearn import metrics as sklearn_metrics
 
-from utils.metrics.tags import score_tags
+from bart.errors import InputError
+from utils.metrics.entities import groups_of, main, scores_by_group, tag_counts, tag_scores
 from utils.text.conll import read_conll
-from utils.text.tags import is_iob1, scheme_of
+from utils.text.tags import Scheme, is_iob1, scheme_of
 
 KINDS = ("PER", "LOC")
 SCHEMES = {"BIO": None, "BIOES": IOBES, "BILOU": BILOU}  # seqeval's, of strict mode
@@ -36,8 +39,19 @@ def random_tags(letters: str, seed: int) -> tuple[Rows, Rows]:
     return [[tag if rng.random() < 0.7 else rng.choice(tags) for tag in row] for row in right], right
 
 
+def counted(predicted: Rows, right: Rows) -> tuple[np.ndarray, list[str], Scheme | None]:
+    scheme = scheme_of(chain.from_iterable(right))
+    groups = groups_of(sorted({*chain.from_iterable([*predicted, *right])}), scheme)
+    return sum(tag_counts(*pair, groups, scheme) for pair in zip(predicted, right, strict=True)), groups, scheme
+
+
 def scored(predicted: Rows, right: Rows) -> dict[str, float]:
-    return score_tags(predicted, right, scheme_of(chain.from_iterable(right)))
+    counts, _, scheme = counted(predicted, right)
+    return tag_scores(counts, scheme)
+
+
+def by_group(predicted: Rows, right: Rows) -> dict[str, list[float]]:
+    return {name: list(row.values()) for name, row in scores_by_group(*counted(predicted, right)[:2]).items()}
 
 
 def expected_of(predicted: Rows, right: Rows, scheme: type | None) -> dict[str, float]:
@@ -54,6 +68,12 @@ def test_seqeval_agrees(name: str) -> None:
         predicted, right = random_tags(name.replace("O", ""), seed)
         expected = expected_of(predicted, right, SCHEMES[name])
         assert scored(predicted, right) == pytest.approx(expected)
+        options = {} if SCHEMES[name] is None else {"mode": "strict", "scheme": SCHEMES[name]}
+        report = classification_report(right, predicted, output_dict=True, zero_division=0, **options)
+        for kind, row in by_group(predicted, right).items():
+            theirs = report[kind]
+            of_class = [theirs["precision"], theirs["recall"], theirs["f1-score"], theirs["support"] / 100]
+            assert row == pytest.approx([100 * value for value in of_class])
         for spell in SPELLINGS.values():
             assert scored(*([list(map(spell, row)) for row in rows] for rows in (predicted, right))) == pytest.approx(
                 expected
@@ -150,3 +170,39 @@ def test_published_scores_of_wnut17(system: str, shared: Path) -> None:
     predicted, right = ([sentence.tags for sentence in read_conll(file)] for file in files)
     assert len(right) == 1287
     assert round(scored(predicted, right)["f1"], 2) == PUBLISHED[system]
+
+
+def test_the_command_reads_conll_tables_and_lines_of_tags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    predicted, right = random_tags("BI", 3)
+    for name, rows in (("p", predicted), ("r", right)):
+        words = [[f"w{number}" for number in range(len(tags))] for tags in rows]
+        pairs = list(zip(words, rows, strict=True))
+        blocks = ("".join(f"{word}\t{tag}\n" for word, tag in zip(*pair, strict=True)) for pair in pairs)
+        Path(f"{name}.conll").write_text("\n".join(blocks))
+        Path(f"{name}.jsonl").write_text("".join(json.dumps({"words": w, "tags": t}) + "\n" for w, t in pairs))
+        Path(f"{name}.txt").write_text("".join(" ".join(tags) + "\n" for tags in rows))
+    expected = expected_of(predicted, right, None)
+    for ours in ("p.conll", "p.jsonl", "p.txt"):
+        for theirs in ("r.conll", "r.jsonl"):
+            main([ours, theirs, "--compare", "r.txt", "--json"])
+            report = json.loads(capsys.readouterr().out)
+            assert {name: report[name] for name in expected} == pytest.approx(expected)
+            assert report["compare"]["f1"]["other"] == pytest.approx(expected_of(right, right, None)["f1"])
+            assert sorted(report["groups"]["kind"]) == sorted(KINDS)
+    Path("short.txt").write_text("O\n" * len(right))
+    Path("less.txt").write_text("O\n")
+    Path("other.conll").write_text(Path("r.conll").read_text().replace("w1\t", "x\t"))
+    for words, message in (
+        (["less.txt", "r.conll"], f"less.txt has 1 sentences; allowed: {len(right)}, as the references have"),
+        (["short.txt", "r.conll"], "short.txt, line 1: 1 tags; r.conll:1 has 5 words"),
+        (["other.conll", "r.conll"], "other.conll:1: the word 'x'; allowed: the words of r.conll:1, here 'w1'"),
+        (["p.conll", "r.conll", "--prediction_field", "7"], "p.conll: --prediction_field is 7; allowed: 1 to 2"),
+        (["p.conll", "r.jsonl", "--tags_field", "x"], "r.jsonl: --tags_field is 'x'; allowed: tags, words"),
+        (["none", "r.conll"], "none: no such file"),
+    ):
+        with pytest.raises(InputError) as error:
+            main(words)
+        assert str(error.value) == message

@@ -1,0 +1,191 @@
+"""Scores of tags: `python -m utils.metrics.entities PREDICTIONS REFERENCES`.
+
+They are those of entities as seqeval counts them or, of plain tags such as parts of speech, of each word.
+
+In BIO and IOB1, seqeval counts by its default, which is the rule of CoNLL's script and of published figures: an I- may
+begin an entity. In BIOES, BILOU and BMES it counts strictly.
+"""
+
+from __future__ import annotations
+
+from utils.app.commands import run_program
+
+if __name__ == "__main__":
+    run_program("utils.metrics.entities")
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from seqeval.metrics.sequence_labeling import get_entities
+from seqeval.scheme import IOBES, Tokens
+
+from bart.errors import InputError
+from utils.app.cli import option, parse_dataclass, part
+from utils.data.columns import column_of, read_records
+from utils.data.places import TABLES, TAGS, suffix_of
+from utils.data.splits import WHOLE
+from utils.metrics.by_class import ByClass, scores_by_class
+from utils.metrics.files import FileOptions, print_scores
+from utils.text.conll import Sentence, read_conll
+from utils.text.lines import iter_lines
+from utils.text.tags import OUTSIDE, Scheme, scheme_of
+
+ENTITY_METRICS, PLAIN_METRICS = ("f1", "entity_precision", "entity_recall", "accuracy"), ("accuracy", "macro_f1")
+
+
+def groups_of(tags: Iterable[str], scheme: Scheme | None) -> list[str]:
+    """The kinds of entities or, of plain tags, the tags, for which scores are told one by one."""
+    return list(dict.fromkeys(tags) if scheme is None else sorted({*kinds_of(tags, scheme)} - {OUTSIDE}))
+
+
+def kinds_of(tags: Iterable[str], scheme: Scheme | None) -> list[str]:
+    """The kind of entity that each word is of, `_` where the scheme names none; O outside. A plain tag is itself."""
+    if scheme is None:
+        return list(tags)
+    kinds = map(scheme.kind, tags)
+    return [OUTSIDE if kind is None else kind or "_" for kind in kinds]
+
+
+def _entities(tags: Sequence[str], scheme: Scheme) -> set[tuple[str, int, int]]:
+    spelled = [scheme.in_bioes(tag) for tag in tags]
+    if scheme.name in ("BIO", "IOE"):
+        return set(get_entities(spelled))
+    return {(entity.tag, entity.start, entity.end) for entity in Tokens(spelled, IOBES).entities}
+
+
+def tag_counts(
+    predicted: Sequence[str], right: Sequence[str], groups: Sequence[str], scheme: Scheme | None
+) -> np.ndarray:
+    """The counts of a sentence of which `tag_scores` tells the scores of many together.
+
+    Args:
+        groups: what `groups_of` gives.
+
+    Returns:
+        (2 + 3 (G + 1),): words; words that are right; and, for each group and for all others together, entities (or
+        words, of plain tags) that are right, that are predicted, and that are there.
+    """
+    hits = [guess == tag for guess, tag in zip(predicted, right, strict=True)]
+    places, others = {group: number for number, group in enumerate(groups)}, len(groups)
+    if scheme is not None:
+        guessed, existing = _entities(predicted, scheme), _entities(right, scheme)
+        named = [[kind for kind, *_ in entities] for entities in (guessed & existing, guessed, existing)]
+    else:
+        named = [[tag for tag, is_hit in zip(right, hits, strict=True) if is_hit], predicted, right]
+    counts = [np.bincount([places.get(name, others) for name in names], minlength=others + 1) for names in named]
+    return np.concatenate([[len(hits), sum(hits)], *counts])
+
+
+def tag_scores(counts: Sequence[float], scheme: Scheme | None) -> dict[str, float]:
+    """Precision, recall and F1 of entities, or macro F1 of plain tags, and the share of words with the right tag.
+
+    All are in percent. Macro F1 is the mean over the tags that are predicted or there.
+
+    Args:
+        counts: the sum over sentences of what `tag_counts` returns.
+    """
+    words, right, *each = counts
+    counts = np.reshape(each, (3, -1)).astype(float)
+    accuracy = right / max(words, 1)
+    if scheme is None:
+        hits, predicted, existing = counts
+        f1 = 2 * hits / np.maximum(predicted + existing, 1)
+        scores = {"accuracy": accuracy, "macro_f1": f1.sum() / max(np.count_nonzero(predicted + existing), 1)}
+    else:
+        hits, predicted, existing = counts.sum(axis=1)
+        scores = {"f1": 2 * hits / max(predicted + existing, 1), "entity_precision": hits / max(predicted, 1)}
+        scores |= {"entity_recall": hits / max(existing, 1), "accuracy": accuracy}
+    return {name: 100 * float(score) for name, score in scores.items()}
+
+
+def scores_by_group(counts: Sequence[float], groups: Sequence[str]) -> ByClass:
+    """Precision, recall, F1 and support of each kind of entity, or of each plain tag; `tag_scores` tells the counts."""
+    return scores_by_class(groups, *np.reshape(counts[2:], (3, -1))[:, : len(groups)])
+
+
+@dataclass(frozen=True)
+class EntityArguments:
+    """The options of the command."""
+
+    files: FileOptions = part(FileOptions)
+    prediction_field: str | None = option(
+        None,
+        section="columns",
+        help="of predicted tags, by the number or name of a CoNLL file's column, by default the last one, or by the "
+        f"name of a table's, by default {', '.join(TAGS)}",
+    )
+    tags_field: str | None = option(None, help="of the right tags, in the same way")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    text = (
+        "Score tags: entities as seqeval counts them, or each word's tag. Files are CoNLL files, or tables with lists "
+        "of tags; predictions may also be the tags of a sentence a line."
+    )
+    args = parse_dataclass(EntityArguments, argv, text)
+    references = _read(args.files.references, args.tags_field, "tags_field")
+    right = [sentence.tags for sentence in references]
+    scheme = scheme_of(chain.from_iterable(right))
+    predicted = {path: _predicted(path, args.prediction_field, references, scheme) for path in args.files.systems}
+    groups = groups_of(sorted({tag for rows in (right, *predicted.values()) for tags in rows for tag in tags}), scheme)
+
+    def counts_of(path: str) -> np.ndarray:
+        pairs = zip(predicted[path], right, strict=True)
+        return np.array([tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
+
+    def by_group(counts: np.ndarray) -> dict[str, ByClass]:
+        return {"tag" if scheme is None else "kind": scores_by_group(counts.sum(axis=0), groups)}
+
+    name = "plain tags" if scheme is None else f"entities in {scheme.name}"
+    words = sum(map(len, right))
+    facts = {"examples": len(right), "words": words, "scheme": None if scheme is None else scheme.name}
+    title = f"Scores in percent of {name}, {len(right):,} sentences of {words:,} words"
+    print_scores(args.files, title, counts_of, lambda sums: tag_scores(sums, scheme), facts, by_group)
+
+
+def _read(path: str, field: str | None, option_name: str) -> list[Sentence]:
+    """Sentences with their tags, of a CoNLL file or a table; a table's may lack words."""
+    if suffix_of(Path(path)) not in TABLES or suffix_of(Path(path)) == ".tsv":
+        return read_conll(Path(path), tags_column=field, tags_option=option_name)
+    column = partial(column_of, option_name, field, TAGS, where=path)
+    records = read_records(path, WHOLE, lambda columns: column(columns=columns))
+    chosen, sentences = column(columns=records[0].values), []
+    for record in records:
+        tags, words = record.values.get(chosen), record.values.get("words", record.values.get("tokens"))
+        if not isinstance(tags, list) or not all(isinstance(tag, str) and tag.strip() for tag in tags):
+            raise InputError(f"{record.name}: {chosen} is {str(tags)[:80]}; allowed: a list of tags that are not blank")
+        sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags))
+    return sentences
+
+
+def _predicted(path: str, field: str | None, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
+    """The predicted tags of each sentence.
+
+    Raises:
+        InputError: they are not those of the same sentences.
+    """
+    known = {tag for sentence in references for tag in sentence.tags}
+    is_text = field is None and suffix_of(Path(path)) not in TABLES
+    rows = [line.split() for line in iter_lines(path, blank=True)] if is_text else []
+    # A line of a CoNLL file begins with a word, which is no tag.
+    if rows and all(tag in known or (scheme is not None and scheme.fits(tag)) for tag in next(filter(None, rows), [])):
+        sentences = [Sentence(f"{path}, line {number}", [], tags) for number, tags in enumerate(rows, 1)]
+    else:
+        sentences = _read(path, field, "prediction_field")
+    if len(sentences) != len(references):
+        raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
+    for sentence, reference in zip(sentences, references, strict=True):
+        if len(sentence.tags) != len(reference.tags):
+            counts = f"{len(sentence.tags)} tags; {reference.name} has {len(reference.tags)} words"
+            raise InputError(f"{sentence.name}: {counts}")
+        if sentence.words and reference.words and sentence.words != reference.words:
+            pairs = zip(sentence.words, reference.words, strict=True)
+            ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
+            raise InputError(
+                f"{sentence.name}: the word {ours!r}; allowed: the words of {reference.name}, here {theirs!r}"
+            )
+    return [sentence.tags for sentence in sentences]
