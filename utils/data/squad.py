@@ -90,10 +90,10 @@ def read_answers(path: str) -> dict[str, Question]:
         InputError: there is no such file, it is malformed, or has no answers.
     """
     file = _squad_file(Path(path), WHOLE) if Path(path).is_file() else None
-    rows = read_records(path, WHOLE, lambda _: "context") if file is None else _squad_rows(file)
+    rows = read_records(path, WHOLE, lambda _: "context") if file is None else squad_rows(file)
     questions = []
     for name, values in rows:
-        question, answers = _question(name, values, False, []), values.get("answers")
+        question, answers = question_of(name, values), values.get("answers")
         texts = answers.get("text") if isinstance(answers, Mapping) else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InputError(f"{name}: answers are {str(answers)[:80]}; allowed: an object with a list of texts")
