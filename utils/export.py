@@ -352,6 +352,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     checked_folder(args.output, args.format)
     model = args.model
     task = find_task(args.task or task_of(model.model))
-    loaded = task(Place("")).trained_model(model.model, model.config_path, model.tokenizer)
+    evaluation = task.EvalOptions(**task.EvalOptions.only_predict)
+    loaded = task(Place(""), evaluation=evaluation).trained_model(model.model, model.config_path, model.tokenizer)
     export(loaded, args.output, args.format)
     print(f"results in {args.output}")

@@ -40,6 +40,7 @@ def test_the_training_scripts_defaults_and_fixed_flags(recorded: Recorder) -> No
         "eval_batch_size": 128,
         "eval_max_gen_length": 142,
         "do_predict": True,
+        "type_path": "test",
         "pred_beams": 4,
         "pred_batch_size": 64,
         "val_check_interval": 0.3,

@@ -140,7 +140,7 @@ def test_the_command_scores_label_sets(tmp_path: Path, capsys: pytest.CaptureFix
         ({"p": "a\n"}, (), "^r: no such file"),
         ({"p": "a\n", "r": "a\n"}, ("--label_field", "x"), "--label_field is x, a column of a table, and r is none"),
         ({"p": "a\n", "r": "a\n"}, ("--positive", "b"), "--positive is b; allowed: one of two classes; there are a"),
-        ({"p.csv": "x\na\n", "r": "a\n"}, (), "^p.csv: no column prediction or label"),
+        ({"p.csv": "x\na\n", "r": "a\n"}, (), "^p.csv: no prediction column; name one with --prediction_field"),
         ({"p.jsonl": '{"label": ["a"]}\n', "r": "a\n"}, (), r"^p.jsonl:1: the label is \['a'\]; allowed: one label"),
         ({"p.jsonl": '{"label": null}\n', "r": "a\n"}, (), "^p.jsonl:1: the label is None; allowed: one label"),
     ],
