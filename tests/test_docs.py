@@ -96,8 +96,13 @@ def test_options_that_pages_give_exist() -> None:
                 assert used - {"help"} <= names | {name.removeprefix("no_") for name in names}, (page, command)
 
 
-# Steps and warm-up of presets whose output no page shows; a tenth of the steps shows that they run.
-SHORTENED = {"glue": ("300 30", "30 3"), "tagging": ("500 50", "50 5"), "squad": ("700 70", "70 7")}
+# Steps and warm-up: a tenth shows that presets run whose output no page shows, and half of the quickstart prints alike.
+SHORTENED = {
+    "params/glue_params.sh": (" fp32 300 30 ", " fp32 30 3 "),
+    "params/tagging_params.sh": (" fp32 500 50 ", " fp32 50 5 "),
+    "params/squad_params.sh": (" fp32 700 70 ", " fp32 70 7 "),
+    "quickstart.sh": ("--max_steps 1500", "--max_steps 700"),
+}
 
 
 def script(port: int) -> Iterator[str]:
@@ -146,10 +151,10 @@ def test_pages_can_be_followed_line_by_line(tmp_path: Path) -> None:
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone / name)
     for name, (steps, fewer) in SHORTENED.items():
-        presets = clone / f"scripts/params/{name}_params.sh"
-        text = presets.read_text()
-        assert text.count(f" fp32 {steps} ") == 1
-        presets.write_text(text.replace(f" fp32 {steps} ", f" fp32 {fewer} "))
+        script_file = clone / "scripts" / name
+        text = script_file.read_text()
+        assert text.count(steps) == 1
+        script_file.write_text(text.replace(steps, fewer))
     (clone / ".venv").symlink_to(sys.prefix)
     shell = {"HOME": str(tmp_path), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
     shell |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "NLTK_"))}

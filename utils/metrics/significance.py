@@ -71,8 +71,8 @@ def scores_and_intervals(
 def bootstrap_interval(values: ArrayLike, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:
     """The interval of the mean of values (N,), one per article; see `scores_and_intervals`."""
     column = np.asarray(values, dtype=np.float64)[:, None]
-    found = scores_and_intervals(column, means_of(["mean"], len(column)), resamples, seed)
-    low, high = found["intervals"]["mean"]
+    interval = scores_and_intervals(column, means_of(["mean"], len(column)), resamples, seed)
+    low, high = interval["intervals"]["mean"]
     return low, high
 
 

@@ -405,8 +405,8 @@ class Classification(HeadTask):
         else:  # the one of the label that is wrong by most
             confidence = np.where(goal == predicted, 0, np.where(predicted, shares, 1 - shares)).max(axis=1)
         given = (", ".join(map(name_of, each if isinstance(each, list) else [each])) for each in raw.labels)
-        said = (", ".join(compress(names, row)) for row in predicted)
-        every = zip(count(), raw.texts, given, said, (100 * confidence).tolist(), strict=False)
+        chosen = (", ".join(compress(names, row)) for row in predicted)
+        every = zip(count(), raw.texts, given, chosen, (100 * confidence).tolist(), strict=False)
         scores["errors"], surest = surest_errors(compress(every, ~is_right), len(goal))
         return scores, {"accuracy": 100.0 * is_right, "confident_error": surest}
 
