@@ -108,6 +108,7 @@ SHORTENED = {
 def script(port: int) -> Iterator[str]:
     """A shell script of all commands that can be run here; it writes a line with a number before each of them."""
     yield "set -e"
+    yield "trap 'kill $(jobs -p) 2>/dev/null' EXIT"  # whatever fails: a server that lives on would be waited for
     seen = set()
     for number, block in enumerate(BLOCKS):
         if (block.kind, block.text) in seen:
@@ -123,7 +124,6 @@ def script(port: int) -> Iterator[str]:
             yield text
         elif block.kind == "python" and "_epoch1_step2000" not in text:  # test_evaluation.py runs that
             yield f"python - <<'END_OF_SNIPPET'\n{text}END_OF_SNIPPET"
-    yield "kill $(jobs -p)"
 
 
 def lines_of(text: str) -> list[str]:

@@ -20,12 +20,11 @@ class Reversing(TextToText):
     metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max"}
 
     def read(self, split: str, for_scoring: bool = False) -> Pairs:
-        path = Path(self.place.data_dir) / f"{split}.txt"
+        held_in, choice = self.place.chosen(split)
+        path = Path(self.place.data_dir) / f"{held_in}.txt"
         if not path.is_file():
             raise InputError(f"{path}: no such file")
-        words = path.read_text(encoding="utf-8").split()
-        if self.place.limit(split) > 0:
-            words = words[: self.place.limit(split)]
+        words = choice.of(path.read_text(encoding="utf-8").split(), str)
         return words, [word[::-1] for word in words]
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
