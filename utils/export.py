@@ -105,7 +105,7 @@ class Reader(nn.Module):
 
 
 def reader_of(model: PretrainedModel) -> nn.Module:
-    """What reads a text of a model that generates none: the model, or its encoder where it has no head."""
+    """The reader of a text in a model that generates none: the model itself, or its encoder where it has no head."""
     return model if model.head else model.network.encoder
 
 

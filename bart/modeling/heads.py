@@ -21,7 +21,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.generate import check_forward
 from bart.modeling.loss import loss_of_tokens
-from bart.modeling.modeling_bart import PretrainedBart, shift_tokens_right
+from bart.modeling.modeling_bart import PretrainedBart
 from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
 
@@ -114,8 +114,7 @@ class _HeadedBart(PretrainedBart):
         check_forward(input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids)
         wanted = None
         if decoder_input_ids is None:
-            config, wanted = self.config, attention_mask
-            decoder_input_ids = shift_tokens_right(input_ids, config.pad_token_id, config.decoder_start_token_id)
+            decoder_input_ids, wanted = self.shifted(input_ids), attention_mask
         return self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, wanted)
 
 

@@ -134,6 +134,10 @@ class PretrainedBart(PretrainedModel):
         read = self.model.encoder.embed_tokens
         return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
 
+    def shifted(self, ids: Tensor) -> Tensor:
+        """Decoder input (B, T) of targets, or of sources that the decoder reads too; see `shift_tokens_right`."""
+        return shift_tokens_right(ids, self.config.pad_token_id, self.config.decoder_start_token_id)
+
 
 class BartModel(PretrainedBart):
     """BART without a head: the states of decoder and encoder."""
@@ -176,8 +180,7 @@ class BartModel(PretrainedBart):
         if input_ids is None and (encoder_outputs is None or decoder_input_ids is None):
             raise InputError("forward() needs input_ids, or encoder_outputs and decoder_input_ids, and got neither")
         if decoder_input_ids is None:
-            config = self.config
-            decoder_input_ids = shift_tokens_right(input_ids, config.pad_token_id, config.decoder_start_token_id)
+            decoder_input_ids = self.shifted(input_ids)
         if input_ids is not None:
             check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
         mask = {"decoder_attention_mask": decoder_attention_mask}
@@ -269,8 +272,7 @@ class BartForConditionalGeneration(PretrainedBart):
         if decoder_input_ids is None:
             if labels is None:
                 raise InputError("forward() needs decoder_input_ids or labels, and got neither")
-            config = self.config
-            decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+            decoder_input_ids = self.shifted(labels)
         if summed_loss:
             self._check_whole()
         if summed_loss and (labels is None or labels.shape != decoder_input_ids.shape):

@@ -23,7 +23,7 @@ from bart.modeling.pretrained import PretrainedModel
 
 
 class Recording:
-    """What each stack's layers did in a pass.
+    """The states and the attention weights of each stack's layers in a pass.
 
     Args:
         model: its config tells by `output_hidden_states` and `output_attentions` what to record by default.
@@ -41,7 +41,11 @@ class Recording:
             if value not in (None, False, True):
                 raise InputError(f"{name} is {value!r}; allowed: True, False")
             chosen[name] = bool(value)
-            if value and model.training and (model.backend is not TORCH or any(one.compiled for one in model.stacks)):
+            if (
+                value
+                and model.training
+                and (model.backend is not TORCH or any(stack.compiled for stack in model.stacks))
+            ):
                 raise InputError(f"{name} in training needs plain torch: no backend for a device, no compiled layers")
         self.records_states, self.records_weights = chosen.values()
         if self.records_weights and model.is_packed:
@@ -73,7 +77,7 @@ class Recording:
             yield
 
     def states(self, stack: nn.Module, last: Tensor) -> tuple[Tensor, ...] | None:
-        """What each layer of a stack read, (B, S, D) each, and the stack's last states."""
+        """The input of each layer of a stack, (B, S, D) each, and the stack's last states."""
         return (*self._states.get(stack, ()), last) if self.records_states else None
 
     def weights(self, stack: nn.Module, name: str = "self_attn") -> tuple[Tensor, ...] | None:

@@ -396,9 +396,8 @@ class PretrainedTokenizer(Vocabulary):
 
     def join(self, first: list[int], second: list[int]) -> tuple[list[int], int]:
         """The ids of a pair of texts, with what begins, separates and ends them; and where the second text begins."""
-        return self._joined([first, second], self.bos_token_id, self.eos_token_id, True), 1 + len(
-            first
-        ) + self.separators
+        ids = self._joined([first, second], self.bos_token_id, self.eos_token_id, True)
+        return ids, 1 + len(first) + self.separators
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """The ids of texts without special tokens, and the characters (begin, end) that each id stands for.

@@ -89,7 +89,7 @@ def test_a_prediction_for_each_line(task: str, model: str, tmp_path: Path, capsy
     ],
 )
 def test_inputs_that_are_none(task: str, line: str, message: str, model: str, tmp_path: Path) -> None:
-    """What is wrong in the last line is said before the first one is predicted."""
+    """A fault in the last line ends the run before the first one is predicted."""
     good = INPUTS[task][0]
     good = good if isinstance(good, str) else json.dumps(good)
     (tmp_path / "inputs").write_text(f"{good}\n{line}\n")

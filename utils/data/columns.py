@@ -71,6 +71,25 @@ def read_records(
     return records
 
 
+def column_in(path: str, option: str, given: str | None, known: Collection[str]) -> tuple[list[Record], str]:
+    """All rows of a table, and the column of them that `column_of` chooses.
+
+    Raises:
+        InputError: the table is malformed or empty, or there is no such column.
+    """
+
+    def chosen(columns: Collection[str]) -> str:
+        return column_of(option, given, known, columns, path)
+
+    records = read_records(path, WHOLE, chosen)
+    return records, chosen(records[0].values)
+
+
+def names_in(records: Iterable[Record]) -> list[str]:
+    """The columns that any of the rows has, in the order in which they come."""
+    return list(dict.fromkeys(name for record in records for name in record.values))
+
+
 def _table_of(path: Path, split: str) -> Path:
     """The file of a split."""
     if path.is_file():

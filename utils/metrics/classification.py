@@ -13,7 +13,6 @@ if __name__ == "__main__":
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ from numpy.typing import ArrayLike
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
-from utils.data.columns import column_of, read_records
+from utils.data.columns import column_in
 from utils.data.places import LABELS, TABLES, suffix_of
-from utils.data.splits import WHOLE
 from utils.metrics.by_class import scores_by_class
 from utils.metrics.files import FileOptions, print_scores
 from utils.text.lines import check_counts, read_lines
@@ -85,7 +83,7 @@ def sets_of(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray
 
 
 def each_count(predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """What `of_classes` and `of_label_sets` count, of each example (N, 3, L), from sets of labels (N, L)."""
+    """The counts of each example (N, 3, L) for `of_classes` and `of_label_sets`, from sets of labels (N, L)."""
     return np.stack([predicted & right, predicted, right], axis=1).astype(np.float64)
 
 
@@ -157,9 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _rows(path: str, option_name: str, field: str | None, usual: Sequence[str]) -> list[tuple[str, Any]]:
     """The value of each line, or of a column of a table, with the place where it stands."""
     if suffix_of(Path(path)) in TABLES:
-        column = partial(column_of, option_name, field, usual, where=path)
-        records = read_records(path, WHOLE, lambda columns: column(columns=columns))
-        chosen = column(columns=records[0].values)
+        records, chosen = column_in(path, option_name, field, usual)
         return [(record.name, record.values.get(chosen)) for record in records]
     if field is not None:
         raise InputError(

@@ -15,7 +15,6 @@ if __name__ == "__main__":
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -25,9 +24,8 @@ from seqeval.scheme import IOBES, Tokens
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
-from utils.data.columns import column_of, read_records
+from utils.data.columns import column_in
 from utils.data.places import TABLES, TAGS, suffix_of
-from utils.data.splits import WHOLE
 from utils.metrics.by_class import ByClass, scores_by_class
 from utils.metrics.files import FileOptions, print_scores
 from utils.text.conll import Sentence, read_conll
@@ -151,9 +149,7 @@ def _read(path: str, field: str | None, option_name: str) -> list[Sentence]:
     """Sentences with their tags, of a CoNLL file or a table; a table's may lack words."""
     if suffix_of(Path(path)) not in TABLES or suffix_of(Path(path)) == ".tsv":
         return read_conll(Path(path), tags_column=field, tags_option=option_name)
-    column = partial(column_of, option_name, field, TAGS, where=path)
-    records = read_records(path, WHOLE, lambda columns: column(columns=columns))
-    chosen, sentences = column(columns=records[0].values), []
+    (records, chosen), sentences = column_in(path, option_name, field, TAGS), []
     for record in records:
         tags, words = record.values.get(chosen), record.values.get("words", record.values.get("tokens"))
         if not isinstance(tags, list) or not all(isinstance(tag, str) and tag.strip() for tag in tags):

@@ -68,14 +68,6 @@ def scores_and_intervals(
     return {**scores, "intervals": dict(zip(scores, ends.T.tolist(), strict=True))}
 
 
-def bootstrap_interval(values: ArrayLike, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:
-    """The interval of the mean of values (N,), one per article; see `scores_and_intervals`."""
-    column = np.asarray(values, dtype=np.float64)[:, None]
-    interval = scores_and_intervals(column, means_of(["mean"], len(column)), resamples, seed)
-    low, high = interval["intervals"]["mean"]
-    return low, high
-
-
 def means_and_intervals(scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The mean of each score, (N,) per name, and under `intervals` its 95 % bootstrap interval [low, high]."""
     columns = np.stack(list(scores.values()), axis=1)

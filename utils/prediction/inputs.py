@@ -13,7 +13,7 @@ import xxhash
 
 from bart.errors import InputError
 from utils.app.progress import progress
-from utils.data.columns import Record
+from utils.data.columns import Record, names_in
 from utils.data.places import suffix_of
 from utils.data.published import opening
 from utils.prediction.documents import check_no_header, read_documents
@@ -30,7 +30,7 @@ PARQUET = ".parquet"
 
 
 class Source:
-    """What is to be predicted. A file is read anew each time, so that memory does not grow with it.
+    """The rows or lines to predict. A file is read anew each time, so that memory does not grow with it.
 
     Args:
         file: its path; None for standard input, which is read whole.
@@ -85,7 +85,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Content:
-    """What is known of a source once it was read.
+    """The size and the columns of a source, known once it was read.
 
     Attributes:
         columns: all that its rows have.
@@ -115,7 +115,7 @@ def checked(source: Source, task: Task, suffix: str) -> Content:
 
     rows, columns, chosen, schemas = 0, {}, (), []
     for records in batches(progress("reading", None, "rows", source.records(task)), AT_ONCE):
-        columns |= dict.fromkeys(name for record in records for name in record.values)
+        columns |= dict.fromkeys(names_in(records))
         chosen = chosen or chosen_of(columns)
         task.given(records, chosen)
         rows += len(records)

@@ -161,7 +161,7 @@ class Partial:
         self.rows += len(cells)
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """What predictions add to all rows, in their order."""
+        """The cells that predictions add to all rows, in their order."""
         return chain.from_iterable(cells for _, cells in islice(self._lines(), 1, None))
 
 

@@ -24,7 +24,7 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of, read_records
+from utils.data.columns import Record, column_of, names_in, read_records
 from utils.data.options import Place, PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
@@ -177,7 +177,7 @@ class Classification(HeadTask):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
         records = read_records(data_dir, place, lambda columns: self.columns_in(columns)[0], choice)
-        names = list(dict.fromkeys(name for record in records for name in record.values))
+        names = names_in(records)
         columns = self.columns_in(names)
         if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):
             logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
@@ -393,10 +393,10 @@ class Classification(HeadTask):
             return {**of_numbers(chosen, targets), "errors": errors}, {"error": surest}
         goal, predicted = _sets(np.array(targets), predictions, loaded)
         is_single, is_right = problem == SINGLE_LABEL, (goal == predicted).all(axis=1)
-        scores = _metrics_of(_counts(np.array(targets), predictions, loaded), len(goal), loaded)
+        counts = each_count(predicted, goal).sum(axis=0)
+        scores = _metrics_of(np.append(is_right.sum(), counts), len(goal), loaded)
         names = [*labels, UNKNOWN][: goal.shape[1] - (is_single and not goal[:, -1].any())]
-        counts = each_count(predicted, goal).sum(axis=0)[:, : len(names)]
-        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *counts)}
+        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *counts[:, : len(names)])}
         shares = np.array([list(prediction.values["scores"].values()) for prediction in predictions])
         if is_single:
             sides = ([names[number] for number in side.argmax(axis=1)] for side in (goal, predicted))
@@ -514,7 +514,7 @@ def _sets(
 
 
 def _counts(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]) -> np.ndarray:
-    """What the metrics of labels are made of, as `Classification.validate` says."""
+    """The sums that the metrics of labels are made of, as `Classification.validate` says."""
     if loaded.model.config.problem_type == REGRESSION:
         x, y = np.array([prediction.values["number"] for prediction in predictions]), targets.astype(np.float64)
         return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y]).sum(axis=1)

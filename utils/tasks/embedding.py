@@ -26,7 +26,7 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import UnpooledBert
 from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of, read_records
+from utils.data.columns import Record, column_of, names_in, read_records
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.models.loading import LoadedModel
 from utils.tasks.classification import TEXTS, LabelledTexts, text_in
@@ -106,7 +106,7 @@ class Embedding(HeadTask):
     def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
         held_in, choice = self.place.chosen(split)
         records = read_records(self.place.data_dir, held_in, lambda columns: self.columns_in(columns)[0], choice)
-        return self.given(records, self.columns_in(list(dict.fromkeys(name for row in records for name in row.values))))
+        return self.given(records, self.columns_in(names_in(records)))
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> LabelledTexts:
         texts = [text_in(record, columns[0]) for record in records]

@@ -21,7 +21,6 @@ from bart.modeling.modeling_bart import (
     IGNORE_INDEX,
     BartForConditionalGeneration,
     Seq2SeqOutput,
-    shift_tokens_right,
     training_operations,
 )
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -437,11 +436,11 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
     Args:
         batch: what `collate_pairs` makes, or `encoder_outputs` in place of `input_ids`.
     """
-    config, labels = model.config, batch["labels"]
-    decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
-    states = batch.get("encoder_outputs")
     return model(
-        batch.get("input_ids"), batch["attention_mask"], decoder_input_ids=decoder_input_ids, encoder_outputs=states
+        batch.get("input_ids"),
+        batch["attention_mask"],
+        decoder_input_ids=model.shifted(batch["labels"]),
+        encoder_outputs=batch.get("encoder_outputs"),
     )
 
 

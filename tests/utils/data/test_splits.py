@@ -84,7 +84,7 @@ MAKERS = {
 
 
 def content(raw: Any) -> list[str]:
-    """What tells an example of a task's raw data: its text, or its question and context."""
+    """The texts of a task's raw examples, or their questions and contexts."""
     if isinstance(raw, tuple):  # the files of sources and targets
         return list(zip(*(file.read() for file in raw), strict=True))
     if hasattr(raw, "texts"):

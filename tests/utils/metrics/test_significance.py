@@ -4,8 +4,16 @@ from itertools import product
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
-from utils.metrics.significance import bootstrap_interval, compare, compare_scores, scores_and_intervals
+from utils.metrics.significance import compare, compare_scores, means_of, scores_and_intervals
+
+
+def bootstrap_interval(values: ArrayLike, **options: int) -> tuple[float, float]:
+    """The interval of the mean of values (N,)."""
+    column = np.asarray(values, dtype=np.float64)[:, None]
+    low, high = scores_and_intervals(column, means_of(["mean"], len(column)), **options)["intervals"]["mean"]
+    return low, high
 
 
 def test_interval_of_zeros_and_ones_is_the_binomials() -> None:

@@ -1,4 +1,4 @@
-"""What the report and the card say of classes, tags and answers: scores of each, confusions, and the surest errors."""
+"""Classes, tags and answers in the report and the card: scores of each, confusions, and the surest errors."""
 
 from __future__ import annotations
 
