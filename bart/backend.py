@@ -44,10 +44,11 @@ class Rows:
 class Backend:
     """Plain torch, for all devices. Backends for a device override what they compute faster.
 
-    In training, the mask of a source or a target goes through the network unread until `encoder_rows` or
-    `decoder_rows` takes it. So a backend may be given in its place an object that the collate function made, for
-    example with lengths that the host knows already: then it need not wait for a GPU to tell them.
+    Attributes:
+        chooses_compiled_rows: true if it may leave out rows also of layers that `torch.compile` made.
     """
+
+    chooses_compiled_rows = False
 
     def encoder_rows(self, states: Tensor, mask: Tensor | None) -> Rows:
         """The rows to compute of states (B, S, D), under a mask (B, S) of ones and zeros, or None for all ones."""

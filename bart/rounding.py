@@ -5,12 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+SIDE = 64
 ROWS = 32  # recurring numbers of rows are multiples of this, or of less where that would be more than a sixteenth
 
 
 def round_up(number: int, multiple: int) -> int:
     """The least multiple of `multiple` that is not below the number."""
     return -(-number // multiple) * multiple
+
+
+def missing(rows: int) -> int:
+    """The rows that a matrix with so many lacks to be one that GPUs multiply fast in half precision."""
+    return -rows % SIDE if rows % 8 else 0
 
 
 def recurring(count: int, states: Tensor) -> int:

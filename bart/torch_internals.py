@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+AMPERE = (8, 0)  # the compute capability from which on GPUs have FlashAttention
 # Operations on all tensors of a list at once: `foreach.add_(tensors, 1)`.
 try:
     foreach = SimpleNamespace(
@@ -34,6 +35,38 @@ def compile_whole_layers() -> None:
 def leave_unscaling(optimizer: torch.optim.Optimizer) -> None:
     """Let a fused optimizer leave the unscaling of fp16 gradients to the caller, as all others do."""
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+
+
+def attend_to_spans(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    starts: tuple[Tensor, Tensor],
+    longest: tuple[int, int],
+    is_causal: bool,
+    dropout: float,
+) -> Tensor:
+    """Attention among the rows of each article, on a GPU.
+
+    In half precision by FlashAttention (Dao, 2023, arXiv:2307.08691), which torch's public function for this,
+    `torch.nn.attention.varlen`, has without dropout; otherwise by torch's memory-efficient attention.
+
+    Args:
+        query, keys, values: (N, H, Dh), of N rows of queries or keys.
+        starts: of queries and keys, (B + 1,) in int32, the first row of each article, and behind them N.
+        longest: the most rows of queries, and of keys, that an article has.
+        is_causal: a query reads its article's keys up to its own position.
+        dropout: the probability with which a weight is dropped.
+
+    Returns:
+        As query.
+    """
+    if query.dtype in (torch.float16, torch.bfloat16) and torch.cuda.get_device_capability(query.device) >= AMPERE:
+        arguments = query, keys, values, *starts, *longest, dropout, is_causal, False
+        return torch.ops.aten._flash_attention_forward(*arguments)[0]
+    rows = (states[None] for states in (query, keys, values))
+    arguments = *rows, None, *starts, *longest, dropout, int(is_causal), torch.is_grad_enabled()
+    return torch.ops.aten._efficient_attention_forward(*arguments)[0][0]
 
 
 def pack(weight: Tensor, rows: int) -> Tensor:

@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from bart.backend import Backend, Rows
 from bart.cpu.kernels import FLOATS, NO_DRAWS, Draws, Spans, load
 from bart.cpu.operators import CompiledAttention, CompiledDropout, attend_in_parts, finite_mask
-from bart.cpu.unpadding import Unpadded
+from bart.rounding import recurring
+from bart.unpadding import Unpadded, UnpaddingBackend, until_last
 
 
-class CpuBackend(Backend):
+class CpuRows(Unpadded):
+    """The rows of a batch's tokens, of which the compiled attention is told by `Spans`."""
+
+    def reading(self, source: Unpadded) -> Spans:
+        return Spans(self.starts, source.starts)
+
+
+class CpuBackend(UnpaddingBackend):
     """Compiled kernels, other arrangements of torch's operations, and in training rows without padding.
 
     `torch.compile` cannot read the kernels, so the code that it makes has torch's attention and dropout.
-
-    Attributes:
-        leaves_out_padding: in training, layers compute no padding, whose states are zeros then. The loss must not read
-            them, as that of a question-answering head does: a softmax over all places.
     """
 
-    def __init__(self, leaves_out_padding: bool = False) -> None:
-        self.leaves_out_padding = leaves_out_padding
-
-    def encoder_rows(self, states: Tensor, mask: Tensor | None) -> Rows:
-        if self.leaves_out_padding:
-            tokens = Unpadded(states, mask)
-            if tokens.has_padding:
-                return tokens
-        return super().encoder_rows(states, mask)
-
-    def decoder_rows(
-        self,
-        states: Tensor,
-        mask: Tensor | None,
-        wanted: Tensor | None,
-        encoder_states: Tensor,
-        encoder_mask: Tensor | None,
-    ) -> tuple[Rows, Rows, Any]:
-        """Choose like `Backend.decoder_rows`; without a mask, places behind the last wanted state are padding."""
-        if self.leaves_out_padding and mask is None:
-            until_last = None if wanted is None else wanted.flip(1).cumsum(dim=1).flip(1) > 0
-            target, source = Unpadded(states, until_last), Unpadded(encoder_states, encoder_mask)
-            # A target whose source has no token would have no key to read.
-            if (target.has_padding or source.has_padding) and source.counts.all():
-                return target, source, target.reading(source)
-        return super().decoder_rows(states, mask, wanted, encoder_states, encoder_mask)
+    def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> Unpadded:
+        is_token = torch.tensor(True) if mask is None else mask.bool()
+        if up_to_last and mask is not None:
+            is_token = until_last(is_token)
+        return CpuRows(is_token.expand(states.shape[:2]), partial(recurring, states=states))
 
     def attend(
         self,
@@ -87,13 +67,6 @@ class CpuBackend(Backend):
         if probability and fits and not torch.compiler.is_compiling() and (kernels := load()) is not None:
             return CompiledDropout.apply(states, added, Draws.with_probability(probability), kernels)
         return super().dropout(states, probability, added)
-
-    def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-        """In training one product for all layers, unless adapters are in them."""
-        if not (torch.is_grad_enabled() and all(type(layer) is nn.Linear for layer in layers)):
-            return super().project(states, layers)
-        weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
-        return F.linear(states, weight, bias).chunk(len(layers), dim=-1)
 
     def cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool

@@ -223,8 +223,9 @@ class _Stack(BackendModule):
 
     @property
     def _packing(self) -> Backend:
-        """The backend that chooses rows: torch, which computes all, in inference and for compiled layers."""
-        return self.backend if self.training and not self.compiled else TORCH
+        """The backend that chooses rows: torch, which computes all, in inference and for most compiled layers."""
+        chooses = self.training and (self.backend.chooses_compiled_rows or not self.compiled)
+        return self.backend if chooses else TORCH
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
         if not self.training:

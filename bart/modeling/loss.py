@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bart.backend import IGNORE_INDEX, TORCH, Backend
-from bart.rounding import recurring
+from bart.rounding import missing, recurring
 
 # Logits computed at once, 128 MB in fp32. Fewer make the matrix products small, more only take memory.
 LOGITS_AT_ONCE = 2**25
@@ -23,6 +23,7 @@ def chunked_cross_entropy(
     labels: Tensor,
     label_smoothing: float = 0.0,
     backend: Backend = TORCH,
+    places: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) of the logits `states · weightᵀ + bias`.
 
@@ -36,13 +37,16 @@ def chunked_cross_entropy(
         bias: (V,).
         labels: (N,) ids, -100 where there is no target.
         backend: computes the cross entropy of each chunk.
+        places: (M,), those of the targets among the N, where they are known; the CPU finds them.
 
     Returns:
         The loss summed over the targets, in fp32 (fp64 of fp64 states); and, where no gradients are wanted, the number
         of targets that are the arg-max of their row, otherwise 0. Both are scalars.
     """
-    if states.device.type == "cpu":
-        states, labels = targets_alone(states, labels)
+    if places is None and states.device.type == "cpu":
+        places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
+    if places is not None:
+        states, labels = targets_alone(states, labels, places)
     else:  # counting the targets would wait for the device
         states = states.where((labels != IGNORE_INDEX)[:, None], 0)
     given = states, weight, bias
@@ -50,14 +54,14 @@ def chunked_cross_entropy(
     return _ChunkedCrossEntropy.apply(*given, labels, label_smoothing, with_gradients, backend)
 
 
-def targets_alone(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of states (N, D) that have a target in labels (N,), and their labels.
+def targets_alone(states: Tensor, labels: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of states (N, D) and of labels (N,) in the places (M,) of the targets.
 
     Some rows of zeros without a target may follow, so that numbers of rows recur.
     """
-    places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
     spare = recurring(len(places), states) - len(places)
-    return F.pad(states[places], (0, 0, 0, spare)), F.pad(labels[places], (0, spare), value=IGNORE_INDEX)
+    states = F.pad(states.index_select(0, places), (0, 0, 0, spare))
+    return states, F.pad(labels[places], (0, spare), value=IGNORE_INDEX)
 
 
 def loss_of_tokens(logits: Tensor, labels: Tensor | None) -> Tensor | None:
@@ -94,19 +98,21 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         of_bias = torch.zeros_like(bias, dtype=precise) if with_gradients[2] else None
         ctx.dtypes = states.dtype, weight.dtype, bias.dtype
         with torch.autocast(kind, enabled=False):
-            matrix, bias = weight.to(dtype), bias.to(precise)
+            spare = missing(len(weight)) if kind == "cuda" else 0
+            matrix, bias = F.pad(weight.to(dtype), (0, 0, 0, spare)), bias.to(precise)
 
             def add_chunk(part: slice) -> None:  # a function, which keeps nothing of one chunk for the next
                 nonlocal of_weight
                 chunk = states[part].to(dtype)
+                logits = (chunk @ matrix.t())[:, : len(weight)]
                 of_chunk, gradients_or_hits = backend.cross_entropy(
-                    chunk @ matrix.t(), bias, labels[part], label_smoothing, wants_gradients
+                    logits, bias, labels[part], label_smoothing, wants_gradients
                 )
                 losses.add_(of_chunk.sum())
                 if not wants_gradients:
                     correct.add_(gradients_or_hits.sum())
                 if of_states is not None:
-                    of_states[part] = gradients_or_hits @ matrix
+                    of_states[part] = F.pad(gradients_or_hits, (0, spare)) @ matrix
                 if with_gradients[1]:
                     product = gradients_or_hits.t() @ chunk
                     of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)

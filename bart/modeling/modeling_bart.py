@@ -30,6 +30,7 @@ from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
 from bart.modeling.recording import Recording
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.unpadding import carrying, known_rows
 
 logger = logging.getLogger(__name__)
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
@@ -280,14 +281,16 @@ class BartForConditionalGeneration(PretrainedBart):
             raise InputError(
                 f"labels are {shape}; allowed with summed_loss: {tuple(decoder_input_ids.shape)}, as decoder_input_ids"
             )
-        wanted = labels != IGNORE_INDEX if summed_loss else None
+        known = known_rows(labels)
+        wanted = carrying(labels != IGNORE_INDEX, known) if summed_loss else None
         hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, wanted
         )
         if summed_loss:
             states, bias = hidden.flatten(0, 1), self.final_logits_bias[0]
+            places = None if known is None else known.places
             loss, correct = chunked_cross_entropy(
-                states, self.lm_head.weight, bias, labels.flatten(), label_smoothing, self.backend
+                states, self.lm_head.weight, bias, labels.flatten(), label_smoothing, self.backend, places
             )
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)

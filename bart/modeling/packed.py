@@ -21,6 +21,7 @@ from bart.cpu.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, P
 from bart.errors import InputError
 from bart.generation.cache import additive
 from bart.modeling.layers import BartAttention, BartDecoderLayer, BartEncoderLayer, activated
+from bart.rounding import missing
 from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
 
 logger = logging.getLogger(__name__)
@@ -57,10 +58,12 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.activation = activation
         self.kernels = None
+        self.outputs = len(weight)
         if rows is None:
             self.multiply = F.linear
-            self.register_buffer("weight", weight)
-            self.register_buffer("bias", bias)
+            spare = missing(len(weight))
+            self.register_buffer("weight", F.pad(weight, (0, 0, 0, spare)))
+            self.register_buffer("bias", F.pad(bias, (0, spare)))
         elif kernels is not None and kernels.multiplies_fp32 and weight.dtype == torch.float32:
             self.kernels, self.packed = kernels, PackedWeight(weight, bias, kernels.panel)
         else:
@@ -70,7 +73,7 @@ class PackedLinear(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """(…, I) -> (…, O)."""
         if self.kernels is None:
-            return activated(self.multiply(states, self.weight, self.bias), self.activation)
+            return activated(self.multiply(states, self.weight, self.bias), self.activation)[..., : self.outputs]
         with_gelu = self.activation == "gelu"
         out = self.kernels.multiply_fp32(states.flatten(0, -2).contiguous(), self.packed, with_gelu)
         return (out if with_gelu else activated(out, self.activation)).view(*states.shape[:-1], self.packed.outputs)

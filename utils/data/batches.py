@@ -11,6 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from bart.backend import IGNORE_INDEX
+from bart.cuda.backend import CudaRows
+from bart.unpadding import KnownRows, carrying, known_rows
+
+# Inputs that tell which places of rows are used, and their value where none is.
+MASKS = {"attention_mask": 0, "labels": IGNORE_INDEX}
 # Tensor cores want sizes in multiples of 8, and fewer distinct shapes mean fewer memory layouts and compilations.
 PAD_TO_MULTIPLE_OF = 8
 
@@ -89,16 +95,26 @@ class Batch:
         """Move the tensors to a device; Lightning calls this."""
         # Lightning sets this for plain tensors alone. A copy from page-locked memory then waits for no work of the GPU.
         options.setdefault("non_blocking", torch.device(device).type == "cuda")
-        return self._with_tensors(lambda tensor: tensor.to(device, **options))
+        return self._moved(lambda tensor: tensor.to(device, **options))
 
     def pin_memory(self) -> Batch:
-        """Move the tensors to page-locked memory, which copies to a GPU faster; torch's loader calls this."""
-        return self._with_tensors(Tensor.pin_memory)
+        """Move the tensors to page-locked memory, which copies to a GPU faster; torch's loader calls this.
 
-    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        inputs = {
-            name: change(values) if isinstance(values, Tensor) else values for name, values in self.inputs.items()
-        }
+        Masks then carry their rows, for which a GPU need not be waited for.
+        """
+        for name, nothing in MASKS.items():
+            mask = self.inputs.get(name)
+            if isinstance(mask, Tensor) and mask.dim() == 2 and not mask.is_floating_point():
+                carrying(mask, KnownRows.of(mask != nothing, CudaRows))
+        return self._moved(Tensor.pin_memory)
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
+        inputs = dict(self.inputs)
+        for name, values in inputs.items():
+            if isinstance(values, Tensor):
+                inputs[name] = move(values)
+                if (known := known_rows(values)) is not None:
+                    carrying(inputs[name], known.moved(move))
         return replace(self, inputs=inputs)
 
 

@@ -20,6 +20,7 @@ import torch
 import yaml
 
 from bart.cpu.backend import CpuBackend
+from bart.cuda.backend import CudaBackend
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
@@ -127,8 +128,8 @@ def train_on(
     output_dir = Path(args.run.output_dir)
     checkpoint = find_checkpoint(args.resumed, output_dir)
     loaded = load_to_train(args, task, learned, checkpoint)
-    if not args.hardware.gpus:
-        loaded.model.compute_with(CpuBackend(leaves_out_padding=True))  # no task's loss reads padding
+    backend = CudaBackend if args.hardware.gpus else CpuBackend
+    loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
     data = TrainingData(
         task.encode(examples["train"], "train", loaded),
         task.encode(examples["val"], "val", loaded),

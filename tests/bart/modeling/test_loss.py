@@ -137,7 +137,7 @@ def test_rows_without_a_target_add_nothing(dtype: torch.dtype, backend: Backend)
 @pytest.mark.parametrize(("dtype", "count"), [(torch.float32, TOKENS), (torch.bfloat16, 38)])
 def test_numbers_of_targets_recur_in_half_precision(dtype: torch.dtype, count: int) -> None:
     states, _, _, labels = made_up(dtype)
-    rows, actual = targets_alone(states, labels.clamp(min=0))
+    rows, actual = targets_alone(states, labels.clamp(min=0), torch.arange(len(labels)))
     assert rows.equal(F.pad(states, (0, 0, 0, count - TOKENS)))
     assert actual.equal(F.pad(labels.clamp(min=0), (0, count - TOKENS), value=loss.IGNORE_INDEX))
 

@@ -8,24 +8,53 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from bart.backend import IGNORE_INDEX, Backend
 from bart.cpu.backend import CpuBackend
 from bart.cpu.kernels import NO_DRAWS, Spans, load
 from bart.cpu.operators import CompiledAttention
-from bart.cpu.unpadding import Unpadded
+from bart.cuda import backend as cuda
+from bart.cuda.backend import CudaBackend, CudaRows
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.modeling.pretrained import PretrainedModel
 from bart.rounding import recurring
+from bart.unpadding import KnownRows, carrying
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM
 from tests.tiny_run import tiny_bart
 
 bart = functools.partial(tiny_bart, encoder_layers=2, decoder_layers=2, max_position_embeddings=12, dropout=0.0)
+
+
+def known(mask: Tensor, nothing: int) -> Tensor:
+    """A mask that carries its rows, as those of batches on GPUs do."""
+    return carrying(mask, KnownRows.of(mask != nothing, CudaRows))
+
+
 # Padding behind, before and between tokens, and none.
-MASK = torch.tensor([[1] * 9 + [0] * 3, [0] * 2 + [1] * 10, [1, 0] * 6, [1] * 12])
+MASK = known(torch.tensor([[1] * 9 + [0] * 3, [0] * 2 + [1] * 10, [1, 0] * 6, [1] * 12]), 0)
 # Behind targets, and between them; and a row without any.
-LABELS = torch.tensor([[7, 8, 2, -100, -100], [9, -100, 4, 2, -100], [-100] * 5, [3, 4, 5, 6, 2]])
+LABELS = known(torch.tensor([[7, 8, 2, -100, -100], [9, -100, 4, 2, -100], [-100] * 5, [3, 4, 5, 6, 2]]), IGNORE_INDEX)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """That of CPUs; and that of GPUs, whose attention is replaced by torch's of each article."""
+
+    def attend(query, keys, values, starts, longest, is_causal, dropout):  # as in `bart.torch_internals`
+        counts = [each.diff().tolist() for each in starts]
+        assert all(max(count) <= most for count, most in zip(counts, longest, strict=True))
+        parts = (
+            rows.transpose(0, 1)[None].split(count, dim=2)
+            for rows, count in zip((query, keys, values), (*counts, counts[1]), strict=True)
+        )
+        articles = [F.scaled_dot_product_attention(*part, is_causal=is_causal) for part in zip(*parts, strict=True)]
+        return torch.cat(articles, dim=2)[0].transpose(0, 1)
+
+    monkeypatch.setattr(cuda, "attend_to_spans", attend)
+    return (CpuBackend if request.param == "cpu" else CudaBackend)(leaves_out_padding=True)
 
 
 def inputs() -> dict[str, Tensor]:
@@ -74,12 +103,12 @@ CASES = {
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_losses_and_gradients_are_those_with_padding(case: str, checkpointing: bool) -> None:
+def test_losses_and_gradients_are_those_with_padding(case: str, checkpointing: bool, backend: Backend) -> None:
     """In double precision, which leaves of them nothing but rounding."""
     make, loss_of = CASES[case]
     padded = make().double().train()
     unpadded = copy.deepcopy(padded)
-    unpadded.compute_with(CpuBackend(leaves_out_padding=True))
+    unpadded.compute_with(backend)
     unpadded.set_activation_checkpointing(checkpointing)
     actual = []
     for model in (padded, unpadded):
@@ -92,10 +121,11 @@ def test_losses_and_gradients_are_those_with_padding(case: str, checkpointing: b
     torch.testing.assert_close(*actual, rtol=0, atol=1e-12)
 
 
-def test_no_target_at_all_has_no_gradient() -> None:
+def test_no_target_at_all_has_no_gradient(backend: Backend) -> None:
     model = bart().train()
-    model.compute_with(CpuBackend(leaves_out_padding=True))
-    model(**inputs(), labels=torch.full((4, 5), -100), summed_loss=True).loss.backward()
+    model.compute_with(backend)
+    labels = known(torch.full((4, 5), IGNORE_INDEX), IGNORE_INDEX)
+    model(**inputs(), labels=labels, summed_loss=True).loss.backward()
     gradients = [one.grad for one in model.parameters() if one.grad is not None]
     assert len(gradients) > 20 and not any(gradient.any() for gradient in gradients)
 
@@ -158,15 +188,15 @@ def test_batches_that_keep_their_padding() -> None:
 
 def test_rows_and_back() -> None:
     states = torch.randn(4, 12, 3, requires_grad=True)
-    tokens = Unpadded(states, MASK)
-    assert tokens.has_padding and tokens.starts.tolist() == [0, 9, 19, 25, 37, 38]
+    tokens = CpuBackend().rows_of(states, MASK)
+    assert tokens.are_faster and tokens.starts.tolist() == [0, 9, 19, 25, 37, 38]
     rows = tokens.pack(states)
     assert rows[:, :37].equal(states[MASK.bool()][None])
     again = tokens.unpack(rows)
     assert again.equal(states * MASK[:, :, None])
     (gradient,) = torch.autograd.grad(again, states, states.detach())
     assert gradient.equal(states * MASK[:, :, None])
-    assert not Unpadded(states, None).has_padding
+    assert not CpuBackend().rows_of(states, None).are_faster
 
 
 def test_numbers_of_rows_recur_in_half_precision() -> None:

@@ -1,0 +1,1 @@
+"""What the network computes on NVIDIA's GPUs in other ways than on other devices."""

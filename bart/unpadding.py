@@ -1,0 +1,172 @@
+"""Batches without their padding, for training.
+
+Layers see the rows of tokens alone, one article behind the other, and attention is told where each article begins
+(unpadding, or the padding-free algorithm of Zhai et al., 2023, arXiv:2210.03052). Behind them lie a few spare rows, an
+article of their own that nobody reads, so that numbers of rows recur from batch to batch.
+
+Shapes: B articles, L length of the longest, N tokens of all articles, M > N rows, D model width.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bart.backend import Backend, Rows
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Unpadded(Rows, ABC):
+    """The rows of a batch's tokens alone.
+
+    Attributes:
+        shape: (B, L) of the padded batch.
+        tokens: N.
+        places: (M,) of the rows among the B·L of the padded batch; spare rows are copies of the first place.
+        counts: (B,) tokens.
+        starts: (B + 2,), the first row of each article, N, where the spare rows begin, and M.
+    """
+
+    def __init__(self, is_token: Tensor, recurring: Callable[[int], int]) -> None:
+        """is_token (B, L), in the memory of the host, is true at tokens; recurring rounds a number of rows up."""
+        self.shape = is_token.shape
+        places = is_token.flatten().nonzero().squeeze(1)
+        self.tokens = len(places)
+        # One at least: where targets have spare rows, these need a row of the sources to attend to, or become NaN.
+        spare = recurring(self.tokens + 1) - self.tokens
+        self.places = F.pad(places, (0, spare))
+        self.counts = is_token.sum(dim=1)
+        self.starts = F.pad(torch.cat([self.counts, torch.tensor([spare])]).cumsum(dim=0), (1, 0))
+
+    @abstractmethod
+    def reading(self, source: Any) -> Any:
+        """The mask with which these rows read those of a source."""
+
+    @property
+    def are_faster(self) -> bool:
+        """True if layers compute them faster than the padded batch."""
+        return self.tokens < self.shape.numel()
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
+        """These rows, whose places and starts `move` takes to another memory."""
+        rows = copy.copy(self)
+        rows.places, rows.starts = move(self.places), move(self.starts)
+        return rows
+
+    @cached_property
+    def mask(self) -> Any:
+        return self.reading(self)
+
+    def pack(self, states: Tensor) -> Tensor:
+        """(B, L, D) -> (1, M, D)."""
+        return states.flatten(0, 1).index_select(0, self.places)[None]
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        """(1, M, D) -> (B, L, D), with zeros for padding."""
+        states = rows.new_zeros(self.shape.numel(), rows.shape[2])
+        return states.index_copy(0, self.places[: self.tokens], rows[0, : self.tokens]).view(*self.shape, -1)
+
+
+@dataclass(frozen=True)
+class KnownRows:
+    """The rows that a mask stands for, where they were found before the mask went to a device.
+
+    A tensor on the device carries them as its attribute `known_rows`, so that nobody waits for the device to tell them.
+
+    Attributes:
+        tokens: where the mask is true.
+        up_to_last: those, and all in front of the last of them; the same object where these are no others.
+    """
+
+    tokens: Unpadded
+    up_to_last: Unpadded
+
+    @classmethod
+    def of(cls, is_token: Tensor, kind: Callable[[Tensor], Unpadded]) -> KnownRows:
+        """Those of (B, L), in the memory of the host, as objects of a kind."""
+        all_before = until_last(is_token)
+        tokens = kind(is_token)
+        return cls(tokens, tokens if all_before.equal(is_token) else kind(all_before))
+
+    @property
+    def places(self) -> Tensor:
+        """(N,) of the tokens among the B·L of the padded batch."""
+        return self.tokens.places[: self.tokens.tokens]
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> KnownRows:
+        """These rows in the memory that `move` takes tensors to."""
+        tokens = self.tokens.moved(move)
+        return KnownRows(tokens, tokens if self.up_to_last is self.tokens else self.up_to_last.moved(move))
+
+
+def known_rows(mask: Tensor | None) -> KnownRows | None:
+    """The rows that a mask carries, if it does."""
+    return getattr(mask, "known_rows", None)
+
+
+def carrying(mask: Tensor, known: KnownRows | None) -> Tensor:
+    """The mask, which carries known rows from now on."""
+    mask.known_rows = known  # type: ignore[attr-defined]
+    return mask
+
+
+def until_last(wanted: Tensor) -> Tensor:
+    """(B, T), true up to the last place of each row where `wanted` (B, T) is true."""
+    return wanted.flip(1).cumsum(dim=1).flip(1) > 0
+
+
+class UnpaddingBackend(Backend):
+    """The base of backends that leave out padding in training, and give several layers of the same states one product.
+
+    Attributes:
+        leaves_out_padding: in training, layers compute no padding, whose states are zeros then. The loss must not read
+            them, as that of a question-answering head does: a softmax over all places.
+    """
+
+    def __init__(self, leaves_out_padding: bool = False) -> None:
+        self.leaves_out_padding = leaves_out_padding
+
+    def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> Unpadded | None:
+        """The rows of states (B, L, D) where a mask (B, L) is true, or not 0; None where nobody knows them here.
+
+        up_to_last: those in front of the last such row of an article, too.
+        """
+        raise NotImplementedError
+
+    def encoder_rows(self, states: Tensor, mask: Tensor | None) -> Rows:
+        if self.leaves_out_padding and (tokens := self.rows_of(states, mask)) is not None and tokens.are_faster:
+            return tokens
+        return super().encoder_rows(states, mask)
+
+    def decoder_rows(
+        self,
+        states: Tensor,
+        mask: Tensor | None,
+        wanted: Tensor | None,
+        encoder_states: Tensor,
+        encoder_mask: Tensor | None,
+    ) -> tuple[Rows, Rows, Any]:
+        """Choose like `Backend.decoder_rows`; without a mask, places behind the last wanted state are padding."""
+        if self.leaves_out_padding and mask is None:
+            target, source = self.rows_of(states, wanted, up_to_last=True), self.rows_of(encoder_states, encoder_mask)
+            # A target whose source has no token would have no key to read.
+            if target and source and (target.are_faster or source.are_faster) and source.counts.all():
+                return target, source, target.reading(source)
+        return super().decoder_rows(states, mask, wanted, encoder_states, encoder_mask)
+
+    def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+        """In training one product for all layers, unless adapters are in them."""
+        if not (torch.is_grad_enabled() and all(type(layer) is nn.Linear for layer in layers)):
+            return super().project(states, layers)
+        weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+        return F.linear(states, weight, bias).chunk(len(layers), dim=-1)
