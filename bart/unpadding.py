@@ -33,8 +33,8 @@ class Unpadded(Rows, ABC):
         shape: (B, L) of the padded batch.
         tokens: N.
         places: (M,) of the rows among the B·L of the padded batch; spare rows are copies of the first place.
-        counts: (B,) tokens.
         starts: (B + 2,), the first row of each article, N, where the spare rows begin, and M.
+        has_empty: true if an article has no token.
     """
 
     def __init__(self, is_token: Tensor, recurring: Callable[[int], int]) -> None:
@@ -45,8 +45,9 @@ class Unpadded(Rows, ABC):
         # One at least: where targets have spare rows, these need a row of the sources to attend to, or become NaN.
         spare = recurring(self.tokens + 1) - self.tokens
         self.places = F.pad(places, (0, spare))
-        self.counts = is_token.sum(dim=1)
-        self.starts = F.pad(torch.cat([self.counts, torch.tensor([spare])]).cumsum(dim=0), (1, 0))
+        counts = is_token.sum(dim=1)
+        self.starts = F.pad(torch.cat([counts, torch.tensor([spare])]).cumsum(dim=0), (1, 0))
+        self.has_empty = not bool(counts.all())
 
     @abstractmethod
     def reading(self, source: Any) -> Any:
@@ -160,7 +161,7 @@ class UnpaddingBackend(Backend):
         if self.leaves_out_padding and mask is None:
             target, source = self.rows_of(states, wanted, up_to_last=True), self.rows_of(encoder_states, encoder_mask)
             # A target whose source has no token would have no key to read.
-            if target and source and (target.are_faster or source.are_faster) and source.counts.all():
+            if target and source and (target.are_faster or source.are_faster) and not source.has_empty:
                 return target, source, target.reading(source)
         return super().decoder_rows(states, mask, wanted, encoder_states, encoder_mask)
 

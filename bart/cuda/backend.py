@@ -36,7 +36,7 @@ class CudaSpans:
 
 
 class CudaRows(Unpadded):
-    """The rows of a batch's tokens; `places` and `starts` move to the device, `counts` stay in the host's memory."""
+    """The rows of a batch's tokens, of which flash attention is told by `CudaSpans`."""
 
     are_faster = True  # without padding too, because attention takes no mask
 

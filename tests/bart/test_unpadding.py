@@ -243,3 +243,37 @@ def test_attention_of_spans_is_that_of_each_article(dtype: torch.dtype, dropout:
     gradient = torch.randn(context.shape).to(dtype)
     ours, theirs = (torch.autograd.grad(one, states, gradient) for one in (context, expected))
     assert all(map(torch.equal, ours, theirs))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("half", [None, torch.bfloat16, torch.float16])
+def test_attention_of_spans_on_a_gpu(half: torch.dtype | None) -> None:
+    """Its loss and gradients are as near to those in double precision as those with padding."""
+    exact = bart(d_model=64).double().train()
+    errors = []
+    for backend in (None, Backend(), CudaBackend(leaves_out_padding=True)):
+        model = copy.deepcopy(exact)
+        given = inputs()
+        mask, labels = given.pop("attention_mask"), LABELS
+        if backend is not None:
+            model.float().cuda().compute_with(backend)
+            mask, labels = (carrying(one.cuda(), one.known_rows.moved(Tensor.cuda)) for one in (mask, labels))
+            given = {name: one.cuda() for name, one in given.items()}
+        with torch.autocast("cuda", half, enabled=half is not None and backend is not None):
+            loss = model(**given, attention_mask=mask, labels=labels, summed_loss=True, label_smoothing=0.1).loss
+        loss.backward()
+        flat = torch.cat([loss.flatten(), *(one.grad.flatten() for one in model.parameters() if one.grad is not None)])
+        errors.append(flat.detach().cpu().double())
+    expected, padded, unpadded = errors
+    assert (unpadded - expected).norm() < 3 * (padded - expected).norm()
+
+
+@pytest.mark.gpu
+def test_dropout_of_attention_of_spans_on_a_gpu() -> None:
+    """It drops so many weights, and keeps the mean."""
+    starts, width = torch.tensor([0, 2048], dtype=torch.int32, device="cuda"), 16
+    query, keys = (torch.zeros(1, 2, 2048, width, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    spans = cuda.CudaSpans(starts, starts, 2048, 2048)
+    context = CudaBackend().attend(query, keys, torch.ones_like(keys), spans, dropout=0.1).float()
+    kept = context * 0.9  # the share of the keys of each query that were kept
+    assert abs(float(kept[..., 0].mean()) - 0.9) < 0.002 and 0.004 < float(kept[..., 0].std()) < 0.009
