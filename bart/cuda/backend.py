@@ -6,13 +6,20 @@ waited for. So a batch's masks carry the rows, which were found there (`bart.unp
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
+from bart.cuda.linear import HalfCopies
 from bart.rounding import round_up
 from bart.torch_internals import attend_to_spans
-from bart.unpadding import Unpadded, UnpaddingBackend, known_rows
+from bart.unpadding import KnownRows, Unpadded, UnpaddingBackend, known_rows
 
 # Numbers of rows are multiples of this, or of less where that would be more than a sixteenth of them, so that the
 # memory of one batch's states can be that of the next.
@@ -46,7 +53,16 @@ class CudaRows(Unpadded):
         self.longest = round_up(int(self.starts.diff().max()), LENGTHS)
 
     def reading(self, source: CudaRows) -> CudaSpans:
-        return CudaSpans(self.starts, source.starts, self.longest, source.longest)
+        most = (min(rows.longest, len(rows.places)) for rows in (self, source))
+        return CudaSpans(self.starts, source.starts, *most)
+
+
+@functools.cache
+def load_kernels() -> ModuleType | None:
+    """`bart.cuda.kernels`; None where Triton is missing."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    return importlib.import_module("bart.cuda.kernels")
 
 
 def recurring(rows: int) -> int:
@@ -57,11 +73,52 @@ def recurring(rows: int) -> int:
 class CudaBackend(UnpaddingBackend):
     """Rows without padding in training, where a mask carries them, and one product for several projections."""
 
-    chooses_compiled_rows = True
+    def __init__(self, leaves_out_padding: bool = False) -> None:
+        super().__init__(leaves_out_padding)
+        self.copies: HalfCopies | None = None
+
+    def chooses_rows(self, training: bool, compiled: bool) -> bool:
+        return True
+
+    def begin_step(self, layers: Sequence[nn.Module]) -> None:
+        """Refresh the copies of weights that products under autocast read."""
+        if not torch.is_autocast_enabled("cuda") or any(isinstance(layer, FSDPModule) for layer in layers):
+            self.copies = None
+            return
+        if self.copies is None:
+            self.copies = HalfCopies(layers, torch.get_autocast_dtype("cuda"))
+        self.copies.refresh()
+
+    def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
+        outputs = self._by_copies(states, [layer])
+        return layer(states) if outputs is None else outputs[0]
+
+    def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+        outputs = self._by_copies(states, layers)
+        return super().project(states, layers) if outputs is None else outputs
+
+    def _by_copies(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
+        if self.copies is None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        return self.copies.project(getattr(states, "in_half", states), layers)
+
+    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Tensor:
+        """In training under autocast by one kernel, whose result carries its rounded copy for the next product."""
+        types = update.dtype in (torch.float16, torch.bfloat16), states.dtype == torch.float32
+        kernels = None if torch.compiler.is_compiling() or not torch.is_grad_enabled() else load_kernels()
+        if kernels is None or not all(types) or type(norm) is not nn.LayerNorm or norm.weight.dtype != states.dtype:
+            return super().add_and_norm(update, states, norm, probability)
+        states, in_half = kernels.add_and_norm(update, states, norm, probability)
+        states.in_half = in_half  # type: ignore[attr-defined]
+        return states
 
     def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> CudaRows | None:
-        if (known := known_rows(mask)) is None:
-            return None
+        known = known_rows(mask)
+        if known is None:
+            if torch.is_grad_enabled():
+                return None  # a step of training waits for nothing
+            is_token = torch.ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
+            known = KnownRows.of(is_token, CudaRows).moved(lambda tensor: tensor.to(states.device))
         return known.up_to_last if up_to_last else known.tokens
 
     def attend(
@@ -73,8 +130,11 @@ class CudaBackend(UnpaddingBackend):
         is_causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """Attend like `Backend.attend`, also under spans, where B = 1."""
+        """Attend like `Backend.attend`, also under spans, where B = 1; a decoding step has a kernel of its own."""
         if not isinstance(mask, CudaSpans):
+            few = isinstance(mask, Tensor) and not (is_causal or dropout or torch.is_grad_enabled())
+            if few and (kernels := load_kernels()) is not None and kernels.can_attend_few(query, keys, mask):
+                return kernels.attend_few(query, keys, values, mask)
             return super().attend(query, keys, values, mask, is_causal, dropout)
         rows = (states[0].transpose(0, 1) for states in (query, keys, values))
         starts, most = (mask.query_starts, mask.key_starts), (mask.most_queries, mask.most_keys)

@@ -58,7 +58,7 @@ class BartAttention(BackendModule):
 
     def queries(self, states: Tensor) -> Tensor:
         """Queries (B, H, T, Dh) of states (B, T, D)."""
-        return self._split(self.q_proj(states))
+        return self._split(self.backend.linear(states, self.q_proj))
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, each (B, H, L, Dh), of states (B, L, D)."""
@@ -75,7 +75,7 @@ class BartAttention(BackendModule):
         """Attend as `Backend.attend` does and join the heads -> (B, T, D)."""
         dropout = self.dropout if self.training else 0.0
         context = self.backend.attend(query, keys, values, mask, is_causal, dropout)
-        return self.out_proj(context.transpose(1, 2).flatten(2))
+        return self.backend.linear(context.transpose(1, 2).flatten(2), self.out_proj)
 
 
 class _Layer(BackendModule):
@@ -93,13 +93,15 @@ class _Layer(BackendModule):
 
     def _branch(self, hidden: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
-        update = branch(norm(hidden) if self.pre_ln else hidden)
-        hidden = self.backend.dropout(update, self.dropout if self.training else 0.0, added=hidden)
-        return hidden if self.pre_ln else norm(hidden)
+        dropout = self.dropout if self.training else 0.0
+        if self.pre_ln:
+            return self.backend.dropout(branch(norm(hidden)), dropout, added=hidden)
+        return self.backend.add_and_norm(branch(hidden), hidden, norm, dropout)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
-        inner = activated(self.fc1(hidden), self.activation)
-        return self.fc2(self.backend.dropout(inner, self.activation_dropout if self.training else 0.0))
+        inner = activated(self.backend.linear(hidden, self.fc1), self.activation)
+        inner = self.backend.dropout(inner, self.activation_dropout if self.training else 0.0)
+        return self.backend.linear(inner, self.fc2)
 
 
 class BartEncoderLayer(_Layer):
@@ -223,9 +225,8 @@ class _Stack(BackendModule):
 
     @property
     def _packing(self) -> Backend:
-        """The backend that chooses rows: torch, which computes all, in inference and for most compiled layers."""
-        chooses = self.training and (self.backend.chooses_compiled_rows or not self.compiled)
-        return self.backend if chooses else TORCH
+        """The backend that chooses rows; torch computes all."""
+        return self.backend if self.backend.chooses_rows(self.training, self.compiled) else TORCH
 
     def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
         if not self.training:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bart.backend import TORCH, BackendModule
 from bart.cpu.backend import CpuBackend
 from bart.cpu.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
+from bart.cuda.backend import CudaBackend
 from bart.errors import InputError
 from bart.generation.cache import additive
 from bart.modeling.layers import BartAttention, BartDecoderLayer, BartEncoderLayer, activated
@@ -253,7 +254,8 @@ class Packer:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
         on_cpu = device.type == "cpu"
-        self.backend = CpuBackend() if on_cpu else TORCH
+        on_cuda = device.type == "cuda"
+        self.backend = CpuBackend() if on_cpu else CudaBackend(leaves_out_padding=True) if on_cuda else TORCH
         self.is_int8 = precision == "int8"
         if self.is_int8 and not on_cpu:
             raise InputError(f"precision is 'int8' and the model is on {device}; int8 runs on the CPU")

@@ -63,6 +63,7 @@ class TrainingModule(pl.LightningModule):
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
             turn_dropout_off(self.model)
+        self.model.backend.begin_step(self.model.layers)
         counts = [self.task.count(batch.inputs) for batch in step if batch.is_real]
         nothing = torch.zeros(self.task.means, dtype=torch.float64, device=self.device)  # exact, and weights fit in
         # A network in pure half precision makes that torch's default, whose greatest number targets may exceed.

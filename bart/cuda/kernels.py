@@ -1,0 +1,208 @@
+"""Kernels in Triton, which comes with torch's builds for GPUs: what torch takes several passes over memory for.
+
+Shapes: B articles, H heads, K queries, L keys, Dh head width, N rows, D model width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+MOST_QUERIES = 16  # of `attend_few`: the rows of the smallest product of matrices
+KEYS_AT_ONCE = 128
+PROGRAMS = 1024  # which share the rows of a backward pass
+
+# ---- Attention of a decoding step
+
+
+@triton.jit
+def _attend_few(
+    query, keys, values, mask, out, heads, queries, length, scale,
+    query_b, query_h, query_k, keys_b, keys_h, keys_l, values_b, values_h, values_l,
+    mask_b, mask_k, mask_l, out_b, out_h, out_k,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, IS_SHARED: tl.constexpr, LENGTH: tl.constexpr,
+):  # fmt: skip
+    """A head of an article: all its queries, and its keys piece by piece, under an additive mask (Dao, 2023)."""
+    article, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    row, column, place = tl.arange(0, QUERIES), tl.arange(0, WIDTH), tl.arange(0, KEYS)
+    is_query = (row < queries)[:, None]
+    rows = article * query_b + head * query_h + row[:, None] * query_k + column[None, :]
+    q = tl.load(query + rows, mask=is_query, other=0.0)
+    keys += article.to(tl.int64) * keys_b + head * keys_h
+    values += article.to(tl.int64) * values_b + head * values_h
+    mask += article * mask_b
+    end = length
+    if IS_SHARED:  # keys behind the last one that may be read are padding
+        every = tl.arange(0, LENGTH)
+        allowed = tl.load(mask + every * mask_l, mask=every < length, other=float("-inf")).to(tl.float32)
+        end = tl.max(tl.where(allowed > float("-inf"), every + 1, 0))
+    most = tl.full([QUERIES], float("-inf"), tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    context = tl.zeros([QUERIES, WIDTH], tl.float32)
+    for start in range(0, end, KEYS):
+        at = start + place
+        is_key = at < end
+        k = tl.load(keys + at[:, None] * keys_l + column[None, :], mask=is_key[:, None], other=0.0)
+        v = tl.load(values + at[:, None] * values_l + column[None, :], mask=is_key[:, None], other=0.0)
+        added = tl.load(
+            mask + row[:, None] * mask_k + at[None, :] * mask_l, mask=is_query & is_key[None, :], other=float("-inf")
+        )
+        scores = tl.dot(q, tl.trans(k)) * scale + added.to(tl.float32)
+        greatest = tl.maximum(most, tl.max(scores, 1))
+        finite = tl.where(greatest == float("-inf"), 0.0, greatest)
+        weights, kept = tl.exp(scores - finite[:, None]), tl.exp(most - finite)
+        context = context * kept[:, None] + tl.dot(weights.to(v.dtype), v)
+        total = total * kept + tl.sum(weights, 1)
+        most = greatest
+    context /= total[:, None]
+    places = article * out_b + head * out_h + row[:, None] * out_k + column[None, :]
+    tl.store(out + places, context.to(out.dtype.element_ty), mask=is_query)
+
+
+def attend_few(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Attention of few queries (B, H, K, Dh) to many keys and values (B, H, L, Dh), in half precision.
+
+    Its time is that of reading keys and values once; where all queries share a mask, up to the last key that they read.
+
+    Args:
+        mask: (B or 1, 1, K or 1, L), 0 where a key may be read, -inf elsewhere.
+
+    Returns:
+        (B, H, K, Dh), in memory (B, K, H, Dh).
+    """
+    articles, heads, queries, width = query.shape
+    length = keys.shape[2]
+    out = query.new_empty(articles, queries, heads, width).transpose(1, 2)
+    wide = mask.expand(articles, 1, queries, length)
+    strides = *query.stride()[:3], *keys.stride()[:3], *values.stride()[:3]
+    _attend_few[(articles * heads,)](
+        query, keys, values, wide, out, heads, queries, length, width**-0.5, *strides,
+        wide.stride(0), wide.stride(2), wide.stride(3), *out.stride()[:3],
+        width, MOST_QUERIES, KEYS_AT_ONCE, mask.shape[2] == 1, triton.next_power_of_2(length), num_stages=2,
+    )  # fmt: skip
+    return out
+
+
+def can_attend_few(query: Tensor, keys: Tensor, mask: Tensor) -> bool:
+    """True if `attend_few` takes tensors of these types and shapes."""
+    width = query.shape[3]
+    return (
+        query.shape[2] <= MOST_QUERIES
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and mask.dtype == query.dtype
+        and 16 <= width <= 256
+        and width.bit_count() == 1
+        and query.stride(3) == keys.stride(3) == 1
+    )
+
+
+# ---- The end of a residual branch
+
+
+@triton.jit
+def _add_and_norm(
+    update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """A row: dropout, the sum with the residual stream, and the layer norm of it."""
+    row, column = tl.program_id(0), tl.arange(0, COLUMNS)
+    is_column = column < width
+    at = row * width + column
+    sums = tl.load(update + at, mask=is_column, other=0.0).to(tl.float32)
+    if rate > 0.0:
+        sums = tl.where(tl.rand(tl.load(seed), at) >= rate, sums / (1.0 - rate), 0.0)
+    sums += tl.load(residual + at, mask=is_column, other=0.0)
+    mean = tl.sum(sums) / width
+    centred = tl.where(is_column, sums - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred) / width + eps)
+    normed = centred * scale * tl.load(weight + column, mask=is_column, other=0.0)
+    normed += tl.load(bias + column, mask=is_column, other=0.0)
+    tl.store(out + at, normed, mask=is_column)
+    tl.store(half + at, normed.to(half.dtype.element_ty), mask=is_column)
+    tl.store(added + at, sums, mask=is_column)
+    tl.store(means + row, mean)
+    tl.store(scales + row, scale)
+
+
+@triton.jit
+def _add_and_norm_backward(
+    of_out, of_half, added, weight, seed, means, scales, of_update, of_residual, of_weights, of_biases,
+    rows, width, rate, HAS_OUT: tl.constexpr, HAS_HALF: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Every so many rows, whose parts of the gradients of weight and bias are added up."""
+    first, column = tl.program_id(0), tl.arange(0, COLUMNS)
+    is_column = column < width
+    w = tl.load(weight + column, mask=is_column, other=0.0)
+    of_weight, of_bias = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
+    for row in range(first, rows, tl.num_programs(0)):
+        at = row * width + column
+        gradient = tl.zeros([COLUMNS], tl.float32)
+        if HAS_OUT:
+            gradient += tl.load(of_out + at, mask=is_column, other=0.0)
+        if HAS_HALF:
+            gradient += tl.load(of_half + at, mask=is_column, other=0.0).to(tl.float32)
+        scale = tl.load(scales + row)
+        normed = (tl.load(added + at, mask=is_column, other=0.0) - tl.load(means + row)) * scale
+        normed = tl.where(is_column, normed, 0.0)
+        of_weight += gradient * normed
+        of_bias += gradient
+        of_normed = gradient * w
+        along = tl.sum(of_normed * normed) / width
+        of_sums = (of_normed - along * normed - tl.sum(of_normed) / width) * scale
+        tl.store(of_residual + at, of_sums, mask=is_column)
+        if rate > 0.0:
+            of_sums = tl.where(tl.rand(tl.load(seed), at) >= rate, of_sums / (1.0 - rate), 0.0)
+        tl.store(of_update + at, of_sums.to(of_update.dtype.element_ty), mask=is_column)
+    tl.store(of_weights + first * width + column, of_weight, mask=is_column)
+    tl.store(of_biases + first * width + column, of_bias, mask=is_column)
+
+
+class AddAndNorm(torch.autograd.Function):
+    """`norm(residual + dropout(update))` in fp32, and rounded to the precision of the update."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, rate: float
+    ) -> tuple[Tensor, Tensor]:
+        """update (…, D) in half precision; residual (…, D), weight and bias (D,) in fp32 -> (…, D) twice."""
+        width = update.shape[-1]
+        update, residual = update.contiguous(), residual.contiguous()
+        rows = update.numel() // width
+        out, added = torch.empty_like(residual), torch.empty_like(residual)
+        half = torch.empty_like(update)
+        means, scales = residual.new_empty(2, rows).unbind()
+        # On the device, so that nobody waits for it. It is drawn from torch's generator, as torch's dropout is.
+        seed = torch.randint(2**31, (1,), device=update.device)
+        columns = triton.next_power_of_2(width)
+        _add_and_norm[(rows,)](
+            update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps, columns
+        )
+        ctx.save_for_backward(added, weight, seed, means, scales)
+        ctx.dtype, ctx.rate, ctx.columns = update.dtype, rate, columns
+        ctx.set_materialize_grads(False)
+        return out, half
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_out: Tensor | None, of_half: Tensor | None) -> tuple[Tensor | None, ...]:
+        added, weight, seed, means, scales = ctx.saved_tensors
+        rows, width = len(means), len(weight)
+        programs = min(rows, PROGRAMS)
+        of_update, of_residual = torch.empty_like(added, dtype=ctx.dtype), torch.empty_like(added)
+        parts = weight.new_empty(2, programs, width)
+        given = [None if gradient is None else gradient.contiguous() for gradient in (of_out, of_half)]
+        _add_and_norm_backward[(programs,)](
+            *(added if gradient is None else gradient for gradient in given), added, weight, seed, means, scales,
+            of_update, of_residual, *parts, rows, width, ctx.rate, *(gradient is not None for gradient in given),
+            ctx.columns,
+        )  # fmt: skip
+        return of_update, of_residual, *parts.sum(dim=1), None, None
+
+
+def add_and_norm(update: Tensor, residual: Tensor, norm: nn.LayerNorm, rate: float) -> tuple[Tensor, Tensor]:
+    """See `AddAndNorm`."""
+    return AddAndNorm.apply(update, residual, norm.weight, norm.bias, norm.eps, rate)

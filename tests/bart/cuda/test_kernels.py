@@ -1,0 +1,75 @@
+"""The kernels in Triton, beside torch in fp32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("articles", "queries", "length", "width"), [(3, 6, 200, 64), (1, 1, 17, 32), (70, 16, 640, 128)]
+)
+def test_attention_of_few_queries(articles: int, queries: int, length: int, width: int, shared: bool) -> None:
+    from bart.cuda.kernels import attend_few, can_attend_few
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    query = torch.randn(articles, queries, 2, width, device="cuda", generator=generator).bfloat16().transpose(1, 2)
+    keys, values = torch.randn(2, articles, 2, length, width, device="cuda", generator=generator).bfloat16()
+    allowed = torch.rand(articles, 1, 1 if shared else queries, length, device="cuda", generator=generator) < 0.5
+    allowed[..., length * 3 // 4 :] = False
+    allowed[..., length // 2] = True
+    mask = torch.zeros_like(allowed, dtype=torch.bfloat16).masked_fill_(~allowed, -torch.inf)
+    assert can_attend_few(query, keys, mask)
+    expected = F.scaled_dot_product_attention(query.float(), keys.float(), values.float(), mask.float())
+    theirs = F.scaled_dot_product_attention(query, keys, values, mask)
+    ours = attend_few(query, keys, values, mask)
+    assert (ours - expected).norm() < 2 * (theirs - expected).norm()
+
+
+@pytest.mark.parametrize("width", [48, 1024])
+def test_sum_and_norm(width: int) -> None:
+    from bart.cuda.kernels import add_and_norm
+
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(width).cuda()
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    update = torch.randn(3, 700, width, device="cuda").bfloat16().requires_grad_()
+    residual = torch.randn(3, 700, width, device="cuda", requires_grad=True)
+    leaves = update, residual, norm.weight, norm.bias
+    out, half = add_and_norm(update, residual, norm, 0.0)
+    expected = norm(residual + update)
+    torch.testing.assert_close(out, expected)
+    assert half.equal(out.bfloat16())
+    one, other = torch.randn_like(out), torch.randn_like(half)
+    actual = torch.autograd.grad((out, half), leaves, (one, other))
+    wanted = torch.autograd.grad(expected, leaves, one + other)
+    torch.testing.assert_close(actual, wanted)
+    # Of one of the results alone, too.
+    actual = torch.autograd.grad(add_and_norm(update, residual, norm, 0.0)[1], leaves, other)
+    torch.testing.assert_close(actual, torch.autograd.grad(norm(residual + update), leaves, other.float()))
+
+
+def test_dropout_before_the_sum() -> None:
+    """The same weights are dropped in both passes; others in another call; the same after the same seed."""
+    from bart.cuda.kernels import add_and_norm
+
+    norm, rate = nn.LayerNorm(1024).cuda(), 0.3
+    update = torch.ones(4096, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    residual = torch.zeros(4096, 1024, device="cuda", requires_grad=True)
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        out, _ = add_and_norm(update, residual, norm, rate)
+        of_update, of_residual = torch.autograd.grad(out, (update, residual), torch.randn_like(out))
+        kept = of_update != 0
+        assert abs(float(kept.float().mean()) - (1 - rate)) < 0.002  # nine standard errors
+        torch.testing.assert_close(out, norm(kept / (1 - rate)))
+        torch.testing.assert_close(of_update, (of_residual / (1 - rate)).where(kept, 0).bfloat16())
+        results.append(kept)
+    assert results[0].equal(results[1]) and not results[0].equal(results[2])
