@@ -25,7 +25,7 @@ def _attend_few(
     query, keys, values, mask, out, heads, queries, length, scale,
     query_b, query_h, query_k, keys_b, keys_h, keys_l, values_b, values_h, values_l,
     mask_b, mask_k, mask_l, out_b, out_h, out_k,
-    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, IS_SHARED: tl.constexpr, LENGTH: tl.constexpr,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, MASKS: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
     """A head of an article: all its queries, and its keys piece by piece, under an additive mask (Dao, 2023)."""
     article, head = tl.program_id(0) // heads, tl.program_id(0) % heads
@@ -36,11 +36,11 @@ def _attend_few(
     keys += article.to(tl.int64) * keys_b + head * keys_h
     values += article.to(tl.int64) * values_b + head * values_h
     mask += article * mask_b
-    end = length
-    if IS_SHARED:  # keys behind the last one that may be read are padding
-        every = tl.arange(0, LENGTH)
-        allowed = tl.load(mask + every * mask_l, mask=every < length, other=float("-inf")).to(tl.float32)
-        end = tl.max(tl.where(allowed > float("-inf"), every + 1, 0))
+    # Keys behind the last one that any query may read need not be read.
+    each, every = tl.arange(0, MASKS)[:, None], tl.arange(0, LENGTH)[None, :]
+    inside = (each < queries) & (every < length)
+    allowed = tl.load(mask + each * mask_k + every * mask_l, mask=inside, other=float("-inf")).to(tl.float32)
+    end = tl.max(tl.where(allowed > float("-inf"), every + 1, 0))
     most = tl.full([QUERIES], float("-inf"), tl.float32)
     total = tl.zeros([QUERIES], tl.float32)
     context = tl.zeros([QUERIES, WIDTH], tl.float32)
@@ -67,7 +67,7 @@ def _attend_few(
 def attend_few(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Attention of few queries (B, H, K, Dh) to many keys and values (B, H, L, Dh), in half precision.
 
-    Its time is that of reading keys and values once; where all queries share a mask, up to the last key that they read.
+    Its time is that of reading keys and values once, up to the last key of an article that may be read.
 
     Args:
         mask: (B or 1, 1, K or 1, L), 0 where a key may be read, -inf elsewhere.
@@ -83,7 +83,8 @@ def attend_few(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Ten
     _attend_few[(articles * heads,)](
         query, keys, values, wide, out, heads, queries, length, width**-0.5, *strides,
         wide.stride(0), wide.stride(2), wide.stride(3), *out.stride()[:3],
-        width, MOST_QUERIES, KEYS_AT_ONCE, mask.shape[2] == 1, triton.next_power_of_2(length), num_stages=2,
+        width, MOST_QUERIES, KEYS_AT_ONCE, 1 if mask.shape[2] == 1 else MOST_QUERIES, triton.next_power_of_2(length),
+        num_stages=2,
     )  # fmt: skip
     return out
 

@@ -1,15 +1,16 @@
 """Linear layers under autocast, whose weights are cast once in an optimizer step and all at once.
 
 Autocast casts each weight, each bias and each input in a kernel of its own, and every gradient back. Here copies of all
-weights in half precision are refreshed by a few kernels, queries, keys and values have one product, and the gradients
-of weights leave their products in the precision of the weights.
+weights in half precision are refreshed by a few kernels, queries, keys and values share one cast, and the gradients of
+weights leave their products in the precision of the weights.
 
-Shapes: N rows, I inputs, O outputs of several layers.
+Shapes: I inputs, O outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -21,80 +22,67 @@ from bart.torch_internals import foreach
 
 
 class HalfCopies:
-    """Copies of the weights and biases of linear layers in half precision.
-
-    Those of queries, keys and values of an attention lie one behind the other, so that several of them are one matrix.
-    """
+    """Copies of the weights and biases of linear layers in half precision."""
 
     def __init__(self, layers: Sequence[nn.Module], dtype: torch.dtype) -> None:
         """layers: those of a network, whose linear layers are copied, unless adapters are in them."""
-        self.dtype = dtype
-        self.places: dict[nn.Module, tuple[Tensor, Tensor, int]] = {}  # matrix, biases, and the layer's first row
-        self.copies: list[Tensor] = []
-        self.originals: list[Tensor] = []
-        for layer in layers:
-            for module in layer.modules():
-                parts = {name: part for name, part in module.named_children() if type(part) is nn.Linear}
-                if {"q_proj", "k_proj", "v_proj"} <= parts.keys():
-                    self._add([parts.pop(name) for name in ("q_proj", "k_proj", "v_proj")])
-                for part in parts.values():
-                    self._add([part])
-
-    def _add(self, linears: Sequence[nn.Linear]) -> None:
-        device, rows = linears[0].weight.device, sum(linear.out_features for linear in linears)
-        matrix = torch.empty(rows, linears[0].in_features, dtype=self.dtype, device=device)
-        biases, first = torch.empty(rows, dtype=self.dtype, device=device), 0
-        for linear in linears:
-            self.places[linear] = matrix, biases, first
-            behind = first + linear.out_features
-            self.copies += [matrix[first:behind], biases[first:behind]]
-            self.originals += [linear.weight, linear.bias]
-            first = behind
+        parts = (part for layer in layers for part in layer.modules() if type(part) is nn.Linear)
+        self.of = {part: [torch.empty_like(p, dtype=dtype) for p in (part.weight, part.bias)] for part in parts}
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weights as they are now."""
-        foreach.copy_(self.copies, self.originals)
+        originals = [tensor for part in self.of for tensor in (part.weight, part.bias)]
+        foreach.copy_([copy for copies in self.of.values() for copy in copies], originals)
 
-    def project(self, states: Tensor, linears: Sequence[nn.Linear]) -> tuple[Tensor, ...] | None:
+    def project(self, states: Tensor, linears: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
         """The outputs (…, O) of linear layers for states (…, I), in half precision; None without copies of these."""
-        if any(linear not in self.places for linear in linears):
+        if any(linear not in self.of for linear in linears):
             return None
-        matrix, biases, first = self.places[linears[0]]
-        sizes = [linear.out_features for linear in linears]
-        rows = slice(first, first + sum(sizes))
-        parameters = [linear.weight for linear in linears] + [linear.bias for linear in linears]
-        return _HalfLinear.apply(states, matrix[rows], biases[rows], *parameters).split(sizes, dim=-1)
+        copies = zip(*(self.of[linear] for linear in linears), strict=True)
+        originals = zip(*((linear.weight, linear.bias) for linear in linears), strict=True)
+        return _HalfLinear.apply(states, *chain(*copies, *originals))
 
 
 class _HalfLinear(torch.autograd.Function):
-    """Several layers' products as one, by copies of their weights; the gradients are those of the weights."""
+    """The products of several layers with the same states, by copies of their weights.
+
+    Each has a memory of its own for its outputs, because attention copies queries, keys and values that share one.
+    """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, matrix: Tensor, biases: Tensor, *parameters: Tensor) -> Tensor:
-        half = states.to(matrix.dtype)
-        ctx.save_for_backward(half, matrix)
-        ctx.dtypes, ctx.sizes = (
-            (states.dtype, parameters[0].dtype),
-            [len(p) for p in parameters[: len(parameters) // 2]],
-        )
-        return F.linear(half, matrix, biases)
+    def forward(ctx: Any, states: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """tensors: copies of the weights, copies of the biases, the weights and the biases of all layers."""
+        count = len(tensors) // 4
+        matrices, biases, weights, _ = (tensors[first : first + count] for first in range(0, len(tensors), count))
+        half = states.to(matrices[0].dtype)
+        ctx.save_for_backward(half, *matrices)
+        ctx.dtypes = states.dtype, weights[0].dtype
+        return tuple(map(F.linear, repeat(half), matrices, biases))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        half, matrix = ctx.saved_tensors
-        needs_states, _, _, *needed = ctx.needs_input_grad
+    def backward(ctx: Any, *of_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        half, *matrices = ctx.saved_tensors
         dtype, precise = ctx.dtypes
-        rows, count = of_outputs.flatten(0, -2), len(ctx.sizes)
-        of_states = (of_outputs @ matrix).to(dtype) if needs_states else None
-        of_weights: Sequence[Tensor | None] = [None] * count
-        of_biases: Sequence[Tensor | None] = [None] * count
-        if any(needed[:count]):
-            of_weights = product(rows.t(), half.flatten(0, -2), precise).split(ctx.sizes)
-        if any(needed[count:]):
-            of_biases = rows.sum(dim=0, dtype=precise).split(ctx.sizes)
-        return of_states, None, None, *of_weights, *of_biases
+        count, inputs = len(matrices), half.flatten(0, -2)
+        needs_states, needed = ctx.needs_input_grad[0], ctx.needs_input_grad[1 + 2 * count :]
+        gradients = [gradient.flatten(0, -2) for gradient in of_outputs]
+        of_states = None
+        if needs_states:
+            of_states = gradients[0] @ matrices[0]
+            for gradient, matrix in zip(gradients[1:], matrices[1:], strict=True):
+                of_states.addmm_(gradient, matrix)
+            of_states = of_states.view(half.shape).to(dtype)
+        of_weights = [
+            product(rows.t(), inputs, precise) if is_needed else None
+            for rows, is_needed in zip(gradients, needed[:count], strict=True)
+        ]
+        of_biases = [
+            rows.sum(dim=0, dtype=precise) if is_needed else None
+            for rows, is_needed in zip(gradients, needed[count:], strict=True)
+        ]
+        return of_states, *repeat(None, 2 * count), *of_weights, *of_biases
 
 
 def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:

@@ -30,7 +30,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 
 # Recording takes as long as some eager steps. A step is recorded after so many eager steps of its shapes, if so many
 # steps are left.
-EAGER_STEPS = 2
+EAGER_STEPS = 1
 STEPS_WORTH_RECORDING = 8
 
 # Takes the state in these tensors to the next state, in the same tensors.
