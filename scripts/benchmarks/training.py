@@ -26,7 +26,8 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -232,18 +233,34 @@ def product_rate(args: TrainerArguments) -> float:
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
+    train = partial(train_ours, is_compiled=mode == COMPILED) if mode != TRANSFORMERS else train_transformers
+    with timed_steps(args.device) as figures:
+        losses = train(args, folder)
+    rate, peak = figures(args.all_steps - LOG_EVERY)
+    return {"rate": rate * SHAPES[args.shape].batch_size, "peak_memory_gb": peak, "losses": losses}
+
+
+@contextmanager
+def timed_steps(device_name: str) -> Iterator[Callable[[int], tuple[float, float]]]:
+    """Time the optimizer steps that are taken inside, whoever takes them.
+
+    Yields:
+        A function of a number of steps: how many of the last so many end in a second, and the peak of memory in GB.
+    """
     from utils.training.measurements import seconds, stamp
 
-    device = torch.device(args.device)
-    ends = []  # of each optimizer step, in whichever mode: a stamp, and the peak of memory so far
+    device, ends = torch.device(device_name), []
     hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
-    losses = train_transformers(args, folder) if mode == TRANSFORMERS else train_ours(args, folder, mode == COMPILED)
-    hook.remove()
-    timed = args.all_steps - LOG_EVERY
-    # Steps that fp16's loss scaler skips are not seen; they come first.
-    (start, _), (end, peak) = ends[-1 - timed], ends[-1]
-    rate = timed * SHAPES[args.shape].batch_size / seconds(start, end)
-    return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
+
+    def figures(timed: int) -> tuple[float, float]:
+        # Steps that fp16's loss scaler skips are not seen; they come first.
+        (start, _), (end, peak) = ends[-1 - timed], ends[-1]
+        return timed / seconds(start, end), peak
+
+    try:
+        yield figures
+    finally:
+        hook.remove()
 
 
 def train_ours(args: TrainerArguments, folder: Path, is_compiled: bool) -> list[float]:
@@ -255,8 +272,13 @@ def train_ours(args: TrainerArguments, folder: Path, is_compiled: bool) -> list[
         words.append("--compile")
     with TemporaryDirectory(dir=folder) as output:
         finetune([*words, "--output_dir", output])
-        with (Path(output) / "metrics.csv").open(encoding="utf-8") as file:
-            return [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
+        return logged_losses(Path(output))
+
+
+def logged_losses(run: Path) -> list[float]:
+    """The mean losses that a run of finetune.py has logged."""
+    with (run / "metrics.csv").open(encoding="utf-8") as file:
+        return [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
 
 
 def inputs_of_trainer(pad_token_id: int, decoder_start_token_id: int, step: list[Batch]) -> dict[str, torch.Tensor]:
@@ -269,7 +291,6 @@ def inputs_of_trainer(pad_token_id: int, decoder_start_token_id: int, step: list
 def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
     """Train by transformers' Trainer; return the mean losses of every LOG_EVERY steps."""
     from transformers import BartForConditionalGeneration as TransformersBart
-    from transformers import PrinterCallback, Trainer, TrainingArguments
 
     model = TransformersBart.from_pretrained(folder / "model")
     for embeddings in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
@@ -283,7 +304,38 @@ def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
         num_workers=WORKERS,
         pin_memory=args.device == "cuda",
     )
-    losses: list[torch.Tensor] = []
+    losses = train_by_trainer(
+        model,
+        loader,
+        folder / TRANSFORMERS,
+        per_device_train_batch_size=SHAPES[args.shape].batch_size,
+        max_steps=args.all_steps,
+        learning_rate=LEARNING_RATE,
+        warmup_steps=WARMUP_STEPS,
+        lr_scheduler_type="polynomial",
+        lr_scheduler_kwargs={"lr_end": POLYNOMIAL_END},
+        weight_decay=WEIGHT_DECAY,
+        label_smoothing_factor=LABEL_SMOOTHING,
+        max_grad_norm=GRADIENT_CLIP,
+        bf16=args.precision == "bf16",
+        fp16=args.precision == "fp16",
+        tf32=True if args.precision == "tf32" else None,
+        use_cpu=args.device == "cpu",
+        seed=SEED,
+        logging_steps=LOG_EVERY,
+    )
+    return torch.stack(losses).view(-1, LOG_EVERY).mean(dim=1).tolist()
+
+
+def train_by_trainer(model: Any, loader: DataLoader[Any], folder: Path, **settings: Any) -> list[torch.Tensor]:
+    """Train a model of transformers by its Trainer on the batches of a loader; return the loss of each of them.
+
+    Args:
+        settings: of TrainingArguments.
+    """
+    from transformers import PrinterCallback, Trainer, TrainingArguments
+
+    losses = []
 
     class NotingTrainer(Trainer):
         def get_train_dataloader(self) -> Any:
@@ -293,34 +345,11 @@ def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
             losses.append(super().training_step(*arguments, **named))
             return losses[-1]
 
-    trainer = NotingTrainer(
-        model,
-        TrainingArguments(
-            str(folder / TRANSFORMERS),
-            per_device_train_batch_size=SHAPES[args.shape].batch_size,
-            max_steps=args.all_steps,
-            learning_rate=LEARNING_RATE,
-            warmup_steps=WARMUP_STEPS,
-            lr_scheduler_type="polynomial",
-            lr_scheduler_kwargs={"lr_end": POLYNOMIAL_END},
-            weight_decay=WEIGHT_DECAY,
-            label_smoothing_factor=LABEL_SMOOTHING,
-            max_grad_norm=GRADIENT_CLIP,
-            optim="adamw_torch_fused",
-            bf16=args.precision == "bf16",
-            fp16=args.precision == "fp16",
-            tf32=True if args.precision == "tf32" else None,
-            use_cpu=args.device == "cpu",
-            seed=SEED,
-            logging_steps=LOG_EVERY,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        ),
-    )
+    quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    trainer = NotingTrainer(model, TrainingArguments(str(folder), optim="adamw_torch_fused", **quiet, **settings))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    return torch.stack(losses).view(-1, LOG_EVERY).mean(dim=1).tolist()
+    return losses
 
 
 def main(argv: Sequence[str] | None = None) -> None:
