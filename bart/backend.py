@@ -10,12 +10,17 @@ logits, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+# cuDNN's attention makes a plan for each shape, which takes 40 ms and more, and batches have many; in torch 2.11 it may
+# round the rate of dropout to sixteenths.
+WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
 
 
@@ -96,9 +101,10 @@ class Backend:
         Returns:
             (B, H, T, Dh).
         """
-        return F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
-        )
+        with sdpa_kernel(WITHOUT_CUDNN) if query.is_cuda else nullcontext():
+            return F.scaled_dot_product_attention(
+                query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
+            )
 
     def dropout(self, states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
         """States after dropout, on top of what is added, a residual stream of the same shape."""

@@ -156,9 +156,9 @@ class DecodingBatch:
 
     def _decode(self, shortest: int, longest: int) -> None:
         """A step after `cache.advance`; all lengths lie within these bounds."""
-        scores = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1).float()
-        if self.config.num_beams > 1:
-            scores = scores.log_softmax(dim=1)
+        logits = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1)
+        has_beams = self.config.num_beams > 1
+        scores = logits.log_softmax(dim=1, dtype=torch.float32) if has_beams else logits.float()
         parents = self.search.step(scores, self.rules, shortest, longest, self.hooks.kept)
         if parents is not None:
             self.cache.reorder(parents)

@@ -77,6 +77,7 @@ class DecodingShape:
 SHAPES = {
     "base": DecodingShape("base", 8, 512, 60, 6),
     "large": DecodingShape("large", 4, 1024, 142, 4),
+    "xsum": DecodingShape("large", 128, 1024, 60, 6),
     "large_batch1": DecodingShape("large", 1, 1024, 142, 4),
     "tiny": DecodingShape("tiny", 3, 16, 12, 3, vocab_size=300),
 }
@@ -90,8 +91,9 @@ class DecodingArguments(measuring.InferenceOptions):
         "base",
         choices=(*SHAPES, TEXT),
         help="what is decoded: base is bart-base, 8 articles of 512 ids, 60 steps, 6 beams; large is bart-large, 4 "
-        "articles of 1024 ids, 142 steps, 4 beams; large_batch1 is the same with 1 article; tiny is for trying this "
-        "out; text is the test split of line files, with the decoding options of --model that all three have",
+        "articles of 1024 ids, 142 steps, 4 beams; large_batch1 is the same with 1 article; xsum is bart-large, 128 "
+        "articles of 1024 ids, 60 steps, 6 beams, for GPUs; tiny is for trying this out; text is the test split of line "
+        "files, with the decoding options of --model that all three have",
     )
     modes: tuple[str, ...] = measuring.modes_option("ctranslate2")
     model: str | None = option(None, help="Hub-format directory, checkpoint or Hub name; for --shape text")

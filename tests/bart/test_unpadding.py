@@ -277,3 +277,18 @@ def test_dropout_of_attention_of_spans_on_a_gpu() -> None:
     context = CudaBackend().attend(query, keys, torch.ones_like(keys), spans, dropout=0.1).float()
     kept = context * 0.9  # the share of the keys of each query that were kept
     assert abs(float(kept[..., 0].mean()) - 0.9) < 0.002 and 0.004 < float(kept[..., 0].std()) < 0.009
+
+
+@pytest.mark.gpu
+def test_attention_under_masks_is_not_that_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    compute = F.scaled_dot_product_attention
+
+    def attend(*args, **options):
+        chosen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return compute(*args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+    states = torch.zeros(1, 2, 4, 16, device="cuda", dtype=torch.bfloat16)
+    Backend().attend(states, states, states, None, dropout=0.1)
+    assert chosen == [False]

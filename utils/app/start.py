@@ -21,9 +21,6 @@ def start_program() -> None:
     # keep a core that work is waiting for.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    # cuDNN's attention makes a plan for each shape, and batches have many; in torch 2.11 it may round the rate of
-    # dropout to sixteenths. Flash and memory-efficient attention have neither fault.
-    os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     if is_first() and sys.stderr.isatty() and not {"-h", "--help"} & set(sys.argv):
         print("loading ...", file=sys.stderr, flush=True)
 
