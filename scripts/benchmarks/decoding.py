@@ -92,8 +92,8 @@ class DecodingArguments(measuring.InferenceOptions):
         choices=(*SHAPES, TEXT),
         help="what is decoded: base is bart-base, 8 articles of 512 ids, 60 steps, 6 beams; large is bart-large, 4 "
         "articles of 1024 ids, 142 steps, 4 beams; large_batch1 is the same with 1 article; xsum is bart-large, 128 "
-        "articles of 1024 ids, 60 steps, 6 beams, for GPUs; tiny is for trying this out; text is the test split of line "
-        "files, with the decoding options of --model that all three have",
+        "articles of 1024 ids, 60 steps, 6 beams, for GPUs; tiny is for trying this out; text is the test split of "
+        "line files, with the decoding options of --model that all three have",
     )
     modes: tuple[str, ...] = measuring.modes_option("ctranslate2")
     model: str | None = option(None, help="Hub-format directory, checkpoint or Hub name; for --shape text")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.unpadding import known_rows
 from utils.data.batches import Batch, Batches, evaluation_batches
 from utils.data.pairs import TokenPairs, collate_pairs
 
@@ -83,3 +84,21 @@ def test_a_batch_goes_to_a_device_as_one() -> None:
     assert moved.inputs["ids"].device.type == "meta" and moved.inputs["names"] == ["a", "b"]
     assert (moved.index, moved.tokens, moved.is_real) == ([4, 7], 6, False)
     assert batch.inputs["ids"].device.type == "cpu"
+
+
+def test_masks_carry_their_rows_to_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page-locked memory is a GPU's; here the tensors only change their place."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
+    labels = torch.tensor([[5, -100, 6, -100], [7, 8, -100, -100]])
+    inputs = {"input_ids": mask, "attention_mask": mask, "labels": labels, "texts": ["a", "b"]}
+    batch = Batch(inputs, [0, 1], 4).pin_memory().to(torch.device("cpu"))
+    rows = {name: known_rows(value) for name, value in batch.inputs.items()}
+    assert rows["input_ids"] is None and rows["texts"] is None
+    sources, targets = rows["attention_mask"], rows["labels"]
+    assert sources.tokens is sources.up_to_last and sources.places.tolist() == [0, 1, 2, 4]
+    assert sources.tokens.starts.tolist() == [0, 3, 4, 5] and not sources.tokens.has_empty
+    assert targets.places.tolist() == [0, 2, 4, 5] and targets.up_to_last.starts.tolist() == [0, 3, 5, 6]
+    assert known_rows(batch.rows([1])["attention_mask"]) is None  # they are those of the whole batch
+    classes = Batch({"labels": torch.tensor([1, 2]), "attention_mask": mask}, [0, 1], 4).pin_memory()
+    assert known_rows(classes.inputs["labels"]) is None
