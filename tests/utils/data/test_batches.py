@@ -91,7 +91,7 @@ def test_masks_carry_their_rows_to_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
     labels = torch.tensor([[5, -100, 6, -100], [7, 8, -100, -100]])
-    inputs = {"input_ids": mask, "attention_mask": mask, "labels": labels, "texts": ["a", "b"]}
+    inputs = {"input_ids": mask + 4, "attention_mask": mask, "labels": labels, "texts": ["a", "b"]}
     batch = Batch(inputs, [0, 1], 4).pin_memory().to(torch.device("cpu"))
     rows = {name: known_rows(value) for name, value in batch.inputs.items()}
     assert rows["input_ids"] is None and rows["texts"] is None
