@@ -16,7 +16,7 @@ try:
     foreach = SimpleNamespace(
         **{
             name: getattr(torch, f"_foreach_{name}")
-            for name in "add_ addcmul_ copy_ div_ lerp_ mul_ norm reciprocal_ sqrt".split()
+            for name in "add_ addcmul_ clamp_min_ copy_ div_ lerp_ mul mul_ norm reciprocal_ rsqrt sqrt".split()
         }
     )
 except AttributeError as error:

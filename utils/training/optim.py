@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
-from transformers.optimization import Adafactor
 
 from bart.torch_internals import leave_unscaling
+from utils.training.adafactor import Adafactor
 from utils.training.lamb import Lamb
 from utils.training.options import SCHEDULES, HardwareOptions, OptimisationOptions
 from utils.training.precision import MasterWeights, is_half_throughout, keep_state_dtypes, keeps_master_weights
@@ -63,7 +63,7 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
         case "lamb" | "fused_lamb":
             return Lamb(groups, lr=lr, nvlamb=options.nvlamb, **eps)
         case "adafactor":
-            return Adafactor(groups, lr=lr, relative_step=False, scale_parameter=False, warmup_init=False)
+            return Adafactor(groups, lr=lr)
         case "sgd":
             return SGD(groups, lr=lr, momentum=MOMENTUM)
     if is_half_throughout(hardware):

@@ -12,10 +12,11 @@ import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
-from transformers.optimization import Adafactor
+from transformers import optimization
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
+from utils.training.adafactor import Adafactor
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import OPTIMIZERS, POLY_SQRT, HardwareOptions, OptimisationOptions
@@ -152,7 +153,6 @@ def test_fused_lamb_of_apex_takes_no_bfloat16_weights(
 @pytest.mark.parametrize(
     ("name", "oracle"),
     [
-        ("adafactor", lambda ps: Adafactor(ps, lr=1e-2, scale_parameter=False, relative_step=False, warmup_init=False)),
         ("sgd", lambda ps: SGD(ps, lr=1e-2, momentum=0.9)),
         ("adamw", lambda ps: AdamW(ps, lr=1e-2, weight_decay=0.0)),
     ],
@@ -176,6 +176,32 @@ def test_steps_equal_those_of_the_library(name: str, oracle: Any, model: BartFor
     else:
         assert all(torch.equal(tensor, paths[1][key]) for key, tensor in paths[0].items())
     assert not any(torch.equal(tensor, initial[key]) for key, tensor in paths[0].items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_adafactor_is_that_of_transformers_bit_for_bit(dtype: torch.dtype) -> None:
+    """With decay, clipped and unclipped steps, and parameters that are without a gradient in some steps."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(6, 5), (7,), (5, 6), (3, 4, 5), (1,), (4, 1)]
+    initial = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    ours, theirs = ([nn.Parameter(weight.clone()) for weight in initial] for _ in range(2))
+    oracle = {"lr": 1e-2, "scale_parameter": False, "relative_step": False}
+    optimizers = []
+    for weights, make in ((ours, lambda groups: Adafactor(groups, lr=1e-2)), (theirs, None)):
+        groups = [{"params": weights[:4], "weight_decay": 0.1}, {"params": weights[4:]}]
+        optimizers.append(make(groups) if make else optimization.Adafactor(groups, **oracle))
+    for step in range(6):
+        for number, pair in enumerate(zip(ours, theirs, strict=True)):
+            gradient = 10.0 ** (step - 3) * torch.randn(shapes[number], generator=generator)
+            for weight in pair:
+                weight.grad = None if number % 3 == step % 3 else gradient.to(dtype)
+        for optimizer in optimizers:
+            optimizer.step()
+        assert all(map(torch.equal, ours, theirs))
+    assert not all(map(torch.equal, ours, initial))
+    for name in ("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"):
+        states = [[s[name] for s in optimizer.state.values() if name in s] for optimizer in optimizers]
+        assert states[0] and all(map(torch.equal, *states))
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "fused" not in name])
