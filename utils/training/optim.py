@@ -80,6 +80,8 @@ def apex_class(optimizer: str, hardware: HardwareOptions) -> type[Optimizer] | N
     name, stand_in = APEX_CLASSES[optimizer]
     if not hardware.gpus:
         missing = f"apex's {name} runs on GPUs alone, and this run is on the CPU"
+    elif hardware.strategy == "fsdp":
+        missing = f"apex's {name} takes no sharded weights (--strategy fsdp)"
     elif name == "FusedLAMB" and is_half_throughout(hardware) and hardware.bf16:
         missing = "apex's FusedLAMB takes no bfloat16 weights (--amp_level O3)"
     else:

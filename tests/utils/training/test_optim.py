@@ -121,6 +121,7 @@ def test_apex_on_gpus(half: dict[str, Any], model: nn.Module, monkeypatch: pytes
         ("classes", {}, "https://github.com/NVIDIA/apex (PyPI's apex is another package)"),
         ("CUDA extensions", {}, "built with its CUDA extensions from https://github.com/NVIDIA/apex"),
         ("GPUs", {"gpus": 0}, "this run is on the CPU"),
+        ("whole weights", {"strategy": "fsdp"}, "takes no sharded weights (--strategy fsdp)"),
     ],
 )
 def test_without_apex_one_line_says_what_is_missing_and_what_serves(
