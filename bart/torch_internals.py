@@ -31,9 +31,9 @@ def compile_whole_layers() -> None:
     config.recompile_limit = max(config.recompile_limit, 32)  # with and without masks, dropout, gradients of the inputs
 
 
-def leave_unscaling(optimizer: torch.optim.Optimizer) -> None:
-    """Let a fused optimizer leave the unscaling of fp16 gradients to the caller, as all others do."""
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> None:
+    """Let a fused optimizer leave fp16's loss scaling to the caller, as all others do, or take part in it."""
+    optimizer._step_supports_amp_scaling = not is_left  # type: ignore[attr-defined]
 
 
 def pack(weight: Tensor, rows: int) -> Tensor:

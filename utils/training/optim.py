@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
-from bart.torch_internals import leave_unscaling
+from bart.torch_internals import leave_scaling
 from utils.training.adafactor import Adafactor
 from utils.training.lamb import Lamb
 from utils.training.options import SCHEDULES, HardwareOptions, OptimisationOptions
@@ -71,7 +71,7 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
         return Lamb(groups, lr=lr, adapts=False, **{"eps": 1e-8, **eps})
     optimizer = AdamW(groups, lr=lr, fused=True, **eps)
     # Otherwise it would unscale fp16 gradients itself, after the clip, which Lightning refuses.
-    leave_unscaling(optimizer)
+    leave_scaling(optimizer)
     return optimizer
 
 

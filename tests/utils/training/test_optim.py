@@ -20,7 +20,7 @@ from utils.training.adafactor import Adafactor
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import OPTIMIZERS, POLY_SQRT, HardwareOptions, OptimisationOptions
-from utils.training.precision import MasterWeights
+from utils.training.precision import LossScaler, MasterWeights
 
 
 def build(model: nn.Module, name: str, decay: float = 0.1, **hardware: Any) -> Optimizer:
@@ -216,7 +216,7 @@ def test_fp16_gradients_are_unscaled_and_clipped(name: str, model: BartForCondit
     for scaled in (False, True):
         model.load_state_dict(initial, strict=False)
         optimizer = build(model, name, fp16=True)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        scaler = LossScaler("cpu", init_scale=2.0**10, enabled=scaled)
         plugin = MixedPrecision("16-mixed", "cpu", scaler)
         for _ in range(3):
             optimizer.zero_grad()
