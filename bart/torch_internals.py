@@ -17,7 +17,7 @@ try:
     foreach = SimpleNamespace(
         **{
             name: getattr(torch, f"_foreach_{name}")
-            for name in "add_ addcmul_ copy_ div_ lerp_ mul_ norm reciprocal_ sqrt".split()
+            for name in "add_ addcmul_ clamp_min_ copy_ div_ lerp_ mul mul_ norm reciprocal_ rsqrt sqrt".split()
         }
     )
 except AttributeError as error:
@@ -32,9 +32,9 @@ def compile_whole_layers() -> None:
     config.recompile_limit = max(config.recompile_limit, 32)  # with and without masks, dropout, gradients of the inputs
 
 
-def leave_unscaling(optimizer: torch.optim.Optimizer) -> None:
-    """Let a fused optimizer leave the unscaling of fp16 gradients to the caller, as all others do."""
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> None:
+    """Let a fused optimizer leave fp16's loss scaling to the caller, as all others do, or take part in it."""
+    optimizer._step_supports_amp_scaling = not is_left  # type: ignore[attr-defined]
 
 
 def attend_to_spans(

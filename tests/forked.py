@@ -18,7 +18,8 @@ from typing import Any
 
 SECONDS = 300  # no run takes as long, however busy the machine is
 CONTEXT = multiprocessing.get_context("forkserver")
-LOADED = (
+LOADED = ["tests.fake_cuda.guard"]  # before torch; it does nothing until it is asked to
+LOADED += (
     "finetune run_pretraining pandas pytest torch._dynamo torch.utils.tensorboard tests.forked tests.tiny_run".split()
 )
 LOADED += ["utils.recipes.training", "utils.tasks.summarization", "utils.tasks.translation", "utils.tasks.denoising"]

@@ -132,7 +132,8 @@ def _ban_continuations(scores: Tensor, last: Tensor, windows: Tensor, valid: Ten
     matches = (windows[:, None, :, :-1] == last[:, :, None]).all(dim=-1).flatten(0, 1) & valid  # (R, W)
     banned = windows[:, None, :, -1].expand(-1, rows // groups, -1).flatten(0, 1)  # (R, W)
     # A token may end one window that matches and another that does not. With amin, the ban wins in any order.
-    return scores.scatter_reduce_(1, banned, torch.where(matches, _BANNED, torch.inf), "amin")
+    bans = scores.new_full(banned.shape, torch.inf).masked_fill_(matches, _BANNED)
+    return scores.scatter_reduce_(1, banned, bans, "amin")
 
 
 def no_repeat_ngram(size: int) -> Rule:

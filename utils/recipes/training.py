@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import warnings
@@ -103,6 +104,8 @@ def run(args: TrainingArguments) -> None:
                     file.write(f"{error}\n")
             raise
     if to_score is not None:
+        gc.collect()  # what training leaves: models, trainers and optimizers name each other
+        torch.cuda.empty_cache()
         predict(args, task, scored, to_score)
     elif is_first():
         write_report(output_dir)

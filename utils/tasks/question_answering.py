@@ -211,7 +211,7 @@ class QuestionAnswering(HeadTask):
 
     def count(self, batch: Inputs) -> Tensor:
         starts = batch["start_positions"]
-        return torch.tensor(len(starts), device=starts.device)
+        return starts.new_full((), len(starts))  # made on the device: copying the number there would wait
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         output = self.output_of(model, batch)

@@ -58,12 +58,26 @@ class Patience(EarlyStopping):
             self.stopped = state_dict["stopped"] and self.wait_count >= self.patience
 
 
+class _Copy:
+    """Values (N,) on their way from the device to the host, which need not wait for what the device does next."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values.to("cpu", non_blocking=True)
+        self.copied = torch.cuda.Event() if values.is_cuda else None
+        if self.copied is not None:
+            self.copied.record()
+
+    def read(self) -> list[float]:
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.values.tolist()
+
+
 @dataclass
 class _Step:
     number: int
     lr: float
-    values: Tensor  # (2,) loss and gradient norm on the CPU, once they are copied
-    copied: torch.cuda.Event | None
+    values: _Copy  # (2,) loss and gradient norm
     batches: list[Batch]  # of this process
     losses: Tensor  # of these batches
 
@@ -82,11 +96,8 @@ class StopOnNonFinite(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: list[Batch], batch_idx: int
     ) -> None:
-        values = torch.stack([pl_module.train_loss, pl_module.grad_norm]).to("cpu", non_blocking=True)
-        copied = torch.cuda.Event() if pl_module.device.type == "cuda" else None
-        if copied is not None:
-            copied.record()
-        step = _Step(trainer.global_step, pl_module.lr, values, copied, batch, outputs["loss"])
+        values = _Copy(torch.stack([pl_module.train_loss, pl_module.grad_norm]))
+        step = _Step(trainer.global_step, pl_module.lr, values, batch, outputs["loss"])
         self._look(trainer)
         self.unseen = step
 
@@ -102,9 +113,7 @@ class StopOnNonFinite(Callback):
         step = self.unseen
         if step is None:
             return
-        if step.copied is not None:
-            step.copied.synchronize()
-        loss, grad_norm = step.values.tolist()
+        loss, grad_norm = step.values.read()
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         if not math.isfinite(loss):
             what = f"training loss is {loss}"
@@ -134,38 +143,41 @@ class StopOnNonFinite(Callback):
 class CountSkippedSteps(Callback):
     """Counts the steps that fp16's loss scaler skips because gradients overflowed, and ends a run that gets nowhere.
 
-    Attributes:
-        count: skipped steps of the whole run.
+    Their gradient norm is not finite; it is read one step late, or when the count is asked for.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.in_a_row = 0
-        self.stepped = False
+        self.skipped = self.in_a_row = 0
+        self.unread: _Copy | None = None
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        # The scaler calls `step` only where it does not skip; asking it for its scale would wait for the device.
-        trainer.optimizers[0].register_step_post_hook(self._on_step)
-
-    def _on_step(self, *_: Any) -> None:
-        self.stepped = True
+    @property
+    def count(self) -> int:
+        """Skipped steps of the whole run."""
+        if self.unread is not None:
+            is_skipped = not math.isfinite(self.unread.read()[0])
+            self.unread, self.skipped = None, self.skipped + is_skipped
+            self.in_a_row = self.in_a_row + 1 if is_skipped else 0
+        return self.skipped
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
-        if scaler is None:
-            return
-        self.count += not self.stepped
-        self.in_a_row = 0 if self.stepped else self.in_a_row + 1
-        self.stepped = False
-        if self.in_a_row == MAX_SKIPPED_IN_A_ROW:
+        self._check(trainer, pl_module, trainer.global_step - 1)
+        if getattr(trainer.precision_plugin, "scaler", None) is not None:
+            self.unread = _Copy(pl_module.grad_norm[None])
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._check(trainer, pl_module, trainer.global_step)
+
+    def _check(self, trainer: pl.Trainer, pl_module: pl.LightningModule, step: int) -> None:
+        """Raise RunError if all of the last steps, up to this one, were skipped."""
+        if self.count and self.in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise RunError(
-                f"{self.in_a_row} steps in a row, up to step {trainer.global_step}, were skipped because gradients "
-                f"overflow fp16 even at a loss scale of {scaler.get_scale():g}; try --bf16, or a --learning_rate lower "
-                f"than {pl_module.plan.optimisation.learning_rate:g}"
+                f"{self.in_a_row} steps in a row, up to step {step}, were skipped because gradients overflow fp16 even "
+                f"at a loss scale of {trainer.precision_plugin.scaler.get_scale():g}; try --bf16, or a --learning_rate "
+                f"lower than {pl_module.plan.optimisation.learning_rate:g}"
             )
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.count = state_dict["count"]
+        self.skipped = state_dict["count"]

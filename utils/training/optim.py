@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
-from transformers.optimization import Adafactor
 
-from bart.torch_internals import leave_unscaling
+from bart.torch_internals import leave_scaling
+from utils.training.adafactor import Adafactor
 from utils.training.lamb import Lamb
 from utils.training.options import SCHEDULES, HardwareOptions, OptimisationOptions
 from utils.training.precision import MasterWeights, is_half_throughout, keep_state_dtypes, keeps_master_weights
@@ -63,7 +63,7 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
         case "lamb" | "fused_lamb":
             return Lamb(groups, lr=lr, nvlamb=options.nvlamb, **eps)
         case "adafactor":
-            return Adafactor(groups, lr=lr, relative_step=False, scale_parameter=False, warmup_init=False)
+            return Adafactor(groups, lr=lr)
         case "sgd":
             return SGD(groups, lr=lr, momentum=MOMENTUM)
     if is_half_throughout(hardware):
@@ -71,7 +71,7 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
         return Lamb(groups, lr=lr, adapts=False, **{"eps": 1e-8, **eps})
     optimizer = AdamW(groups, lr=lr, fused=True, **eps)
     # Otherwise it would unscale fp16 gradients itself, after the clip, which Lightning refuses.
-    leave_unscaling(optimizer)
+    leave_scaling(optimizer)
     return optimizer
 
 
@@ -80,6 +80,8 @@ def apex_class(optimizer: str, hardware: HardwareOptions) -> type[Optimizer] | N
     name, stand_in = APEX_CLASSES[optimizer]
     if not hardware.gpus:
         missing = f"apex's {name} runs on GPUs alone, and this run is on the CPU"
+    elif hardware.strategy == "fsdp":
+        missing = f"apex's {name} takes no sharded weights (--strategy fsdp)"
     elif name == "FusedLAMB" and is_half_throughout(hardware) and hardware.bf16:
         missing = "apex's FusedLAMB takes no bfloat16 weights (--amp_level O3)"
     else:

@@ -13,9 +13,9 @@ import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
-from bart.torch_internals import foreach
+from bart.torch_internals import foreach, leave_scaling
 from utils.training.options import HardwareOptions
 
 
@@ -48,9 +48,12 @@ def trainer_precision(hardware: HardwareOptions) -> dict[str, Any]:
     if dtype is None:
         return {"precision": "32-true"}
     name = "16" if dtype is torch.float16 else "bf16"
-    if keeps_master_weights(hardware):
-        return {"plugins": [HalfWeights(f"{name}-mixed", "cuda" if hardware.gpus else "cpu")]}
-    return {"precision": f"{name}-true" if is_half_throughout(hardware) else f"{name}-mixed"}
+    if is_half_throughout(hardware):
+        return {"precision": f"{name}-true"}
+    device = "cuda" if hardware.gpus else "cpu"
+    scaler = LossScaler(device) if dtype is torch.float16 else None
+    plugin = HalfWeights if keeps_master_weights(hardware) else MixedPrecision
+    return {"plugins": [plugin(f"{name}-mixed", device, scaler)]}
 
 
 def fsdp_precision(hardware: HardwareOptions) -> MixedPrecisionPolicy:
@@ -59,14 +62,29 @@ def fsdp_precision(hardware: HardwareOptions) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
 
 
+class LossScaler(torch.amp.GradScaler):
+    """Loss scaling in which AdamW, which is fused, skips steps by itself, so that the host need not ask the device.
+
+    torch lets it skip steps only where it unscales gradients too, after the clip. Here they are unscaled before it.
+    """
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        inner = optimizer.inner if isinstance(optimizer, MasterWeights) else optimizer
+        leave_scaling(optimizer, not isinstance(inner, AdamW))
+        try:
+            return super().step(optimizer, *args, **kwargs)
+        finally:
+            leave_scaling(optimizer)
+
+
 class HalfWeights(MixedPrecision):
     """O2: the network computes in half precision throughout, with loss scaling for fp16, and no autocast.
 
     The fp32 copies of the weights are kept by `MasterWeights`.
     """
 
-    def __init__(self, precision: Literal["16-mixed", "bf16-mixed"], device: str) -> None:
-        super().__init__(precision, device)
+    def __init__(self, precision: Literal["16-mixed", "bf16-mixed"], device: str, scaler: LossScaler | None) -> None:
+        super().__init__(precision, device, scaler)
         self.dtype = torch.float16 if precision == "16-mixed" else torch.bfloat16
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -110,6 +128,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
+        self.inner.found_inf = getattr(self, "found_inf", None)  # which `LossScaler` may give to fused optimizers
         loss = self.inner.step(closure)
         foreach.copy_(self.halves, self.masters)
         return loss

@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
-from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 
 from bart.errors import InputError
@@ -153,7 +153,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
     strategy: str | Strategy = "auto"
     if hardware.processes > 1:
         # LayerDrop leaves layers without gradients, for which plain DDP would wait.
-        strategy = "ddp_find_unused_parameters_true" if drops_layers(model) else "ddp"
+        strategy = DDPStrategy(find_unused_parameters=drops_layers(model), gradient_as_bucket_view=True)
         if hardware.strategy == "fsdp":
             strategy = ModelParallelStrategy(
                 data_parallel_size=hardware.processes, tensor_parallel_size=1, save_distributed_checkpoint=False

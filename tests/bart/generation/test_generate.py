@@ -65,6 +65,19 @@ def without_padding(sequences: Tensor) -> list[list[int]]:
 
 
 @every_method
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_torchs_default_type_changes_nothing(model, source: Tensor, dtype: torch.dtype, options: dict[str, Any]):
+    """Networks that train in pure half precision make that torch's default, in validation too."""
+    expected = model.generate(source, max_length=20, **options)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(model.generate(source, max_length=20, **options), expected)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@every_method
 def test_an_article_gives_the_same_alone_and_in_a_batch(model, source: Tensor, options: dict[str, Any]):
     """And in a batch with more padding."""
     sequences = model.generate(source, max_length=20, **options)

@@ -14,12 +14,13 @@ import finetune
 import run_pretraining
 from bart.errors import InputError
 from tests import forked
+from tests.fake_cuda.device import needs_compiler
+from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
 from tests.tiny_run import ALIKE, Train, compute_in_double, rows, same, weights
 from tests.utils.recipes.test_pretraining import kill_one_of_two
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt, Killed
-from tests.waiting import waits_for_nothing
 from utils.data.shard_format import MLM_NSP
 from utils.data.shards import Manifest, ShardReader
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
@@ -87,9 +88,10 @@ def test_all_masked_tokens_are_among_the_positions(
     assert positions.shape == (len(examples), width)
 
 
-def test_a_step_waits_for_no_gpu(pretrain: Train) -> None:
-    with waits_for_nothing():
-        pretrain("run", "--max_steps", 1)
+@needs_compiler
+def test_a_step_waits_for_no_gpu(tiny: list[str], tmp_path: Path) -> None:
+    options = [*tiny, "--max_steps", 1, "--output_dir", tmp_path / "run"]
+    assert waits_in_a_step(options, program="run_pretraining") == [{}]
 
 
 @pytest.mark.usefixtures("double")

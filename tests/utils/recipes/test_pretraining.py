@@ -25,12 +25,13 @@ import run_pretraining
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
 from tests import forked
+from tests.fake_cuda.device import needs_compiler
+from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
 from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, rows, same, weights, write_tiny_run
 from tests.tiny_shards import tiny_tokenizer
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt, Killed
-from tests.waiting import waits_for_nothing
 from utils.data.batches import Batch
 from utils.data.pairs import Pair
 from utils.evaluation.report.charts import training_charts
@@ -58,9 +59,10 @@ def pretrain(tiny: list[str], tmp_path: Path, no_pictures: None) -> Train:
     return run
 
 
-def test_a_step_waits_for_no_gpu(pretrain: Train) -> None:
-    with waits_for_nothing():
-        pretrain("run", "--max_steps", 1)
+@needs_compiler
+def test_a_step_waits_for_no_gpu(tiny: list[str], tmp_path: Path) -> None:
+    options = [*tiny, "--max_steps", 1, "--output_dir", tmp_path / "run"]
+    assert waits_in_a_step(options, program="run_pretraining") == [{}]
 
 
 def parse(*options: object) -> PretrainingArguments:

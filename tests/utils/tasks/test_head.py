@@ -20,11 +20,12 @@ from bart.modeling.heads import BartForSequenceClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests import forked
+from tests.fake_cuda.device import needs_compiler
+from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_run import CONFIG, OF_BERT, checkpoint_of, compute_in_double, rows, same, weights
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
-from tests.waiting import waits_for_nothing
 from utils.corpora.sample_tasks import write_sample_tasks
 from utils.data.options import Place
 from utils.data.splits import SPLITS, split_of
@@ -75,11 +76,12 @@ def train(corpus: Path, tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("network", ["bart", "bert"])
+@needs_compiler
+@pytest.mark.parametrize("network", ["bart", pytest.param("bert", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", TASKS)
-def test_a_step_waits_for_no_gpu(task: str, network: str, train: Run) -> None:
-    with waits_for_nothing():
-        train("run", task, *WEIGHTED.get(task, ()), network=network)
+def test_a_step_waits_for_no_gpu(task: str, network: str, corpus: Path, tmp_path: Path) -> None:
+    options = [*options_of(task, corpus, network), *WEIGHTED.get(task, ()), "--output_dir", tmp_path / "run"]
+    assert waits_in_a_step(options) == [{}]
 
 
 def scores_of(folder: Path, split: str = "test") -> dict[str, Any]:

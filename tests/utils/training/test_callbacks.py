@@ -28,6 +28,7 @@ from utils.tasks.summarization import Summarization
 from utils.training import callbacks
 from utils.training import trainer as trainer_module
 from utils.training.module import TrainingModule
+from utils.training.precision import LossScaler
 
 POISONED = 7  # the number of an example
 
@@ -184,7 +185,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """fp16 with a loss scaler, which Lightning refuses on CPUs."""
 
     def half(hardware: object) -> dict[str, object]:
-        return {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))]}
+        return {"plugins": [MixedPrecision("16-mixed", "cpu", LossScaler("cpu", init_scale=1024.0))]}
 
     monkeypatch.setattr(trainer_module, "trainer_precision", half)
 

@@ -16,7 +16,6 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests import forked
 from tests.tiny_run import ALIKE, Train, compute_in_double, rows, weights
-from tests.waiting import waits_for_nothing
 from utils.data.pairs import TokenPairs, collate_pairs
 from utils.data.parallel_text import read_pairs
 from utils.tasks.text_to_text import smoothed_loss, teacher_forced
@@ -38,12 +37,6 @@ def assert_trained_alike(output: Path, other: Path) -> None:
             kept = {name: same[name] for name in names or same}
             assert {name: row[name] for name in kept} == pytest.approx(kept, abs=ALIKE, rel=0)
     torch.testing.assert_close(weights(output), weights(other), rtol=0, atol=ALIKE)
-
-
-@pytest.mark.parametrize("options", [(), ("--activation_checkpointing",)], ids=str)
-def test_a_step_waits_for_no_gpu(train: Train, options: tuple[object, ...]) -> None:
-    with waits_for_nothing():
-        train("run", "--max_steps", 1, *options)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,15 @@ import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
-from transformers.optimization import Adafactor
+from transformers import optimization
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
+from utils.training.adafactor import Adafactor
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import OPTIMIZERS, POLY_SQRT, HardwareOptions, OptimisationOptions
-from utils.training.precision import MasterWeights
+from utils.training.precision import LossScaler, MasterWeights
 
 
 def build(model: nn.Module, name: str, decay: float = 0.1, **hardware: Any) -> Optimizer:
@@ -120,6 +121,7 @@ def test_apex_on_gpus(half: dict[str, Any], model: nn.Module, monkeypatch: pytes
         ("classes", {}, "https://github.com/NVIDIA/apex (PyPI's apex is another package)"),
         ("CUDA extensions", {}, "built with its CUDA extensions from https://github.com/NVIDIA/apex"),
         ("GPUs", {"gpus": 0}, "this run is on the CPU"),
+        ("whole weights", {"strategy": "fsdp"}, "takes no sharded weights (--strategy fsdp)"),
     ],
 )
 def test_without_apex_one_line_says_what_is_missing_and_what_serves(
@@ -152,7 +154,6 @@ def test_fused_lamb_of_apex_takes_no_bfloat16_weights(
 @pytest.mark.parametrize(
     ("name", "oracle"),
     [
-        ("adafactor", lambda ps: Adafactor(ps, lr=1e-2, scale_parameter=False, relative_step=False, warmup_init=False)),
         ("sgd", lambda ps: SGD(ps, lr=1e-2, momentum=0.9)),
         ("adamw", lambda ps: AdamW(ps, lr=1e-2, weight_decay=0.0)),
     ],
@@ -178,6 +179,32 @@ def test_steps_equal_those_of_the_library(name: str, oracle: Any, model: BartFor
     assert not any(torch.equal(tensor, initial[key]) for key, tensor in paths[0].items())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_adafactor_is_that_of_transformers_bit_for_bit(dtype: torch.dtype) -> None:
+    """With decay, clipped and unclipped steps, and parameters that are without a gradient in some steps."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(6, 5), (7,), (5, 6), (3, 4, 5), (1,), (4, 1)]
+    initial = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    ours, theirs = ([nn.Parameter(weight.clone()) for weight in initial] for _ in range(2))
+    oracle = {"lr": 1e-2, "scale_parameter": False, "relative_step": False}
+    optimizers = []
+    for weights, make in ((ours, lambda groups: Adafactor(groups, lr=1e-2)), (theirs, None)):
+        groups = [{"params": weights[:4], "weight_decay": 0.1}, {"params": weights[4:]}]
+        optimizers.append(make(groups) if make else optimization.Adafactor(groups, **oracle))
+    for step in range(6):
+        for number, pair in enumerate(zip(ours, theirs, strict=True)):
+            gradient = 10.0 ** (step - 3) * torch.randn(shapes[number], generator=generator)
+            for weight in pair:
+                weight.grad = None if number % 3 == step % 3 else gradient.to(dtype)
+        for optimizer in optimizers:
+            optimizer.step()
+        assert all(map(torch.equal, ours, theirs))
+    assert not all(map(torch.equal, ours, initial))
+    for name in ("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"):
+        states = [[s[name] for s in optimizer.state.values() if name in s] for optimizer in optimizers]
+        assert states[0] and all(map(torch.equal, *states))
+
+
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "fused" not in name])
 def test_fp16_gradients_are_unscaled_and_clipped(name: str, model: BartForConditionalGeneration) -> None:
     """Lightning's own calls, with a loss scaler, against steps without one; then an overflow, which is no step.
@@ -189,7 +216,7 @@ def test_fp16_gradients_are_unscaled_and_clipped(name: str, model: BartForCondit
     for scaled in (False, True):
         model.load_state_dict(initial, strict=False)
         optimizer = build(model, name, fp16=True)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        scaler = LossScaler("cpu", init_scale=2.0**10, enabled=scaled)
         plugin = MixedPrecision("16-mixed", "cpu", scaler)
         for _ in range(3):
             optimizer.zero_grad()

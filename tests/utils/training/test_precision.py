@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from torch.optim import AdamW, Optimizer
 from tests.tiny_run import Train, checkpoint_of, same, tiny_bart
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import OPTIMIZERS, HardwareOptions, OptimisationOptions
-from utils.training.precision import MasterWeights, fsdp_precision, precision_name, trainer_precision
+from utils.training.precision import LossScaler, MasterWeights, fsdp_precision, precision_name, trainer_precision
 
 OWN = [name for name in OPTIMIZERS if "fused" not in name]
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -23,9 +25,9 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Run:
     """A model in training, whose batches are given by the number of the step."""
 
-    def __init__(self, name: str, level: str, half: str = "bf16") -> None:
+    def __init__(self, name: str, level: str, half: str = "bf16", device: str = "cpu") -> None:
         dtype = HALVES[half] if level in ("O2", "O3") else torch.float32
-        self.model = tiny_bart(vocab_size=30, dropout=0.0, init_std=0.1).to(dtype)
+        self.model = tiny_bart(vocab_size=30, dropout=0.0, init_std=0.1).to(device, dtype)
         options = OptimisationOptions(optimizer=name, weight_decay=0.1, learning_rate=1e-3)
         self.optimizer: Optimizer = build_optimizer(
             self.model, options, HardwareOptions(gpus=1, **{half: True}, amp_level=level)
@@ -159,8 +161,37 @@ def test_adamw_keeps_its_moments_in_fp32_where_weights_are_halves(half: str) -> 
 )
 def test_precisions_of_lightning(flags: dict[str, bool], level: str, precision: str, name: str) -> None:
     hardware = HardwareOptions(gpus=1, **flags, amp_level=level)
-    assert trainer_precision(hardware) == {"precision": precision}
+    arguments = trainer_precision(hardware)
+    [plugin] = arguments.get("plugins", [SimpleNamespace(**arguments)])
+    assert plugin.precision == precision
     assert precision_name(hardware) == name
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_adamw_skips_a_step_that_overflows_and_the_host_does_not_ask(
+    level: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights, moments and the number of steps are those of a run without that step."""
+    monkeypatch.setattr(LossScaler, "_maybe_opt_step", lambda *_: pytest.fail("asked"))
+    results = []
+    for scales in ([1.0, math.inf, math.nan, 1.0, 1.0], [1.0, 1.0, 1.0]):
+        run = Run("adamw", level, "fp16", device)
+        optimizer, scaler = run.optimizer, LossScaler(device, init_scale=2.0**10)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for scale in scales:
+            for parameter in parameters:
+                parameter.grad = torch.full_like(parameter, 0.25) * scaler.scale(torch.tensor(scale, device=device))
+            scaler.unscale_(optimizer)
+            assert torch.nn.utils.clip_grad_norm_(parameters, 1.0).isfinite() == math.isfinite(scale)
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == 2.0 ** (8 if math.inf in scales else 10)
+        results.append((run.model.state_dict(), optimizer.state_dict()))
+    assert same(*results)
+    assert not same(results[0][0], Run("adamw", level, "fp16", device).model.state_dict())
 
 
 def test_fsdp_computes_in_bf16_and_adds_gradients_in_fp32() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -17,10 +18,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.optim import Optimizer
 from torch.profiler import ProfilerActivity, profile
 
 from tests import forked
 from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
+from utils.recipes import training as recipe
 from utils.training.lightning_internals import _TrainingEpochLoop
 from utils.training.module import TrainingModule
 
@@ -222,15 +226,23 @@ def watch_steps(notes: Path) -> None:
             notes.write_text(json.dumps(seen))
         return losses
 
-    TrainingModule.training_step = watched
+    def score(*_: object) -> None:
+        left = [type(thing) for thing in gc.get_objects() if issubclass(type(thing), Optimizer | FSDPModule)]
+        notes.with_name("left").write_text(str(left))
+
+    TrainingModule.training_step, recipe.predict = watched, score
 
 
 def test_fsdp_exchanges_the_same_after_a_validation_as_before(options: list[str], tmp_path: Path) -> None:
-    """Layers compute in bf16 and give their weights back after use; the root keeps its own, as FSDP decides."""
+    """Layers compute in bf16 and give their weights back after use; the root keeps its own, as FSDP decides.
+
+    When scoring begins, nothing of training is left.
+    """
     options += ["--strategy", "fsdp", "--bf16", "--max_steps", "3", "--val_check_interval", "8"]
-    options += ["--num_sanity_val_steps", "-1"]
+    options += ["--num_sanity_val_steps", "-1", "--do_predict", "--optimizer", "fused_adam"]
     forked.run(options, tmp_path / "run", ranks=2, before=partial(watch_steps, tmp_path / "notes.json"))
     steps = json.loads((tmp_path / "notes.json").read_text())
+    assert (tmp_path / "left").read_text() == "[]"
     assert len(steps) == 3  # with a validation before the first one and after the second
     assert [step["dtypes"] for step in steps] == [["torch.bfloat16"]] * 3
     # Two layers and the root, each once, and the layers again for the backward pass; targets, norm, loss.

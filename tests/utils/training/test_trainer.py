@@ -146,7 +146,9 @@ def test_a_share_of_the_steps_is_warm_up(train: Train) -> None:
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_bf16_levels_train_on_the_cpu(train: Train, level: str) -> None:
-    output = train("run", "--bf16", "--amp_level", level, "--max_epochs", 5, "--learning_rate", 5e-3)
+    """Beams in validation, with a rule, as the shipped configs have it."""
+    beams = ("--eval_beams", 2, "--no_repeat_ngram_size", 2, "--eval_max_gen_length", 5)
+    output = train("run", "--bf16", "--amp_level", level, "--max_epochs", 5, "--learning_rate", 5e-3, *beams)
     curve = [row["train_loss"] for row in rows(output)]
     assert sum(curve[-6:]) / 6 < sum(curve[:6]) / 6 - 0.2
     dtypes = {tensor.dtype for tensor in checkpoint_of(output)["state_dict"].values()}

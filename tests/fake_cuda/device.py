@@ -1,0 +1,215 @@
+"""A CUDA device that is not there: torch runs its code for CUDA up to the kernels, on tensors without numbers.
+
+`plug_in` changes torch for good, so what uses the device runs in a process of its own (`tests.forked.call`). It shows
+which operations run on which device, where the host would wait, and how many kernels and bytes there are. It does not
+show numbers, time, or which kernel torch would choose.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tests.fake_cuda.guard import COMPILER, IS_POSSIBLE, library
+
+ROOT = Path(__file__).parents[2]
+DEVICE = torch.device("cuda", 0)
+aten = torch.ops.aten
+
+needs_compiler = pytest.mark.skipif(
+    not IS_POSSIBLE, reason=f"a CUDA device that is not there needs Linux and a C++ compiler; {COMPILER} is not found"
+)
+# The host reads their results, or the shapes of these depend on numbers.
+WAITING = {
+    aten._local_scalar_dense.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten._unique2.default,
+    aten.unique_dim.default,
+    aten.repeat_interleave.Tensor,
+    aten.equal.default,
+}
+INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default}
+# Operations that launch no kernel.
+VIEWS = set(
+    "alias as_strided chunk detach expand permute select slice split split_with_sizes squeeze t transpose unbind "
+    "unfold unsafe_split unsqueeze view _unsafe_view empty empty_like empty_strided new_empty new_empty_strided".split()
+)
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
+
+
+def plug_in() -> None:
+    """Give this process the device; `tests.forked` has loaded its guard before torch."""
+    library.plug_in()
+    from torch.cuda.amp import common
+
+    common.amp_definitely_not_available = lambda: False
+    FakeTensorMode.avoid_device_init = property(lambda self: True)
+    torch.cuda.is_bf16_supported = lambda *_: True
+    torch.cuda.synchronize = lambda *_: None
+    # torch makes these on the CPU and copies them. Inference mode hides that from modes, and fake tensors keep the
+    # numbers of small ones, which then need not be read.
+    from_numbers = torch.tensor
+
+    def copied(device: Any, numbers: Any, **options: Any) -> Tensor:
+        made = from_numbers(numbers, **options)
+        if device is None or torch.device(device).type != "cuda":
+            return made
+        return remembered(torch.empty(made.shape, dtype=made.dtype).to(device), numbers)
+
+    torch.tensor = lambda data, *, device=None, **options: copied(device, data, **options)
+    torch.Tensor.new_tensor = lambda self, data, *, dtype=None, device=None: copied(
+        device or self.device, data, dtype=dtype or self.dtype
+    )
+
+
+def remembered(tensor: Tensor, numbers: Any) -> Tensor:
+    """The tensor, which knows these numbers for `tolist`."""
+    tensor.numbers = numbers  # type: ignore[attr-defined]
+    return tensor
+
+
+def fake() -> FakeTensorMode:
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+class Watch(TorchDispatchMode):
+    """Notes what a GPU would be given, and where the host would wait for it.
+
+    Args:
+        answers: the number that each function of the project reads, where it may read one.
+
+    Attributes:
+        waits: where the host would wait, or where tensors of the CPU come in, and how often.
+        kernels: operations that launch some kernel, by name.
+        traffic: the bytes that they read and write.
+    """
+
+    def __init__(self, answers: Mapping[str, int] | None = None) -> None:
+        super().__init__()
+        self.answers = answers
+        self.waits: Counter[str] = Counter()
+        self.kernels: Counter[str] = Counter()
+        self.traffic: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "aten":  # tensors of inference mode come here before torch has taken operations to pieces
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        inputs = _tensors(args, kwargs)
+        on_device = any(tensor.is_cuda for tensor in inputs)
+        if (what := self._wait(func, args, kwargs, inputs)) is not None:
+            self.waits["{} at {} ({})".format(what, *_place())] += 1
+        if self.answers is not None and on_device and func is aten._local_scalar_dense.default:
+            return self.answers[_place()[0]]
+        if self.answers is not None and on_device and func is aten.nonzero.default:
+            return args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.long)
+        out = func(*args, **kwargs)
+        made = _tensors(out)
+        name = func.overloadpacket.__name__
+        if name not in VIEWS and any(tensor.is_cuda for tensor in (*inputs, *made)) and func.namespace != "prim":
+            self.kernels[name] += 1
+            self.traffic[name] += sum(map(_bytes, (*inputs, *made)))
+        return out
+
+    def _wait(self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> str | None:
+        name = func.overloadpacket.__name__
+        if func in (aten._to_copy.default, aten.copy_.default):
+            is_new = func is aten._to_copy.default
+            source = args[0] if is_new else args[1]
+            to = torch.device((is_new and kwargs.get("device")) or args[0].device).type
+            waits = not (kwargs.get("non_blocking") or (args[2:] and args[2]))
+            if waits and {source.device.type, to} == {"cpu", "cuda"}:
+                return f"a copy from {source.device.type} to {to} of {tuple(source.shape)}"
+        elif not any(tensor.is_cuda for tensor in inputs):
+            return None
+        elif func in WAITING:
+            return name
+        elif func in INDEXING and args[0].is_cuda:
+            for index in args[1]:
+                if index is not None and (index.dtype in (torch.bool, torch.uint8) or not index.is_cuda):
+                    return f"{name} with an index of {index.dtype} on {index.device.type}"
+        elif name != "fill_" and any(not tensor.is_cuda and tensor.dim() == 0 for tensor in inputs):
+            return f"{name} with a number on the CPU"
+        return None
+
+    @property
+    def elementwise(self) -> float:
+        """Bytes of all but matrix products and attention."""
+        return sum(v for k, v in self.traffic.items() if k not in PRODUCTS and "attention" not in k)
+
+
+def _tensors(*trees: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(trees) if isinstance(leaf, Tensor)]
+
+
+def _bytes(tensor: Tensor) -> int:
+    """The bytes of a tensor on the device, each once where it is expanded."""
+    sizes = [size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
+    return torch.Size(sizes).numel() * tensor.element_size() if tensor.is_cuda else 0
+
+
+def _place() -> tuple[str, str]:
+    """The innermost function of the project that is running, apart from its tests, and the line."""
+    for frame, line in traceback.walk_stack(None):
+        path = os.path.relpath(frame.f_code.co_filename, ROOT)
+        if not path.startswith(("..", "tests")):
+            return frame.f_code.co_name, f"{path}:{line}"
+    return "no function", "of the project"
+
+
+@contextmanager
+def efficient_attention() -> Iterator[None]:
+    """Let attention be the memory-efficient kernel, which masks lead to; fake tensors would get plain products."""
+    plain = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+    ) -> Tensor:
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
+        if attn_mask is not None:
+            if attn_mask.dtype == torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -torch.inf)
+            attn_mask = attn_mask.to(dtype).expand(*query.shape[:3], keys.shape[2])
+        parts = (tensor.to(dtype) for tensor in (query, keys, values))
+        with_sums = torch.is_grad_enabled()
+        return aten._scaled_dot_product_efficient_attention(*parts, attn_mask, with_sums, dropout_p, is_causal)[0]
+
+    torch.nn.functional.scaled_dot_product_attention = attend
+    try:
+        yield
+    finally:
+        torch.nn.functional.scaled_dot_product_attention = plain
+
+
+def on_device(module: torch.nn.Module, dtype: torch.dtype | None = None) -> Any:
+    """A copy of a module on the device, in a `fake` mode; dtype replaces its float types."""
+
+    def like(tensor: Tensor) -> Tensor:
+        own = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        return torch.empty(tensor.shape, dtype=own, device=DEVICE)
+
+    memo: dict[int, Any] = {id(b): like(b) for b in module.buffers()}
+    memo |= {id(p): torch.nn.Parameter(like(p), requires_grad=p.requires_grad) for p in module.parameters()}
+    return copy.deepcopy(module, memo)

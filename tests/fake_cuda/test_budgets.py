@@ -1,0 +1,20 @@
+"""What a GPU is given in a step of bart-large, by count: less is welcome, more is not."""
+
+from __future__ import annotations
+
+from tests.fake_cuda.budgets import decoding_step, training_step
+from tests.fake_cuda.device import needs_compiler
+
+pytestmark = needs_compiler
+
+
+def test_training() -> None:
+    kernels, elementwise, by_name = training_step()
+    assert kernels <= 2607, by_name
+    assert elementwise <= 174.3e9
+
+
+def test_decoding() -> None:
+    kernels, traffic, by_name = decoding_step()
+    assert kernels <= 371, by_name
+    assert traffic <= 17.7e9

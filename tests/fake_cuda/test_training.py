@@ -1,0 +1,31 @@
+"""Training steps on a CUDA device that is not there: the host waits for nothing, and mistakes are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fake_cuda.device import needs_compiler
+from tests.fake_cuda.training import MIXES, PLANTED, USUAL, waits_in_a_step
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture
+def run(tiny: list[str], tmp_path: Path) -> list[str]:
+    return [*tiny, "--max_steps", "1", "--gradient_accumulation_steps", "2", "--output_dir", str(tmp_path / "run")]
+
+
+def test_planted_faults_are_found_and_nothing_else(run: list[str]) -> None:
+    nothing, *faults = waits_in_a_step(run, [(USUAL, None), *((USUAL, name) for name in PLANTED)])
+    assert nothing == {}
+    for found, (_, message) in zip(faults, PLANTED.values(), strict=True):
+        assert any(message in wait for wait in found), (message, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--activation_checkpointing",)], ids=str)
+def test_no_precision_and_no_optimizer_lets_a_step_wait(run: list[str], options: tuple[str, ...]) -> None:
+    found = waits_in_a_step([*run, *options], [(mix, None) for mix in MIXES])
+    assert dict(zip(MIXES, found, strict=True)) == {mix: {} for mix in MIXES}

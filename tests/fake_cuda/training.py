@@ -1,0 +1,150 @@
+"""The step of a training run on a CUDA device that is not there."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from pytorch_lightning.plugins.precision import HalfPrecision, MixedPrecision, Precision
+from torch import Tensor
+from torch.optim import Optimizer
+
+from bart.backend import TORCH
+from tests import forked
+from tests.fake_cuda.device import DEVICE, Watch, fake, on_device, plug_in
+from utils.data.batches import Batch
+from utils.training.module import TrainingModule
+from utils.training.optim import build_optimizer, build_schedule
+from utils.training.options import HardwareOptions
+from utils.training.precision import half_dtype, is_half_throughout, keeps_master_weights, trainer_precision
+
+# Precision, level and optimizer.
+Mix = tuple[str, str, str]
+USUAL: Mix = ("bf16", "O1", "adamw")
+MIXES: tuple[Mix, ...] = (
+    ("fp32", "O1", "adamw"),
+    ("fp16", "O1", "adamw"),
+    ("fp16", "O2", "adamw"),
+    ("bf16", "O1", "lamb"),
+    ("bf16", "O1", "adafactor"),
+    ("bf16", "O1", "sgd"),
+    ("bf16", "O2", "lamb"),
+    ("bf16", "O3", "adamw"),
+    ("fp16", "O3", "adafactor"),
+)
+# What a loss might do by mistake, and what is said of it.
+PLANTED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "index": (lambda loss: loss.expand(3)[torch.tensor([1])].sum(), "index with an index of torch.int64 on cpu"),
+    "mask": (lambda loss: loss.expand(3)[loss.expand(3) > 0].sum(), "index with an index of torch.bool on cuda"),
+    "tensor": (lambda loss: (loss + torch.zeros(2)).sum(), "Expected all tensors to be on the same device"),
+    "number": (lambda loss: loss + torch.zeros(()), "add with a number on the CPU"),
+    "copy": (lambda loss: loss + torch.tensor(1.0, device=loss.device), "a copy from cpu to cuda"),
+    "read": (lambda loss: loss * loss.item(), "_local_scalar_dense"),
+}
+
+
+class _Computed(Exception):
+    pass
+
+
+class _Module(TrainingModule):
+    """A module whose trainer is one process on the device."""
+
+    trainer = SimpleNamespace(world_size=1, global_step=0)  # type: ignore[assignment]
+    device = DEVICE  # type: ignore[assignment]
+    stepper: _Stepper
+
+    def optimizers(self) -> _Stepper:
+        return self.stepper
+
+    def lr_schedulers(self) -> Any:
+        return self.stepper.schedule
+
+    def manual_backward(self, loss: Tensor) -> None:
+        scaler = getattr(self.stepper.plugin, "scaler", None)
+        (loss if scaler is None else scaler.scale(loss)).backward()
+
+
+class _Stepper:
+    """An optimizer that Lightning's plugin for the precision steps, as its trainer lets it."""
+
+    def __init__(self, module: _Module) -> None:
+        hardware, options = module.plan.hardware, module.plan.optimisation
+        arguments = trainer_precision(hardware)
+        self.plugin: Precision = arguments["plugins"][0] if "plugins" in arguments else _plugin(arguments["precision"])
+        self.plugin._after_closure = lambda _, optimizer: module.on_before_optimizer_step(optimizer)
+        self.module = module
+        self.optimizer: Optimizer = build_optimizer(module.model, options, hardware)
+        self.param_groups, self.zero_grad = self.optimizer.param_groups, self.optimizer.zero_grad
+        self.schedule = build_schedule(options.lr_scheduler, self.optimizer, 1, 100)
+
+    def step(self) -> None:
+        self.plugin.optimizer_step(self.optimizer, model=self.module, closure=lambda: None)
+
+
+def _plugin(name: Any) -> Precision:
+    if name == "32-true":
+        return Precision()
+    return HalfPrecision(name) if name.endswith("-true") else MixedPrecision(name, "cuda")
+
+
+def _step(module: TrainingModule, batches: list[Batch], mix: Mix) -> Watch:
+    """The second step of a mix; the first one makes the optimizer's state."""
+    half, level, name = mix
+    hardware = HardwareOptions(gpus=1, amp_level=level, **({} if half == "fp32" else {half: True}))
+    options = replace(module.plan.optimisation, optimizer=name, adam_epsilon=None, nvlamb=False)
+    pure = keeps_master_weights(hardware) or is_half_throughout(hardware)
+    with fake():
+        loaded = replace(module.loaded, model=on_device(module.model, half_dtype(hardware) if pure else None))
+        loaded.model.compute_with(TORCH)  # as on GPUs
+        plan = replace(module.plan, hardware=hardware, optimisation=options)
+        ours = _Module(module.task, loaded, plan, 100, 1)
+        ours.stepper = _Stepper(ours)
+        on = [batch.to(DEVICE) for batch in batches]
+        for _ in range(2):
+            watch = Watch()
+            try:
+                with watch, ours.stepper.plugin.forward_context():
+                    losses = ours.training_step(on, 0)
+            except Exception as error:
+                watch.waits[f"{type(error).__name__}: {error}"] += 1
+                return watch
+        made = {"losses": losses, "train_loss": ours.train_loss, "grad_norm": ours.grad_norm}
+        watch.waits.update(f"{name} on the CPU" for name, tensor in made.items() if not tensor.is_cuda)
+    return watch
+
+
+def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]]) -> list[dict[str, int]]:
+    plug_in()
+    waits: list[dict[str, int]] = []
+
+    def compute(module: TrainingModule, step: list[Batch], _: int) -> None:
+        loss = module.task.loss
+        for mix, planted in cases:
+            spoil = (lambda value: value) if planted is None else PLANTED[planted][0]
+            module.task.loss = lambda *arguments, spoil=spoil: spoil(loss(*arguments))  # type: ignore[method-assign]
+            waits.append(dict(_step(module, step, mix).waits))
+        raise _Computed
+
+    TrainingModule.training_step, original = compute, TrainingModule.training_step
+    _Module.training_step = original
+    try:
+        importlib.import_module(program).main(argv)
+    except _Computed:
+        return waits
+    raise AssertionError("there was no step")
+
+
+def waits_in_a_step(
+    argv: Sequence[object], cases: Sequence[tuple[Mix, str | None]] = ((USUAL, None),), program: str = "finetune"
+) -> list[dict[str, int]]:
+    """Where the host would wait for a GPU in a step of a run with these options, and how often.
+
+    Args:
+        cases: a mix, and a fault of PLANTED to add to the loss, or None.
+    """
+    return forked.call(_steps, program, [*map(str, argv)], cases)

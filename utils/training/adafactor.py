@@ -1,0 +1,84 @@
+"""Adafactor (Shazeer & Stern, 2018, arXiv:1804.04235) by operations on all tensors at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import optimization
+
+from bart.torch_internals import foreach
+
+
+class Adafactor(optimization.Adafactor):
+    """The optimizer of transformers, bit for bit, with the learning rate as it is given.
+
+    For each tensor, theirs launches some thirty kernels, for which a GPU waits. Moments and arithmetic are fp32 for
+    weights in half precision.
+
+    Args:
+        parameters: parameters, or groups of them, as for any torch optimizer.
+        lr: step size, of updates whose root mean square is at most 1.
+    """
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr=lr, relative_step=False, scale_parameter=False)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            alike: dict[tuple[bool, int], list[nn.Parameter]] = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    state["step"] = state.get("step", 0) + 1
+                    alike[parameter.ndim > 1, state["step"]].append(parameter)
+            for (is_matrix, step), parameters in alike.items():
+                self._update(group, parameters, is_matrix, step)
+        return loss
+
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], is_matrix: bool, step: int) -> None:
+        """Move parameters that are all matrices, or all vectors, and that have taken equally many steps."""
+        kept, lr = 1 - step ** group["decay_rate"], group["lr"]
+        # Neither copies what is fp32, or fp64, already.
+        dtypes = [torch.promote_types(parameter.dtype, torch.float32) for parameter in parameters]
+        gradients = [p.grad.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]
+        weights = [p.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]
+        squares = foreach.mul(gradients, gradients)
+        foreach.add_(squares, group["eps"][0])
+        if is_matrix:
+            rows = self._averages("exp_avg_sq_row", parameters, [square.mean(-1) for square in squares], kept)
+            columns = self._averages("exp_avg_sq_col", parameters, [square.mean(-2) for square in squares], kept)
+            rows = foreach.rsqrt([row / row.mean(-1, keepdim=True) for row in rows])
+            factors = zip(rows, foreach.rsqrt(columns), strict=True)
+            del squares  # as large as the gradients, as the updates are
+            updates = [row[..., None] * column[..., None, :] for row, column in factors]
+        else:
+            updates = foreach.rsqrt(self._averages("exp_avg_sq", parameters, squares, kept))
+        foreach.mul_(updates, gradients)
+        sizes = foreach.norm(updates)
+        foreach.div_(sizes, [parameter.numel() ** 0.5 for parameter in parameters])
+        foreach.div_(sizes, group["clip_threshold"])
+        foreach.clamp_min_(sizes, 1)
+        foreach.div_(updates, sizes)
+        foreach.mul_(updates, lr)
+        if group["weight_decay"]:
+            foreach.add_(weights, weights, alpha=-group["weight_decay"] * lr)
+        foreach.add_(weights, updates, alpha=-1)
+        if any(weight is not parameter for weight, parameter in zip(weights, parameters, strict=True)):
+            foreach.copy_(parameters, weights)
+
+    def _averages(
+        self, name: str, parameters: Sequence[nn.Parameter], values: Sequence[Tensor], kept: float
+    ) -> list[Tensor]:
+        """The running averages of that name, after a step with these values."""
+        for parameter, value in zip(parameters, values, strict=True):
+            self.state[parameter].setdefault(name, torch.zeros_like(value))
+        averages = [self.state[parameter][name] for parameter in parameters]
+        foreach.mul_(averages, kept)
+        foreach.add_(averages, values, alpha=1 - kept)
+        return averages
