@@ -118,7 +118,8 @@ class CudaBackend(UnpaddingBackend):
             if torch.is_grad_enabled():
                 return None  # a step of training waits for nothing
             is_token = torch.ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
-            known = KnownRows.of(is_token, CudaRows).moved(lambda tensor: tensor.to(states.device))
+            move = functools.partial(Tensor.to, device=states.device, non_blocking=True)
+            known = KnownRows.of(is_token, CudaRows).moved(move)
         return known.up_to_last if up_to_last else known.tokens
 
     def attend(

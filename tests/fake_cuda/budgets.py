@@ -6,30 +6,32 @@ from collections import Counter
 
 import torch
 
-from bart.backend import TORCH
+from bart.backend import IGNORE_INDEX
 from bart.configuration.configuration_bart import BartConfig
+from bart.cuda.backend import CudaBackend
 from bart.generation import schedule
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests import forked
 from tests.fake_cuda.decoding import begun, for_inference
-from tests.fake_cuda.device import DEVICE, ROOT, Watch, efficient_attention, fake, on_device, plug_in
+from tests.fake_cuda.device import ROOT, Watch, carrying_rows, efficient_attention, fake, on_device, plug_in
 
 CONFIG = ROOT / "configs" / "config_xsum.json"
 
 
 def _training_step() -> tuple[int, float, Counter[str]]:
     plug_in()
-    with fake(), efficient_attention():
+    sources, targets = (torch.ones(40, length, dtype=torch.long) for length in (1024, 64))
+    with fake():
         model = on_device(BartForConditionalGeneration(BartConfig.from_json(CONFIG))).train()
-        model.compute_with(TORCH)
+        model.compute_with(CudaBackend(leaves_out_padding=True))
         network = model.model
         for part in (network.shared, network.encoder.embed_positions, network.decoder.embed_positions):
             part.requires_grad_(False)  # --freeze_embeds, as in the recipe
-        ids = torch.ones(40, 1024, dtype=torch.long, device=DEVICE)
-        labels = torch.ones(40, 64, dtype=torch.long, device=DEVICE)
+        mask, labels = carrying_rows(sources, 0), carrying_rows(targets, IGNORE_INDEX)
         with Watch() as watch:
             with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):  # as Lightning has it
-                loss = model(ids, ids, labels=labels, summed_loss=True, label_smoothing=0.1).loss
+                model.backend.begin_step(model.layers)
+                loss = model(mask, mask, labels=labels, summed_loss=True, label_smoothing=0.1).loss
             loss.backward()
     return watch.kernels.total(), watch.elementwise, watch.kernels
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from torch._subclasses import FakeTensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from bart.backend import TORCH
 from bart.generation import schedule
 from bart.generation.hooks import NO_HOOKS
 from bart.generation.schedule import DecodingBatch, Sources
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.unpadding import KnownRows, Unpadded
 from tests import forked
 from tests.fake_cuda.device import DEVICE, Watch, fake, on_device, plug_in
 
@@ -89,13 +92,20 @@ def _runs(model: BartForConditionalGeneration, methods: Sequence[Options]) -> li
             at_the_end = max(batch.lengths) == batch.max_length
             return [not at_the_end and (checks == 1 or place > 0) for place in range(len(batch.numbers))]
 
-        with fake(), patch.object(DecodingBatch, "active", active):
+        with fake(), patch.object(DecodingBatch, "active", active), patch.object(KnownRows, "of", all_rows):
             packed = for_inference(model, "bf16")
             with Watch(ANSWERS) as watch:
                 made = packed.generate_many([[5] * LENGTH] * 5, 2, max_length=40, **options)
                 numbers = sorted(article.index for article in made)
         runs.append((numbers, watch.waits))
     return runs
+
+
+def all_rows(is_token: Tensor, kind: Callable[[Tensor], Unpadded]) -> KnownRows:
+    """The rows of sources without padding."""
+    with unset_fake_temporarily():
+        tokens = kind(torch.ones(is_token.shape, dtype=torch.bool))
+    return KnownRows(tokens, tokens)
 
 
 def _numbers(tolist: Any) -> Any:

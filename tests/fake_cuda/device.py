@@ -20,9 +20,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from bart.cuda.backend import CudaRows
+from bart.unpadding import KnownRows, carrying
 from tests.fake_cuda.guard import COMPILER, IS_POSSIBLE, library
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +62,8 @@ def plug_in() -> None:
     common.amp_definitely_not_available = lambda: False
     FakeTensorMode.avoid_device_init = property(lambda self: True)
     torch.cuda.is_bf16_supported = lambda *_: True
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    Tensor.pin_memory = Tensor.clone
     torch.cuda.synchronize = lambda *_: None
     # torch makes these on the CPU and copies them. Inference mode hides that from modes, and fake tensors keep the
     # numbers of small ones, which then need not be read.
@@ -201,6 +206,13 @@ def efficient_attention() -> Iterator[None]:
         yield
     finally:
         torch.nn.functional.scaled_dot_product_attention = plain
+
+
+def carrying_rows(mask: Tensor, nothing: int) -> Tensor:
+    """A mask on the device, in a `fake` mode, which carries its rows as those of batches do."""
+    with unset_fake_temporarily():
+        rows = KnownRows.of(mask != nothing, CudaRows)
+    return carrying(mask.to(DEVICE), rows.moved(lambda tensor: tensor.to(DEVICE)))
 
 
 def on_device(module: torch.nn.Module, dtype: torch.dtype | None = None) -> Any:

@@ -12,7 +12,7 @@ from tests.fake_cuda.device import needs_compiler
 
 pytestmark = needs_compiler
 # The functions that wait: where articles join and leave, and where a batch begins.
-JOINS_AND_LEAVES = {"next_sources", "of", "join", "results", "_articles", "keep", "_changed"}
+JOINS_AND_LEAVES = {"next_sources", "rows_of", "of", "join", "results", "_articles", "keep", "_changed"}
 BEGINS = {"__init__", "rules_for", "bad_words", "<listcomp>"}
 
 

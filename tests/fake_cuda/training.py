@@ -13,7 +13,7 @@ from pytorch_lightning.plugins.precision import HalfPrecision, MixedPrecision, P
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bart.backend import TORCH
+from bart.cuda.backend import CudaBackend
 from tests import forked
 from tests.fake_cuda.device import DEVICE, Watch, fake, on_device, plug_in
 from utils.data.batches import Batch
@@ -98,9 +98,10 @@ def _step(module: TrainingModule, batches: list[Batch], mix: Mix) -> Watch:
     hardware = HardwareOptions(gpus=1, amp_level=level, **({} if half == "fp32" else {half: True}))
     options = replace(module.plan.optimisation, optimizer=name, adam_epsilon=None, nvlamb=False)
     pure = keeps_master_weights(hardware) or is_half_throughout(hardware)
+    batches = [batch.pin_memory() for batch in batches]
     with fake():
         loaded = replace(module.loaded, model=on_device(module.model, half_dtype(hardware) if pure else None))
-        loaded.model.compute_with(TORCH)  # as on GPUs
+        loaded.model.compute_with(CudaBackend(leaves_out_padding=True))
         plan = replace(module.plan, hardware=hardware, optimisation=options)
         ours = _Module(module.task, loaded, plan, 100, 1)
         ours.stepper = _Stepper(ours)
