@@ -64,9 +64,9 @@ def attend_to_spans(
     if query.dtype in (torch.float16, torch.bfloat16) and torch.cuda.get_device_capability(query.device) >= AMPERE:
         arguments = query, keys, values, *starts, *longest, dropout, is_causal, False
         return torch.ops.aten._flash_attention_forward(*arguments)[0]
-    rows = (states[None] for states in (query, keys, values))
+    rows = (states.unsqueeze(0) for states in (query, keys, values))
     arguments = *rows, None, *starts, *longest, dropout, int(is_causal), torch.is_grad_enabled()
-    return torch.ops.aten._efficient_attention_forward(*arguments)[0][0]
+    return torch.ops.aten._efficient_attention_forward(*arguments)[0].squeeze(0)
 
 
 def pack(weight: Tensor, rows: int) -> Tensor:

@@ -137,6 +137,6 @@ class CudaBackend(UnpaddingBackend):
             if few and (kernels := load_kernels()) is not None and kernels.can_attend_few(query, keys, mask):
                 return kernels.attend_few(query, keys, values, mask)
             return super().attend(query, keys, values, mask, is_causal, dropout)
-        rows = (states[0].transpose(0, 1) for states in (query, keys, values))
+        rows = (states.squeeze(0).transpose(0, 1) for states in (query, keys, values))
         starts, most = (mask.query_starts, mask.key_starts), (mask.most_queries, mask.most_keys)
-        return attend_to_spans(*rows, starts, most, is_causal, dropout).transpose(0, 1)[None]
+        return attend_to_spans(*rows, starts, most, is_causal, dropout).transpose(0, 1).unsqueeze(0)

@@ -10,8 +10,8 @@ pytestmark = needs_compiler
 
 def test_training() -> None:
     kernels, elementwise, by_name = training_step()
-    assert kernels <= 2607, by_name
-    assert elementwise <= 174.3e9
+    assert kernels <= 1612, by_name  # Triton, whose kernels do the work of several, is not there
+    assert elementwise <= 151.2e9
 
 
 def test_decoding() -> None:
