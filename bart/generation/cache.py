@@ -165,9 +165,8 @@ class DecoderCache:
         self.positions[articles] = -1
         for article in articles.tolist():
             self.joined[article] = self.steps
-        readable = padded(self.readable, 1, length)
-        readable[articles] = padded(new.readable, 1, length)
-        self._changed(readable)
+        # A mask may still belong to the caller.
+        self._changed(padded(self.readable, 1, length).index_copy(0, articles, padded(new.readable, 1, length)))
 
     def _changed(self, readable: Tensor) -> None:
         """Give up columns and source positions that none of the articles, of which these are readable, needs."""
@@ -216,7 +215,9 @@ def _replaced(store: Tensor, articles: Tensor, new: Tensor, length: int) -> Tens
 
 
 def padded(tensor: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:
-    """The tensor, filled up to a length in one dimension."""
+    """The tensor, filled up to a length in one dimension; itself where it has that length."""
+    if tensor.shape[dim] == length:
+        return tensor
     dimensions_behind = tensor.dim() - 1 - dim
     return F.pad(tensor, [0, 0] * dimensions_behind + [0, length - tensor.shape[dim]], value=value)
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -94,7 +95,12 @@ class RecordedSteps:
             _load(state, batch.state)
             batch.state = list(state)
 
-        self.state = [tensor.clone() for tensor in batch.state]
+        # The batch's own tensors, since caches are large; copies of those that share memory with others.
+        addresses = Counter(tensor.data_ptr() for tensor in batch.state)
+        self.state = [
+            tensor if tensor.is_contiguous() and addresses[tensor.data_ptr()] == 1 else tensor.clone()
+            for tensor in batch.state
+        ]
         self.replay = self.recorder(step, self.state)
 
 

@@ -99,8 +99,7 @@ class DecodingBatch:
         if self.ids is not None:
             width = max(self.ids.shape[1], new.ids.shape[1])
             ids = padded(self.ids, 1, width, NO_ID)
-            ids[index] = padded(new.ids, 1, width, NO_ID)
-            self._set_ids(ids)
+            self._set_ids(ids.index_copy(0, index, padded(new.ids, 1, width, NO_ID)))
         return left
 
     def keep(self, places: list[int]) -> None:

@@ -37,12 +37,14 @@ class LoadedModel(Generic[Model]):
     Attributes:
         source_tokenizer: the vocabulary of sources, where they have one of their own.
         lora_scale: the factor of the product of an adapter's matrices, of a model that is trained with such.
+        decoder: a copy of the model for inference, which generates in its place.
     """
 
     model: Model
     tokenizer: PretrainedTokenizer
     source_tokenizer: PretrainedTokenizer | None = None
     lora_scale: float | None = None
+    decoder: Model | None = None
 
     @property
     def labels(self) -> list[str]:

@@ -233,6 +233,14 @@ class TrainedTask(ABC, Generic[Model]):
         It may not read the states of padding (see `bart.cpu.backend.CpuBackend`).
         """
 
+    def for_validation(self, loaded: LoadedModel[Model], precision: str) -> LoadedModel[Model]:
+        """The model for one validation, with what only that needs.
+
+        Args:
+            precision: one of `utils.runs.machine.PRECISIONS`, in which training computes.
+        """
+        return loaded
+
     @abstractmethod
     def validate(self, loaded: LoadedModel[Model], batch: Inputs) -> Tensor:
         """Sums over a validation batch (F,) of which `metrics_of` can tell the metrics of many batches together."""

@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -322,6 +323,20 @@ class TextToText(Task[BartForConditionalGeneration]):
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch, self.training.smoothing.label_smoothing).loss
 
+    def for_validation(
+        self, loaded: LoadedModel[BartForConditionalGeneration], precision: str
+    ) -> LoadedModel[BartForConditionalGeneration]:
+        """With a copy for inference that decodes, on GPUs in half precision.
+
+        Autocast would cast all weights in every decoding step, and steps under it cannot be recorded.
+        """
+        decodes = self.metrics and self.training.eval_beams != 0
+        if not decodes or precision not in ("fp16", "bf16") or loaded.lora_scale is not None:
+            return loaded
+        if loaded.model.device.type != "cuda":
+            return loaded
+        return replace(loaded, decoder=loading.for_inference(loaded.model, precision))
+
     def validate(self, loaded: LoadedModel[BartForConditionalGeneration], batch: Inputs) -> Tensor:
         """Sums (F + 3,): loss, targets, examples, and the metrics of each example."""
         model, tokenizer, labels = loaded.model, loaded.tokenizer, batch["labels"]
@@ -333,16 +348,25 @@ class TextToText(Task[BartForConditionalGeneration]):
                 # Teacher forcing: at every position the likeliest token after the reference's own prefix.
                 ids = output.logits.argmax(-1).where(labels != IGNORE_INDEX, tokenizer.pad_token_id)
             else:
-                ids = model.generate(
-                    batch["input_ids"],
-                    batch["attention_mask"],
-                    encoder_outputs=output.encoder_last_hidden_state,
-                    **{**self._generation(self.training.eval_beams), "num_return_sequences": 1},
-                )
+                ids = self._decoded(loaded, batch, output.encoder_last_hidden_state)
             texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
             scores = self.scores_of_each(texts, batch["references"])
             sums += [sums[0].new_tensor(float(np.sum(scores[name]))) for name in self.metrics]
         return torch.stack(sums)
+
+    def _decoded(
+        self, loaded: LoadedModel[BartForConditionalGeneration], batch: Inputs, encoder_states: Tensor
+    ) -> Tensor:
+        """The ids that beams choose in validation."""
+        model, context = loaded.model, nullcontext()
+        if loaded.decoder is not None:
+            model, context = loaded.decoder, torch.autocast(loaded.decoder.device.type, enabled=False)
+            encoder_states = encoder_states.to(model.dtype)
+        options = {**self._generation(self.training.eval_beams), "num_return_sequences": 1}
+        with context:
+            return model.generate(
+                batch["input_ids"], batch["attention_mask"], encoder_outputs=encoder_states, **options
+            )
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[BartForConditionalGeneration]) -> dict[str, float]:
         loss, targets, examples, *of_examples = sums

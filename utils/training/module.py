@@ -23,7 +23,7 @@ from utils.tasks.task import TrainedTask
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
-from utils.training.precision import MasterWeights, fsdp_precision
+from utils.training.precision import MasterWeights, fsdp_precision, precision_name
 
 logger = logging.getLogger(__name__)
 
@@ -180,16 +180,18 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.keep_whole(True)  # processes have unequal numbers of batches
+        self.validated = self.task.for_validation(self.loaded, precision_name(self.plan.hardware))
         self.sums: Tensor | None = None
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         def validate(rows: list[int]) -> None:
-            sums = self.task.validate(self.loaded, batch.rows(rows))
+            sums = self.task.validate(self.validated, batch.rows(rows))
             self.sums = sums if self.sums is None else self.sums + sums
 
         self.eval_batch_size.run_in_parts(range(len(batch)), validate)
 
     def on_validation_epoch_end(self) -> None:
+        self.validated = self.loaded
         self.keep_whole(False)
         metrics = self.task.metrics_of(self._summed(self.sums).tolist(), self.loaded)
         # For the callbacks; Measurements writes the files.

@@ -192,12 +192,13 @@ def test_the_caller_may_score_references_from_the_states_that_articles_are_decod
     labels = torch.randint(3, VOCAB, (len(texts), 7), generator=torch.Generator().manual_seed(1))
     losses: dict[int, Tensor] = {}
     expected = [model(torch.tensor([ids]), labels=labels[i : i + 1]).loss for i, ids in enumerate(texts)]
-    encodings = []
+    encodings, masks = [], []
     encode = model.encode
     monkeypatch.setattr(model, "encode", lambda *inputs: encodings.append(1) or encode(*inputs))
 
     def encoded(numbers: list[int], states: Tensor, mask: Tensor) -> None:
         assert mask.sum(dim=1).tolist() == [len(texts[number]) for number in numbers]
+        masks.append((mask, mask.clone()))
         for place, number in enumerate(numbers):
             part = slice(place, place + 1)
             inputs = {"encoder_outputs": states[part], "attention_mask": mask[part]}
@@ -206,6 +207,7 @@ def test_the_caller_may_score_references_from_the_states_that_articles_are_decod
     for article in model.generate_many(texts, 4, encoded=encoded, max_length=20):
         assert article.index in losses
     assert len(encodings) == 3
+    assert all(torch.equal(*pair) for pair in masks), "what the caller was given has changed"
     torch.testing.assert_close(torch.stack([losses[i] for i in range(11)]), torch.stack(expected), rtol=0, atol=1e-12)
 
 

@@ -259,7 +259,9 @@ def test_a_recording_lasts_as_long_as_the_shapes_of_the_state():
 
     assert take(graphs.EAGER_STEPS) == 0
     assert take(2, graphs.STEPS_WORTH_RECORDING - 1) == 0
+    own = counter.state[0].data_ptr()
     assert take(5) == 5
+    assert counter.state[0].data_ptr() == own, "large caches must not be held twice"
     assert (counting.recordings, counting.replays) == (1, 4)
     assert counter.counts() == {graphs.EAGER_STEPS + 7}
     places = [tensor.data_ptr() for tensor in counter.state]

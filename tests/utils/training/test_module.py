@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bart.cpu.backend import CpuBackend
+from bart.generation import graphs
 from bart.modeling import layers
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -18,6 +20,8 @@ from tests import forked
 from tests.tiny_run import ALIKE, Train, compute_in_double, rows, weights
 from utils.data.pairs import TokenPairs, collate_pairs
 from utils.data.parallel_text import read_pairs
+from utils.models.loading import LoadedModel, for_inference
+from utils.tasks.summarization import Summarization
 from utils.tasks.text_to_text import smoothed_loss, teacher_forced
 from utils.training.module import TrainingModule
 
@@ -123,6 +127,41 @@ def test_layerdrop_skips_layers_in_training_alone(
         tolerance = 9 if chance else 0  # 3 standard deviations at least
         assert abs(counts[name, True] - 30 * (1 - chance)) <= tolerance, name
     assert counts["encoder", False] == counts["decoder", False] > 0
+
+
+BEAMS = ("--eval_beams", 2, "--eval_max_gen_length", 24, "--max_steps", 2, "--val_check_interval", 4)
+
+
+def decode_by_a_copy() -> None:
+    """Let validation in fp32 on CPUs decode as that in half precision does on GPUs."""
+
+    def with_copy(task: Summarization, loaded: LoadedModel, precision: str) -> LoadedModel:
+        loaded.model.generate = lambda *_, **__: pytest.fail("not by the copy")
+        return replace(loaded, decoder=for_inference(loaded.model, precision))
+
+    Summarization.for_validation = with_copy
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_validation_decodes_by_a_copy_what_the_model_itself_decodes(
+    tiny: list[str], tmp_path: Path, ranks: int
+) -> None:
+    """With the weights of that time; two processes share the model by FSDP."""
+    options = [*tiny, *map(str, BEAMS), *["--strategy", "fsdp"] * (ranks > 1)]
+    for name, before in (("itself", None), ("copy", decode_by_a_copy)):
+        forked.run(options, tmp_path / name, ranks=ranks, before=before)
+    expected, copied = (rows(tmp_path / name, "val_rouge2") for name in ("itself", "copy"))
+    assert copied == [pytest.approx(row, rel=1e-5) for row in expected] and len(expected) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_validation_with_beams_records_its_steps(train: Train, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under autocast they could not be recorded."""
+    made, record = [], graphs.cuda_recorder
+    monkeypatch.setattr(graphs, "cuda_recorder", lambda device: made.append(device) or record(device))
+    output = train("run", "--gpus", 1, "--bf16", "--amp_level", level, *BEAMS)
+    assert made and len(rows(output, "val_rouge2")) == 2
 
 
 @pytest.mark.parametrize("beams", [0, 2])
