@@ -33,7 +33,8 @@ DEVICE = torch.device("cuda", 0)
 aten = torch.ops.aten
 
 needs_compiler = pytest.mark.skipif(
-    not IS_POSSIBLE, reason=f"a CUDA device that is not there needs Linux and a C++ compiler; {COMPILER} is not found"
+    not IS_POSSIBLE,
+    reason=f"a CUDA device that is not there needs Linux, a build of torch for CPUs, and the C++ compiler {COMPILER}",
 )
 # The host reads their results, or the shapes of these depend on numbers.
 WAITING = {
@@ -56,6 +57,7 @@ PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
 def plug_in() -> None:
     """Give this process the device; `tests.forked` has loaded its guard before torch."""
+    assert library is not None, "the guard was not compiled, or torch was loaded before it"
     library.plug_in()
     from torch.cuda.amp import common
 
