@@ -18,11 +18,9 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("guard.cpp")
 COMPILER = os.environ.get("CXX", "g++")
 TORCH = Path(find_spec("torch").origin).parent
-# Builds with CUDA have hooks of their own, and a second one under their name ends the process.
+# Builds with CUDA or ROCm have hooks of their own, and a second one under their name ends the process.
 IS_POSSIBLE = (
-    platform.system() == "Linux"
-    and shutil.which(COMPILER) is not None
-    and not (TORCH / "lib" / "libtorch_cuda.so").exists()
+    platform.system() == "Linux" and shutil.which(COMPILER) is not None and not any((TORCH / "lib").glob("libc10_*"))
 )
 
 
