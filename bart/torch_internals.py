@@ -37,6 +37,13 @@ def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> Non
     optimizer._step_supports_amp_scaling = not is_left  # type: ignore[attr-defined]
 
 
+def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
+    """True if `attend_to_spans` computes on such a device in such a type."""
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    return torch.cuda.get_device_capability(device) >= AMPERE
+
+
 def attend_to_spans(
     query: Tensor,
     keys: Tensor,
@@ -46,10 +53,12 @@ def attend_to_spans(
     is_causal: bool,
     dropout: float,
 ) -> Tensor:
-    """Attention among the rows of each article, on a GPU.
+    """FlashAttention among the rows of each article (Dao, 2023, arXiv:2307.08691).
 
-    In half precision by FlashAttention (Dao, 2023, arXiv:2307.08691), which torch's public function for this,
-    `torch.nn.attention.varlen`, has without dropout; otherwise by torch's memory-efficient attention.
+    torch's public function for this, `torch.nn.attention.varlen`, has no dropout. Its memory-efficient attention draws
+    other weights to drop in the backward pass than in the forward pass, where articles have lengths of their own: the
+    two take the number of keys, from which the place in the stream of random numbers follows, from different arguments
+    (torch 2.11; https://github.com/pytorch/pytorch/issues/115590). So there is nothing like this in fp32.
 
     Args:
         query, keys, values: (N, H, Dh), of N rows of queries or keys.
@@ -61,12 +70,8 @@ def attend_to_spans(
     Returns:
         As query.
     """
-    if query.dtype in (torch.float16, torch.bfloat16) and torch.cuda.get_device_capability(query.device) >= AMPERE:
-        arguments = query, keys, values, *starts, *longest, dropout, is_causal, False
-        return torch.ops.aten._flash_attention_forward(*arguments)[0]
-    rows = (states.unsqueeze(0) for states in (query, keys, values))
-    arguments = *rows, None, *starts, *longest, dropout, int(is_causal), torch.is_grad_enabled()
-    return torch.ops.aten._efficient_attention_forward(*arguments)[0].squeeze(0)
+    arguments = query, keys, values, *starts, *longest, dropout, is_causal, False
+    return torch.ops.aten._flash_attention_forward(*arguments)[0]
 
 
 def pack(weight: Tensor, rows: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The backend for training on NVIDIA's GPUs: rows without padding, under attention of variable lengths.
+"""The backend for NVIDIA's GPUs: in half precision rows without padding, under attention of variable lengths.
 
 Which rows hold tokens is known where a batch is collated, in the memory of the host. A GPU that had to tell would be
 waited for. So a batch's masks carry the rows, which were found there (`bart.unpadding.KnownRows`).
@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from bart.cuda.linear import HalfCopies
 from bart.rounding import round_up
-from bart.torch_internals import attend_to_spans
+from bart.torch_internals import attend_to_spans, has_flash
 from bart.unpadding import KnownRows, Unpadded, UnpaddingBackend, known_rows
 
 # Numbers of rows are multiples of this, or of less where that would be more than a sixteenth of them, so that the
@@ -53,8 +53,7 @@ class CudaRows(Unpadded):
         self.longest = round_up(int(self.starts.diff().max()), LENGTHS)
 
     def reading(self, source: CudaRows) -> CudaSpans:
-        most = (min(rows.longest, len(rows.places)) for rows in (self, source))
-        return CudaSpans(self.starts, source.starts, *most)
+        return CudaSpans(self.starts, source.starts, self.longest, source.longest)
 
 
 @functools.cache
@@ -65,13 +64,23 @@ def load_kernels() -> ModuleType | None:
     return importlib.import_module("bart.cuda.kernels")
 
 
+def autocast_dtype(states: Tensor) -> torch.dtype:
+    """The type of products of states."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+
+
 def recurring(rows: int) -> int:
     """At least so many rows, a number that is one of few."""
     return round_up(rows, min(ROWS, 1 << max(0, rows.bit_length() - 5)))
 
 
 class CudaBackend(UnpaddingBackend):
-    """Rows without padding in training, where a mask carries them, and one product for several projections."""
+    """Rows without padding in half precision, copies of weights under autocast, and kernels in Triton.
+
+    Attributes:
+        copies: of the weights, for the products of an optimizer step.
+    """
 
     def __init__(self, leaves_out_padding: bool = False) -> None:
         super().__init__(leaves_out_padding)
@@ -113,6 +122,8 @@ class CudaBackend(UnpaddingBackend):
         return states
 
     def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> CudaRows | None:
+        if not has_flash(states.device, autocast_dtype(states)):
+            return None
         known = known_rows(mask)
         if known is None:
             if torch.is_grad_enabled():

@@ -54,6 +54,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return torch.cat(articles, dim=2)[0].transpose(0, 1)
 
     monkeypatch.setattr(cuda, "attend_to_spans", attend)
+    monkeypatch.setattr(cuda, "has_flash", lambda device, dtype: True)
     return (CpuBackend if request.param == "cpu" else CudaBackend)(leaves_out_padding=True)
 
 
@@ -246,8 +247,8 @@ def test_attention_of_spans_is_that_of_each_article(dtype: torch.dtype, dropout:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("half", [None, torch.bfloat16, torch.float16])
-def test_attention_of_spans_on_a_gpu(half: torch.dtype | None) -> None:
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_attention_of_spans_on_a_gpu(half: torch.dtype) -> None:
     """Its loss and gradients are as near to those in double precision as those with padding."""
     exact = bart(d_model=64).double().train()
     errors = []
@@ -259,7 +260,7 @@ def test_attention_of_spans_on_a_gpu(half: torch.dtype | None) -> None:
             model.float().cuda().compute_with(backend)
             mask, labels = (carrying(one.cuda(), one.known_rows.moved(Tensor.cuda)) for one in (mask, labels))
             given = {name: one.cuda() for name, one in given.items()}
-        with torch.autocast("cuda", half, enabled=half is not None and backend is not None):
+        with torch.autocast("cuda", half, enabled=backend is not None):
             loss = model(**given, attention_mask=mask, labels=labels, summed_loss=True, label_smoothing=0.1).loss
         loss.backward()
         flat = torch.cat([loss.flatten(), *(one.grad.flatten() for one in model.parameters() if one.grad is not None)])
@@ -269,14 +270,24 @@ def test_attention_of_spans_on_a_gpu(half: torch.dtype | None) -> None:
 
 
 @pytest.mark.gpu
-def test_dropout_of_attention_of_spans_on_a_gpu() -> None:
-    """It drops so many weights, and keeps the mean."""
-    starts, width = torch.tensor([0, 2048], dtype=torch.int32, device="cuda"), 16
-    query, keys = (torch.zeros(1, 2, 2048, width, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    spans = cuda.CudaSpans(starts, starts, 2048, 2048)
-    context = CudaBackend().attend(query, keys, torch.ones_like(keys), spans, dropout=0.1).float()
-    kept = context * 0.9  # the share of the keys of each query that were kept
-    assert abs(float(kept[..., 0].mean()) - 0.9) < 0.002 and 0.004 < float(kept[..., 0].std()) < 0.009
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_dropout_of_attention_of_spans_on_a_gpu(is_causal: bool) -> None:
+    """It drops so many weights, and the same ones in both passes: what values give is linear in them."""
+    torch.manual_seed(0)
+    starts = torch.tensor([0, 2048, 2100, 3000], dtype=torch.int32, device="cuda")
+    query, keys = (torch.zeros(1, 2, 3000, 32, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    spans, rate = cuda.CudaSpans(starts, starts, 2048, 2048), 0.1
+    backend = CudaBackend()
+    context = backend.attend(query, keys, torch.ones_like(keys), spans, is_causal, dropout=rate).float()
+    kept = context[..., 0, :2048, 0] * (1 - rate)  # the share of the keys of each query that were kept
+    assert abs(float(kept.mean()) - (1 - rate)) < 0.01 and float(kept.std()) > 0.004
+    values = torch.randn(1, 2, 3000, 32, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    context = backend.attend(query, keys, values, spans, is_causal, dropout=rate)
+    gradient = torch.randn_like(context)
+    (of_values,) = torch.autograd.grad(context, values, gradient)
+    # For each column of each head; masks that differ would move these by nearly half of their deviation.
+    products = [(one.float() * other.float()).sum(dim=2) for one, other in ((context, gradient), (values, of_values))]
+    torch.testing.assert_close(*products, rtol=0, atol=0.05 * float(context.float().norm(dim=2).mean()))
 
 
 @pytest.mark.gpu
