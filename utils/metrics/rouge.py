@@ -251,4 +251,4 @@ def main(argv: Sequence[str] | None = None) -> None:
     best = f", maximum and mean over {count:,} references" if "references" in facts else ""
     title = f"ROUGE F in percent ({', '.join(named)}) on {len(references):,} examples{best}"
     means = means_of(rouge_names(args.mode, "references" in facts), len(references))
-    print_scores(args.files, title, counts_of, means, facts)
+    print_scores(args.files, title, [*map(counts_of, args.files.systems)], means, facts)

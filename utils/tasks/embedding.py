@@ -26,7 +26,7 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import UnpooledBert
 from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of, names_in, read_records
+from utils.data.columns import Record, column_of
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.models.loading import LoadedModel
 from utils.tasks.classification import TEXTS, LabelledTexts, text_in
@@ -60,15 +60,10 @@ class Embedding(HeadTask):
     Options = EmbeddingOptions
     model_classes = (BartModel, UnpooledBert)
 
-    def __init__(self, place: Any, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
-        super().__init__(place, options, training, evaluation)
-        if training is not None or not self.evaluation.predict:
-            self._only_predicts()
-
     def _only_predicts(self, *args: Any, **options: Any) -> NoReturn:
         raise InputError("--task embedding only predicts; allowed: python -m utils.predict MODEL --task embedding")
 
-    initial_model = resumed_model = loss = validate = metrics_of = score = _only_predicts
+    initial_model = resumed_model = read = loss = validate = metrics_of = score = _only_predicts
 
     # ---- Model
 
@@ -102,11 +97,6 @@ class Embedding(HeadTask):
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
         known = self.columns[:1] or TEXTS
         return (column_of("text_field", self.options.text_field, known, columns, self.place.data_dir),)
-
-    def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
-        held_in, choice = self.place.chosen(split)
-        records = read_records(self.place.data_dir, held_in, lambda columns: self.columns_in(columns)[0], choice)
-        return self.given(records, self.columns_in(names_in(records)))
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> LabelledTexts:
         texts = [text_in(record, columns[0]) for record in records]

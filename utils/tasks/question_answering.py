@@ -139,7 +139,8 @@ class QuestionAnswering(HeadTask):
                 "allowed: less than that"
             )
         contexts = list(dict.fromkeys(question.context for question in raw))
-        encoded = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
+        read = tokenizer(contexts, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = dict(zip(contexts, zip(read["input_ids"], read["offset_mapping"], strict=True), strict=True))
         most = options.max_query_length + 2
         asked, is_cut = encode_cut(tokenizer, [question.question.strip() for question in raw], most)
         questions = f"questions{self.of_split(split)}"

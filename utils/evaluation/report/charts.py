@@ -7,8 +7,9 @@ from itertools import accumulate
 
 from utils.app.charts import Chart, Matrix, Series, histograms
 from utils.evaluation.report.articles import have_statistics
-from utils.evaluation.report.runs import Run, label_of
+from utils.evaluation.report.runs import Run
 from utils.evaluation.report.tables import MOST_DRAWN
+from utils.metrics.files import label_of
 
 
 def curve(run: Run, column: str, name: str) -> list[Series]:
