@@ -50,11 +50,7 @@ class FileOptions:
 
 
 def print_scores(
-    files: FileOptions,
-    title: str,
-    counts: Sequence[np.ndarray],
-    scores_of: ScoresOf,
-    facts: Mapping[str, Any],
+    files: FileOptions, title: str, counts: Sequence[np.ndarray], scores_of: ScoresOf, facts: Mapping[str, Any]
 ) -> None:
     """Print the scores of a file of predictions, and the comparison with another one, as a table or JSON.
 

@@ -197,11 +197,7 @@ class RougeArguments:
         choices=ROUGE_MODES,
         help="the program whose scores are computed: Google's package, or the Perl script that papers report",
     )
-    rouge_tokenizer: str = option(
-        ROUGE_TOKENIZERS[0],
-        choices=ROUGE_TOKENIZERS,
-        help=TOKENIZER_HELP,
-    )
+    rouge_tokenizer: str = option(ROUGE_TOKENIZERS[0], choices=ROUGE_TOKENIZERS, help=TOKENIZER_HELP)
     wordnet_exceptions: str | None = option(
         None,
         metavar="DIR",

@@ -54,7 +54,7 @@ def confusion_matrices(runs: Sequence[Run], split: str) -> list[Matrix]:
     counts = runs[0].scores.get(split, {}).get("confusion", {})
     if len(runs) > 1 or not 0 < len(counts) <= MOST_DRAWN:
         return []
-    return [Matrix("confusion", "Confusion matrix", list(counts), counts)]
+    return [Matrix("confusion", "Confusion matrix", counts)]
 
 
 def latency_charts(runs: Sequence[Run], split: str, noun: str) -> list[Chart]:
