@@ -288,7 +288,7 @@ class Classification(TextTask):
         """
         config, problem = super().checked(loaded).model.config, self.chosen_problem
         if learned is not None:
-            config.columns, problem = list(learned.columns), learned.problem
+            problem = learned.problem
         if self.glue is not None and self.glue.labels:
             names = list(self.glue.labels)
             numbered = [[f"{prefix}{number}" for number in range(len(names))] for prefix in ("", "LABEL_")]

@@ -125,13 +125,6 @@ class Tagging(HeadTask):
             config.token_states = stack
         return config
 
-    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
-        loaded = super().initial_model(model, learned)
-        loaded.model.config.extra.pop("columns", None)  # of the run that the weights come from
-        if self.options.words_field is not None:
-            loaded.model.config.columns = [self.options.words_field]
-        return loaded
-
     # ---- Data
 
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
@@ -172,7 +165,8 @@ class Tagging(HeadTask):
             strays = sorted(tag for tag in tags if not scheme.fits(tag))
             rest = f"; outside of all entities: {', '.join(strays)}" if strays else ""
             logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", name, rest)
-        return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)))
+        columns = tuple(filter(None, [self.options.words_field]))
+        return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
 
     def labels_in(self, raw: list[Sentence]) -> Iterator[tuple[str, str]]:
         for sentence in raw:
