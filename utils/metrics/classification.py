@@ -162,10 +162,9 @@ def _rows(path: str, option_name: str, field: str | None, usual: Sequence[str]) 
 
 
 def _labels_of(where: str, value: Any, has_sets: bool) -> list[str]:
-    """The labels of an example; a text stands for one, or for several as run_eval.py joins them.
+    """The labels of an example, of which there must be one, or a list if others have one.
 
-    Raises:
-        InputError: there is none, or a list where examples have one label.
+    A text stands for a label, or for several as run_eval.py joins them.
     """
     if has_sets and isinstance(value, str):
         value = [label for label in value.split(", ") if label.strip()]

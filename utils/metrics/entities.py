@@ -155,11 +155,7 @@ def _read(path: str, field: str | None, option_name: str) -> list[Sentence]:
 
 
 def _predicted(path: str, field: str | None, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
-    """The predicted tags of each sentence.
-
-    Raises:
-        InputError: they are not those of the same sentences.
-    """
+    """The predicted tags of each sentence; InputError where they are not of the sentences of the references."""
     known = {tag for sentence in references for tag in sentence.tags}
     is_text = field is None and suffix_of(Path(path)) not in TABLES
     rows = [line.split() for line in iter_lines(path, blank=True)] if is_text else []

@@ -123,11 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _answers_in(path: str, questions: Mapping[str, Question]) -> Mapping[str, str]:
-    """Read a file of answers.
-
-    Raises:
-        InputError: it is no JSON object of texts, or not of these questions.
-    """
+    """Read a file of answers; InputError where it is no JSON object of texts, or not of these questions."""
     answers = read_json(Path(path))
     if not all(isinstance(text, str) for text in answers.values()):
         raise InputError(f"{path}: allowed: a JSON object of answers, which are texts, by the ids of their questions")
