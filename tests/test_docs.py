@@ -47,7 +47,7 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 def test_blocks_are_run_or_say_what_they_need() -> None:
     kinds = {block.kind for block in BLOCKS}
     needs = {kind for kind in kinds if kind.startswith(NEEDS)}
-    assert kinds - needs == {"bash", SERVES, "python", "text", OUTPUT}
+    assert kinds - needs == {"bash", SERVES, "python", "mermaid", OUTPUT}
     listed = re.findall(r"^\| needs (.*?) \|", (ROOT / "docs/exactness.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(kind.removeprefix(NEEDS) for kind in needs)
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,7 @@ from utils.tasks import TASKS, find_task, task_of
 
 SUFFIXES = {"onnx": ".onnx", "torch_export": ".pt2"}  # of each format's files
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # which the first format needs, and nothing else here
+LEFTOVER = ".export-"  # begins the name of the folder in which files are made
 OPSET = 18  # which torch's exporter writes without a conversion
 MOST_IN_ONE_FILE = 1 << 30  # bytes of weights; protobuf ends at 2 GiB, and above this they get a file of their own
 # The largest difference from torch's results, as a share of the largest of these. fp32 rounds by 2^-24, and a result is
@@ -303,7 +305,7 @@ def export(loaded: LoadedModel[Any], folder: str | os.PathLike[str], format: str
         RunError: a difference is larger than rounding makes it; then nothing is written.
     """
     folder, model = checked_folder(folder, format), loaded.model.eval()
-    with TemporaryDirectory(prefix=".export", dir=folder) as name:
+    with TemporaryDirectory(prefix=LEFTOVER, dir=folder) as name:
         temporary = Path(name)
         model.save_config(temporary)
         loaded.tokenizer.save_pretrained(temporary)
@@ -340,6 +342,8 @@ def checked_folder(path: str | os.PathLike[str], format: str) -> Path:
     if missing:
         raise InputError(f"--format onnx needs {', '.join(missing)}; run: pip install {' '.join(missing)}")
     folder = writable_folder("--output", path)
+    for leftover in folder.glob(f"{LEFTOVER}*"):  # of an export that was killed
+        rmtree(leftover)
     if any(folder.iterdir()):
         raise InputError(f"--output {folder} is not empty; allowed: a folder that is new or empty")
     return folder

@@ -24,7 +24,7 @@ from utils.app.cli import early_option, option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.data.columns import Record
 from utils.data.places import TABLES, is_table, suffix_of
-from utils.data.tokenized import cut_texts_added_up
+from utils.data.tokenized import warnings_added_up
 from utils.evaluation.journal import model_identity
 from utils.prediction.inputs import Content, Source, batches, checked
 from utils.prediction.options import MODEL, InferenceOptions
@@ -162,7 +162,7 @@ class _Run:
         records = islice(self.source.records(self.predictor.task), done, None)
         # A first batch alone soon shows what is wrong with all of them.
         beginning = [] if done else [list(islice(records, size))]
-        with cut_texts_added_up(), progress("predicting", self.content.rows, "rows") as bar:
+        with warnings_added_up(), progress("predicting", self.content.rows, "rows") as bar:
             bar.begin(done)
             for part in chain(beginning, batches(records, BATCHES_AT_ONCE * size)):
                 torch.manual_seed(done)  # for tokens that are drawn: the same ones in a run that was killed

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from threading import get_ident
 from typing import Any
 
@@ -41,48 +42,42 @@ class Recording:
             if value not in (None, False, True):
                 raise InputError(f"{name} is {value!r}; allowed: True, False")
             chosen[name] = bool(value)
-            if (
-                value
-                and model.training
-                and (model.backend is not TORCH or any(stack.compiled for stack in model.stacks))
-            ):
+            is_plain = model.backend is TORCH and not any(stack.compiled for stack in model.stacks)
+            if value and model.training and not is_plain:
                 raise InputError(f"{name} in training needs plain torch: no backend for a device, no compiled layers")
-        self.records_states, self.records_weights = chosen.values()
-        if self.records_weights and model.is_packed:
+        records_states, records_weights = chosen.values()
+        if records_weights and model.is_packed:
             raise InputError("output_attentions: a copy for inference has none; use the model it was made from")
-        self._states: dict[nn.Module, list[Tensor]] = {}
-        self._weights: dict[tuple[nn.Module, str], list[Tensor]] = {}
+        self._values: dict[str, Callable[..., Tensor]] = {}  # of the input of a layer's part, or of the whole one, ""
+        if records_states:
+            self._values[""] = lambda hidden, *_, **__: hidden
+        if records_weights:
+            self._values |= dict.fromkeys(("self_attn", "encoder_attn"), attention_weights)
+        self._kept: dict[tuple[nn.Module, str], list[Tensor]] = {}
 
     @contextmanager
     def of(self, *stacks: nn.Module) -> Iterator[None]:
         """Record the passes of these stacks, in this thread, until the context ends."""
         thread = get_ident()
         with ExitStack() as hooks:
+            for stack, name in product(stacks, self._values):
 
-            def record(module: nn.Module, kept: list[Tensor], value_of: Callable[..., Tensor]) -> None:
-                def hook(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+                def hook(_: nn.Module, args: Any, options: dict[str, Any], place: Any = (stack, name)) -> None:
                     if get_ident() == thread:
-                        kept.append(value_of(*args, **options))
+                        self._kept.setdefault(place, []).append(self._values[place[1]](*args, **options))
 
-                hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-
-            for stack in stacks:
                 for layer in stack.layers:
-                    if self.records_states:
-                        record(layer, self._states.setdefault(stack, []), lambda hidden, *_, **__: hidden)
-                    for name in ("self_attn", "encoder_attn") if self.records_weights else ():
-                        if hasattr(layer, name):
-                            kept = self._weights.setdefault((stack, name), [])
-                            record(getattr(layer, name), kept, attention_weights)
+                    if (part := dict(layer.named_modules()).get(name)) is not None:
+                        hooks.callback(part.register_forward_pre_hook(hook, with_kwargs=True).remove)
             yield
 
     def states(self, stack: nn.Module, last: Tensor) -> tuple[Tensor, ...] | None:
         """The input of each layer of a stack, (B, S, D) each, and the stack's last states."""
-        return (*self._states.get(stack, ()), last) if self.records_states else None
+        return (*self._kept.get((stack, ""), ()), last) if "" in self._values else None
 
     def weights(self, stack: nn.Module, name: str = "self_attn") -> tuple[Tensor, ...] | None:
         """The weights (B, H, T, L) of each layer's attention of a name."""
-        return tuple(self._weights.get((stack, name), ())) if self.records_weights else None
+        return tuple(self._kept.get((stack, name), ())) if name in self._values else None
 
 
 def attention_weights(

@@ -399,13 +399,6 @@ class PretrainedTokenizer(Vocabulary):
         ids = self._joined([first, second], self.bos_token_id, self.eos_token_id, True)
         return ids, 1 + len(first) + self.separators
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The ids of texts without special tokens, and the characters (begin, end) that each id stands for.
-
-        A space before a word is none of its characters. Where several ids make up a character, each stands for it.
-        """
-        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts, with_offsets=True)]
-
     def _limit(
         self, max_length: int | None, truncation: bool | str | None, padding: bool | str, return_tensors: str | None
     ) -> tuple[str | None, int]:

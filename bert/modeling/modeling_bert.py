@@ -297,28 +297,30 @@ class _ForMaskedLM(PretrainedBert):
             head.bias[:kept] = old[:kept]
         return table
 
-    def predict_tokens(self, states: Tensor) -> Tensor:
-        """Logits (…, V) of states (…, D)."""
-        return self.cls.predictions(states, self.bert.encoder.embed_tokens.weight)
-
-    def summed_loss(self, states: Tensor, labels: Tensor | None, masked_positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The cross entropy of the masked tokens, whose logits never exist for all (see `bart.modeling.loss`), and how
-        many of them are right; both scalars.
+    def predict(
+        self, states: Tensor, labels: Tensor | None, masked_positions: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The loss, the logits (B, S, V), and how many of the masked tokens are right.
 
         Args:
             states: (B, S, D).
             labels: (B, S).
-            masked_positions: (B, M), all places with a label, filled up with others.
+            masked_positions: (B, M), all places with a label, filled up with others. The loss is then summed over the
+                labels, and there are no logits (see `bart.modeling.loss`); without them it is the mean, and no count.
 
         Raises:
-            InputError: there are no labels.
+            InputError: there are masked_positions, and no labels.
         """
+        head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
+        if masked_positions is None:
+            logits = head(states, table)
+            return loss_of_tokens(logits, labels), logits, None
         if labels is None:
             raise InputError("masked_positions need labels, and there are none")
         states = states.gather(1, masked_positions[:, :, None].expand(-1, -1, states.shape[2])).flatten(0, 1)
-        head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
         labels = labels.gather(1, masked_positions).flatten()
-        return chunked_cross_entropy(head.transform(states), table, head.bias, labels, backend=self.backend)
+        loss, correct = chunked_cross_entropy(head.transform(states), table, head.bias, labels, backend=self.backend)
+        return loss, None, correct
 
 
 class BertForPreTraining(_ForMaskedLM):
@@ -344,18 +346,15 @@ class BertForPreTraining(_ForMaskedLM):
             labels: (B, S) ids of the masked tokens, -100 elsewhere.
             next_sentence_label: (B,), 0 where the second segment follows the first one, 1 where it is a random one. The
                 loss is the sum of both means, if both kinds of labels are given.
-            masked_positions: (B, M), as of `summed_loss`, which the loss then is.
+            masked_positions: (B, M), as of `predict`, whose summed loss is then that of the masked tokens alone.
         """
         states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
         related = self.cls.seq_relationship(pooled)
-        if masked_positions is not None:
-            loss, correct = self.summed_loss(states, labels, masked_positions)
-            return BertForPreTrainingOutput(loss, None, related, correct)
-        logits = self.predict_tokens(states)
-        loss = None
-        if labels is not None and next_sentence_label is not None:
-            loss = loss_of_tokens(logits, labels) + F.cross_entropy(related, next_sentence_label)
-        return BertForPreTrainingOutput(loss, logits, related)
+        loss, logits, correct = self.predict(states, labels, masked_positions)
+        if masked_positions is None:
+            has_both = loss is not None and next_sentence_label is not None
+            loss = loss + F.cross_entropy(related, next_sentence_label) if has_both else None
+        return BertForPreTrainingOutput(loss, logits, related, correct)
 
 
 class BertForMaskedLM(_ForMaskedLM):
@@ -373,11 +372,7 @@ class BertForMaskedLM(_ForMaskedLM):
     ) -> BertForMaskedLMOutput:
         """Logits (B, S, V); arguments as for `BertForPreTraining`."""
         states, _ = self.bert(input_ids, attention_mask, token_type_ids)
-        if masked_positions is not None:
-            loss, correct = self.summed_loss(states, labels, masked_positions)
-            return BertForMaskedLMOutput(loss, None, correct)
-        logits = self.predict_tokens(states)
-        return BertForMaskedLMOutput(loss_of_tokens(logits, labels), logits)
+        return BertForMaskedLMOutput(*self.predict(states, labels, masked_positions))
 
 
 class _Classifier(PretrainedBert):

@@ -99,11 +99,8 @@ def test_files_in_and_out(pair: Pair, tmp_path: Path) -> None:
 
 def test_places_of_ids(pair: Pair) -> None:
     texts = [text[:200] for text in HOSTILE if "[" not in text]
-    theirs = pair.theirs(texts, add_special_tokens=False, return_offsets_mapping=True)
-    for (ids, places), row, offsets in zip(
-        pair.ours.encode_with_offsets(texts), theirs["input_ids"], theirs["offset_mapping"], strict=True
-    ):
-        assert (ids, places) == (row, offsets)
+    ours, theirs = (each(texts, add_special_tokens=False, return_offsets_mapping=True) for each in pair)
+    assert (ours["input_ids"], ours["offset_mapping"]) == (theirs["input_ids"], theirs["offset_mapping"])
 
 
 def test_training() -> None:

@@ -152,6 +152,21 @@ def test_texts_in_a_table_are_tagged(task: str, model: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("task", ["tagging"])
+def test_blank_words_are_left_out_and_counted(
+    task: str, model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other words have the tags that they have alone; the row stays as it was."""
+    blank = {"words": ["", "who", "\u00a0", " ", "said", ""]}
+    rows = predicted(model, table(tmp_path / "a.parquet", [{"words": ["who", "said"]}, blank, {"words": [" "]}]))
+    assert [row["words"] for row in rows[1:]] == [blank["words"], [" "]]
+    alone = rows[0]
+    assert rows[1]["prediction"] == ["O", alone["prediction"][0], "O", "O", alone["prediction"][1], "O"]
+    assert rows[1]["score"] == [None, *alone["score"][:1], None, None, *alone["score"][1:], None]
+    assert rows[2]["prediction"] == ["O"] and rows[2]["score"] == [None]
+    assert "5 of 9 words are blank, are not read and get the tag O" in caplog.text
+
+
+@pytest.mark.parametrize("task", ["tagging"])
 def test_a_conll_file_is_read_as_such(task: str, model: str, tmp_path: Path) -> None:
     """Tags are no part of the text, with blank lines between sentences or without any."""
     for text, sentences in (

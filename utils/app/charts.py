@@ -81,7 +81,6 @@ class Matrix:
 
     name: str
     title: str
-    classes: Sequence[str]
     counts: Mapping[str, Mapping[str, int]]
 
 
@@ -141,14 +140,13 @@ def _matrix(matrix: Matrix) -> Figure:
 
     names = [
         name if len(name) <= NAME else f"{name[: NAME - 1]}…"
-        for name in (" ".join(name.split()) for name in matrix.classes)
+        for name in (" ".join(name.split()) for name in matrix.counts)
     ]
     side, rest = CELL * len(names), 0.08 * max(map(len, names)) + 0.8  # of the names of the classes and the axis
     figure = Figure(figsize=(max(side, 2.5) + rest, side + rest), dpi=160, layout="constrained")
     axes = figure.subplots()
-    for y, row in enumerate(matrix.classes):
-        counts = matrix.counts.get(row, {})
-        for x, column in enumerate(matrix.classes):
+    for y, counts in enumerate(matrix.counts.values()):
+        for x, column in enumerate(matrix.counts):
             if count := counts.get(column):
                 share = count / sum(counts.values())
                 axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=(COLOURS[0], 0.08 + 0.92 * share), lw=0))

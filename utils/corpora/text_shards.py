@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from bart.errors import InputError
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.corpora.documents import PIECE, find_files
+from utils.app.cli import option
+from utils.corpora.documents import KINDS, PIECE, find_files
 from utils.corpora.make_shards import make_shards
 from utils.corpora.shard_options import WORK, MakeShardsOptions
 from utils.data.shard_format import FORMAT, MANIFEST, TOKENIZER
@@ -17,6 +19,35 @@ from utils.data.token_cache import alone, cache_folder
 from utils.runs.outputs import file_digest
 
 logger = logging.getLogger(__name__)
+VAL_RATIO = 0.01  # --val_ratio
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """Where shards are, or text, and what shards are made of it."""
+
+    data_dir: str = option(
+        section="data",
+        help="directory of shards, which utils.corpora.make_shards makes; or text, of which they are made once: a file "
+        f"({', '.join(KINDS)}), or a folder of such",
+        on_resume="by_content",
+    )
+    val_ratio: float | None = option(
+        None,
+        above=0,
+        most=0.5,
+        help=f"share of the documents of text that is held out, one at least; by default {VAL_RATIO:g}",
+        on_resume="by_content",
+    )
+    text_field: str | None = option(
+        None, help="field of JSON Lines and Parquet that holds a document; by default text", on_resume="by_content"
+    )
+    cache_dir: str | None = option(
+        None,
+        help="folder for the shards of text; by default .cache beside the text or, where that cannot be written, "
+        "~/.cache/bart-pytorch",
+        on_resume="may_change",
+    )
 
 
 def is_text(data_dir: str) -> bool:
@@ -25,15 +56,7 @@ def is_text(data_dir: str) -> bool:
     return place.is_file() or (place.is_dir() and not any((place / name).exists() for name in (MANIFEST, WORK)))
 
 
-def shards_of_text(
-    data_dir: str,
-    tokenizer: PretrainedTokenizer,
-    task: str,
-    sequence_length: int,
-    val_ratio: float,
-    text_field: str,
-    cache_dir: str | None = None,
-) -> str:
+def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: str, sequence_length: int) -> str:
     """Make shards of a file or a folder of text, once, and return their directory.
 
     Its name holds a digest of the texts, the vocabulary and the options, so that shards of others are made anew. Which
@@ -41,19 +64,19 @@ def shards_of_text(
 
     Args:
         tokenizer: whose ids the examples are.
-        task, sequence_length, val_ratio, text_field: as of `MakeShardsOptions`.
-        cache_dir: the folder of caches; see `utils.data.token_cache.cache_folder`.
+        task, sequence_length: as of `MakeShardsOptions`.
 
     Raises:
         InputError: there are no files of text, or too few documents; or the cache cannot be written.
         RunError: the disk is full.
     """
+    data_dir, val_ratio, text_field = options.data_dir, options.val_ratio or VAL_RATIO, options.text_field or "text"
     place = Path(data_dir).resolve()
     files = find_files("data_dir", [data_dir])
     contents = [(str(file.relative_to(place.parent)), file_digest(file)) for file in files]
     made_with = FORMAT, task, sequence_length, val_ratio, text_field, tokenizer.to_json(), contents
     digest = hashlib.blake2b(repr(made_with).encode(), digest_size=16).hexdigest()
-    cache = cache_folder(place if place.is_dir() else place.parent, cache_dir)
+    cache = cache_folder(place if place.is_dir() else place.parent, options.cache_dir)
     folder, vocabulary = cache / f"{place.name}-shards-{digest}", cache / f"{place.name}-{TOKENIZER}-{digest}"
     with alone(cache):  # of several processes, one makes them
         if not (folder / MANIFEST).is_file():

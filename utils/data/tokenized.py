@@ -93,27 +93,30 @@ def encode_cut(tokenizer: PretrainedTokenizer, texts: Sequence[str], most: int) 
     return [[*row[: most - 1], row[-1]] if cut else row for row, cut in zip(rows, is_cut, strict=True)], is_cut
 
 
-_added_up: dict[tuple[str, int, str, str], tuple[int, int]] | None = None
+_added_up: dict[str, np.ndarray] | None = None
 
 
 @contextmanager
-def cut_texts_added_up() -> Iterator[None]:
-    """Let one line at the end say what `warn_of_cut` would say of each of many parts."""
+def warnings_added_up() -> Iterator[None]:
+    """Let one line at the end say what `warn_of` would say of each of many parts."""
     global _added_up
     _added_up = {}
     try:
         yield
     finally:
         sums, _added_up = _added_up, None
-        for what, (cut, total) in sums.items():
-            warn_of_cut(cut, total, *what)
+        for what, counts in sums.items():
+            warn_of(*counts, what)
+
+
+def warn_of(count: int, total: int, what: str) -> None:
+    """Say in one line, in the first process, of how many texts or words something is so, if it is of any."""
+    if _added_up is not None:
+        _added_up[what] = _added_up.get(what, 0) + np.array([count, total])
+    elif count and is_first():
+        logger.warning(f"{count:,} of {total:,} {what}")
 
 
 def warn_of_cut(cut: int, total: int, texts: str, most: int, option: str, effect: str = "and are cut there") -> None:
-    """Say in one line, in the first process, how many texts are cut, and which option changes it."""
-    if _added_up is not None:
-        what = texts, most, option, effect
-        before = _added_up.get(what, (0, 0))
-        _added_up[what] = before[0] + cut, before[1] + total
-    elif cut and is_first():
-        logger.warning(f"{cut:,} of {total:,} {texts} are longer than {most:,} tokens ({option}) {effect}")
+    """Say how many texts are cut, and which option changes it."""
+    warn_of(cut, total, f"{texts} are longer than {most:,} tokens ({option}) {effect}")

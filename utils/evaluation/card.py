@@ -13,8 +13,9 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from utils.data.places import HUB, HUB_NAME
 from utils.data.shard_format import SPECIAL
-from utils.evaluation.report.runs import Run, label_of, read_run, scores_of
+from utils.evaluation.report.runs import Run, read_run, scores_of
 from utils.evaluation.report.tables import ScoreTable, confusion_table, errors_table, group_tables, score_table
+from utils.metrics.files import label_of
 from utils.models.options import SCRATCH
 from utils.runs.outputs import write_whole
 from utils.tasks import PIPELINES

@@ -132,7 +132,7 @@ def score_split(
         if run.info is not None:
             extra["info"] = run.info
         scores = {"split": run.split, **record, **scores, **extra}
-        lines = list(map(task.line_of, rows))
+        lines = [" ".join(row[task.prediction_name].split("\n")) for row in rows]
         if empty := lines.count(""):
             logger.warning("%d of %d predictions are empty", empty, len(lines))
         remove(run.save_dir, *scored(*(replaced - {run.split})))

@@ -13,7 +13,6 @@ if __name__ == "__main__":
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
@@ -106,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for (name, metric), part in zip(metrics.items(), parts, strict=True)
         }
 
-    facts: dict[str, Any] = {"examples": len(references)}
-    scores = translation_scores(texts[args.files.predictions], references, args.bleu.bleu_tokenize)
-    facts |= {name: value for name, value in scores.items() if name.endswith("_signature")}
-    print_scores(args.files, f"BLEU and chrF on {len(references):,} examples", counts_of, scores_of, facts)
+    counts = [*map(counts_of, args.files.systems)]
+    signatures = {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
+    facts = {"examples": len(references), **signatures}
+    print_scores(args.files, f"BLEU and chrF on {len(references):,} examples", counts, scores_of, facts)

@@ -118,14 +118,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
         ClassificationArguments, argv, "Score labels, one a line, or labels or lists of labels in a column of a table."
     )
-    rows = {path: _rows(path, "prediction_field", args.prediction_field, PREDICTIONS) for path in args.files.systems}
+    rows = [_rows(path, "prediction_field", args.prediction_field, PREDICTIONS) for path in args.files.systems]
     references = _rows(args.files.references, "label_field", args.label_field, REFERENCES)
     has_sets = any(isinstance(label, list) for _, label in references)
-    right = [_labels_of(*row, has_sets) for row in references]
-    predicted = {path: [_labels_of(*row, has_sets) for row in of_file] for path, of_file in rows.items()}
-    for path, labels in predicted.items():
+    right, *predicted = ([_labels_of(*row, has_sets) for row in of_file] for of_file in (references, *rows))
+    for path, labels in zip(args.files.systems, predicted, strict=True):
         check_counts((path, args.files.references), len(labels), len(right))
-    names = in_order(name for labels in (right, *predicted.values()) for each in labels for name in each)
+    names = in_order(name for labels in (right, *predicted) for each in labels for name in each)
     if args.positive is not None:
         if has_sets or len(names) != 2 or args.positive not in names:
             raise InputError(
@@ -133,23 +132,21 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
         names.sort(key=args.positive.__eq__)
     goal = sets_of(right, names)
-
-    def counts_of(path: str) -> np.ndarray:
-        sets = sets_of(predicted[path], names)
-        return np.column_stack([(sets == goal).all(axis=1), each_count(sets, goal).reshape(len(goal), -1)])
+    counts = [
+        np.column_stack([(sets == goal).all(axis=1), each_count(sets, goal).reshape(len(goal), -1)])
+        for sets in (sets_of(labels, names) for labels in predicted)
+    ]
 
     def scores_of(sums: np.ndarray) -> dict[str, float]:
         counts = sums[1:].reshape(3, -1)
         return of_label_sets(counts, len(goal), sums[0]) if has_sets else of_classes(counts)
 
-    def groups_of(counts: np.ndarray) -> dict[str, Any]:
-        by_class = scores_by_class(names, *counts[:, 1:].sum(axis=0).reshape(3, -1))
-        return {"label" if has_sets else "class": by_class}
-
-    facts = {"examples": len(goal)} | ({"positive": names[1]} if len(names) == 2 and not has_sets else {})
+    by_class = scores_by_class(names, *counts[0][:, 1:].sum(axis=0).reshape(3, -1))
+    facts: dict[str, Any] = {"examples": len(goal), "groups": {"label" if has_sets else "class": by_class}}
+    facts |= {"positive": names[1]} if len(names) == 2 and not has_sets else {}
     of_one = f"; F1 is that of {facts['positive']}" if "positive" in facts else ""
     title = f"Scores in percent of {len(goal):,} examples with {len(names)} labels{of_one}"
-    print_scores(args.files, title, counts_of, scores_of, facts, groups_of)
+    print_scores(args.files, title, counts, scores_of, facts)
 
 
 def _rows(path: str, option_name: str, field: str | None, usual: Sequence[str]) -> list[tuple[str, Any]]:
@@ -165,10 +162,9 @@ def _rows(path: str, option_name: str, field: str | None, usual: Sequence[str]) 
 
 
 def _labels_of(where: str, value: Any, has_sets: bool) -> list[str]:
-    """The labels of an example; a text stands for one, or for several as run_eval.py joins them.
+    """The labels of an example, of which there must be one, or a list if others have one.
 
-    Raises:
-        InputError: there is none, or a list where examples have one label.
+    A text stands for a label, or for several as run_eval.py joins them.
     """
     if has_sets and isinstance(value, str):
         value = [label for label in value.split(", ") if label.strip()]

@@ -128,21 +128,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     references = _read(args.files.references, args.tags_field, "tags_field")
     right = [sentence.tags for sentence in references]
     scheme = scheme_of(chain.from_iterable(right))
-    predicted = {path: _predicted(path, args.prediction_field, references, scheme) for path in args.files.systems}
-    groups = groups_of(sorted({tag for rows in (right, *predicted.values()) for tags in rows for tag in tags}), scheme)
+    predicted = [_predicted(path, args.prediction_field, references, scheme) for path in args.files.systems]
+    groups = groups_of(sorted({tag for rows in (right, *predicted) for tags in rows for tag in tags}), scheme)
 
-    def counts_of(path: str) -> np.ndarray:
-        pairs = zip(predicted[path], right, strict=True)
-        return np.array([tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
-
-    def by_group(counts: np.ndarray) -> dict[str, ByClass]:
-        return {"tag" if scheme is None else "kind": scores_by_group(counts.sum(axis=0), groups)}
-
+    pairs = [zip(tags, right, strict=True) for tags in predicted]
+    counts = [np.array([tag_counts(*pair, groups, scheme) for pair in of_file], dtype=np.float64) for of_file in pairs]
     name = "plain tags" if scheme is None else f"entities in {scheme.name}"
     words = sum(map(len, right))
     facts = {"examples": len(right), "words": words, "scheme": None if scheme is None else scheme.name}
+    facts["groups"] = {"tag" if scheme is None else "kind": scores_by_group(counts[0].sum(axis=0), groups)}
     title = f"Scores in percent of {name}, {len(right):,} sentences of {words:,} words"
-    print_scores(args.files, title, counts_of, lambda sums: tag_scores(sums, scheme), facts, by_group)
+    print_scores(args.files, title, counts, lambda sums: tag_scores(sums, scheme), facts)
 
 
 def _read(path: str, field: str | None, option_name: str) -> list[Sentence]:
@@ -159,11 +155,7 @@ def _read(path: str, field: str | None, option_name: str) -> list[Sentence]:
 
 
 def _predicted(path: str, field: str | None, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
-    """The predicted tags of each sentence.
-
-    Raises:
-        InputError: they are not those of the same sentences.
-    """
+    """The predicted tags of each sentence; InputError where they are not of the sentences of the references."""
     known = {tag for sentence in references for tag in sentence.tags}
     is_text = field is None and suffix_of(Path(path)) not in TABLES
     rows = [line.split() for line in iter_lines(path, blank=True)] if is_text else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from utils.app.tables import plain_table
 from utils.metrics.significance import ScoresOf, compare_scores, p_shown, scores_and_intervals
 from utils.text.lines import check_counts, read_lines
 
-LABELS = {"bleu": "BLEU", "chrf": "chrF2", "f1": "F1"}
+LABELS = {"rouge": "ROUGE", "bleu": "BLEU", "chrf": "chrF2", "f1": "F1", "loss": "Loss"}
+LABELS |= {"matthews": "Matthews correlation", "pearson": "Pearson correlation", "spearman": "Spearman correlation"}
 
 
 @dataclass(frozen=True)
@@ -49,28 +50,21 @@ class FileOptions:
 
 
 def print_scores(
-    files: FileOptions,
-    title: str,
-    counts_of: Callable[[str], np.ndarray],
-    scores_of: ScoresOf,
-    facts: Mapping[str, Any],
-    groups_of: Callable[[np.ndarray], Mapping[str, Mapping[str, Mapping[str, float]]]] | None = None,
+    files: FileOptions, title: str, counts: Sequence[np.ndarray], scores_of: ScoresOf, facts: Mapping[str, Any]
 ) -> None:
-    """Score a file of predictions, and compare it with another one; print a table, or JSON.
+    """Print the scores of a file of predictions, and the comparison with another one, as a table or JSON.
 
     Args:
         title: the first line of the table.
-        counts_of: reads a file of predictions, and gives the counts (N, K) of each example.
+        counts: of each file of predictions the counts (N, K) of each example.
         scores_of: the scores that the sums of these stand for.
-        facts: what JSON tells besides; signatures stand below the table.
-        groups_of: kind of group -> group -> its scores, from the counts.
+        facts: what JSON tells besides. Signatures stand below the table; so do the `groups` of the first file: kind of
+            group -> group -> its scores.
     """
-    predicted, *others = map(counts_of, files.systems)
+    predicted, *others = counts
     report = {**scores_and_intervals(predicted, scores_of), **facts}
     for other in others:
         report["compare"] = compare_scores(predicted, other, scores_of)
-    if groups_of is not None:
-        report["groups"] = groups_of(predicted)
     print(json.dumps(report, indent=2, ensure_ascii=False) if files.json else _report(report, files, title))
 
 
@@ -101,5 +95,5 @@ def _cell(value: float) -> str:
 
 
 def label_of(score: str) -> str:
-    """The name by which readers know a score."""
+    """The name by which readers know a score, such as "ROUGE-1" for rouge1."""
     return " ".join(LABELS.get(word, word.replace("rouge", "ROUGE-")) for word in score.split("_"))

@@ -197,11 +197,7 @@ class RougeArguments:
         choices=ROUGE_MODES,
         help="the program whose scores are computed: Google's package, or the Perl script that papers report",
     )
-    rouge_tokenizer: str = option(
-        ROUGE_TOKENIZERS[0],
-        choices=ROUGE_TOKENIZERS,
-        help=TOKENIZER_HELP,
-    )
+    rouge_tokenizer: str = option(ROUGE_TOKENIZERS[0], choices=ROUGE_TOKENIZERS, help=TOKENIZER_HELP)
     wordnet_exceptions: str | None = option(
         None,
         metavar="DIR",
@@ -251,4 +247,4 @@ def main(argv: Sequence[str] | None = None) -> None:
     best = f", maximum and mean over {count:,} references" if "references" in facts else ""
     title = f"ROUGE F in percent ({', '.join(named)}) on {len(references):,} examples{best}"
     means = means_of(rouge_names(args.mode, "references" in facts), len(references))
-    print_scores(args.files, title, counts_of, means, facts)
+    print_scores(args.files, title, [*map(counts_of, args.files.systems)], means, facts)

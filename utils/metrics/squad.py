@@ -116,20 +116,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             for name, value in zip(("exact_match", "f1"), values, strict=True)
         }
 
-    def groups_of(counts: np.ndarray) -> dict[str, dict[str, dict[str, float | int]]]:
-        texts = [question.question for question in questions.values()]
-        return {"kind of question": by_question(texts, answered, *counts[:, 1:3].T)}
-
+    counts, texts = [*map(counts_of, files.systems)], [question.question for question in questions.values()]
+    groups = {"kind of question": by_question(texts, answered, *counts[0][:, 1:3].T)}
     title = f"Exact match and F1 in percent of {len(questions):,} questions"
-    print_scores(files, title, counts_of, scores_of, {"examples": len(questions)}, groups_of)
+    print_scores(files, title, counts, scores_of, {"examples": len(questions), "groups": groups})
 
 
 def _answers_in(path: str, questions: Mapping[str, Question]) -> Mapping[str, str]:
-    """Read a file of answers.
-
-    Raises:
-        InputError: it is no JSON object of texts, or not of these questions.
-    """
+    """Read a file of answers; InputError where it is no JSON object of texts, or not of these questions."""
     answers = read_json(Path(path))
     if not all(isinstance(text, str) for text in answers.values()):
         raise InputError(f"{path}: allowed: a JSON object of answers, which are texts, by the ids of their questions")

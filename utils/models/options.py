@@ -55,22 +55,14 @@ class WeightsOptions:
         """True if training starts from random weights."""
         return self.model_name_or_path == SCRATCH
 
-    def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-        """The config of --config_path or of the weights.
 
-        Raises:
-            InputError: the file is no config of one of these kinds, or the weights have none.
-        """
-        return _config_of(self.config_path, self.model_name_or_path, kinds)
-
-
-def _config_of(path: str | None, weights: str | None, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-    """The config at a path or, without one, of some weights."""
-    if path is not None:
-        return read_config(path, kinds)
-    config = stored_configs(weights, kinds)[0]
+def _config_of(options: WeightsOptions | NewModelOptions, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+    """The config of --config_path or, without one, of the weights."""
+    if options.config_path is not None:
+        return read_config(options.config_path, kinds)
+    config = stored_configs(options.model_name_or_path, kinds)[0]
     if config is None:
-        raise InputError(f"--model_name_or_path {weights}: no config there; give --config_path")
+        raise InputError(f"--model_name_or_path {options.model_name_or_path}: no config there; give --config_path")
     return config
 
 
@@ -249,7 +241,7 @@ class ModelOptions:
             InputError: the file is no config, the weights have none, it is of none of these kinds, or an option is
                 about what it has not.
         """
-        config = self.weights.config(kinds)
+        config = _config_of(self.weights, kinds)
         if self.weights.new_vocabulary and "bart" not in config.model_types:
             raise InputError(
                 f"--new_vocabulary is given; allowed with bart alone, and this model is {config.model_types[0]}"
@@ -284,6 +276,6 @@ class NewModelOptions:
             InputError: the file is no config of one of these kinds, the weights have none, or an option is about what
                 it has not.
         """
-        config = _config_of(self.config_path, self.model_name_or_path, kinds)
+        config = _config_of(self, kinds)
         self.computing.set_dropouts(config)
         return config

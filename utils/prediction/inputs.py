@@ -170,11 +170,7 @@ def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def _typed(name: str, line: str) -> Record:
-    """A line as a record: a JSON object as such, all else as a text.
-
-    Raises:
-        InputError: the line begins like an object and is none.
-    """
+    """A line as a record: what begins like a JSON object as such, all else as a text."""
     try:
         return Record(name, json.loads(line) if line.lstrip().startswith("{") else {"text": line})
     except (ValueError, RecursionError) as error:

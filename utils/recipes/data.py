@@ -33,11 +33,7 @@ def with_table_prepared(task: AnyTask) -> AnyTask:
 
 
 def check_val_ratio(place: Place) -> None:
-    """Refuse --val_ratio for data that have a validation split, or that are one file.
-
-    Raises:
-        InputError: they are so.
-    """
+    """Raise InputError where --val_ratio is given for data that have a validation split, or that are one file."""
     data_dir, ratio = place.data_dir, place.val_ratio
     if ratio is None:
         return

@@ -10,8 +10,7 @@ from typing import Any
 
 from bart.errors import InputError, naming
 from utils.app.cli import early_option, option, parse_dataclass
-from utils.corpora.documents import KINDS
-from utils.corpora.text_shards import is_text, shards_of_text
+from utils.corpora.text_shards import ShardOptions, is_text, shards_of_text
 from utils.data.options import Place
 from utils.data.shard_format import MANIFEST
 from utils.models.loading import check_lengths, own_vocabulary
@@ -21,7 +20,7 @@ from utils.runs.run_directory import LAST
 from utils.tasks.denoising import Denoising
 from utils.tasks.mlm import Mlm
 from utils.tasks.mlm_nsp import MlmNsp
-from utils.tasks.pretraining import MOST_OF_TEXT, Pretraining, PretrainingOptions
+from utils.tasks.pretraining import MOST_OF_TEXT, Pretraining
 from utils.training.options import FINE_TUNING_RATE, LAMB_RATE, SCRATCH_RATE
 
 TASKS: dict[str, type[Pretraining]] = {task.name: task for task in (Denoising, Mlm, MlmNsp)}
@@ -36,35 +35,6 @@ DEFAULTS: dict[str, Any] = {
     "gradient_clip_val": 0.1,
 }
 EPSILON = 1e-8  # --adam_epsilon
-VAL_RATIO = 0.01  # --val_ratio
-
-
-@dataclass(frozen=True)
-class ShardOptions:
-    """Where shards are, or text, and what shards are made of it."""
-
-    data_dir: str = option(
-        section="data",
-        help="directory of shards, which utils.corpora.make_shards makes; or text, of which they are made once: a file "
-        f"({', '.join(KINDS)}), or a folder of such",
-        on_resume="by_content",
-    )
-    val_ratio: float | None = option(
-        None,
-        above=0,
-        most=0.5,
-        help=f"share of the documents of text that is held out, one at least; by default {VAL_RATIO:g}",
-        on_resume="by_content",
-    )
-    text_field: str | None = option(
-        None, help="field of JSON Lines and Parquet that holds a document; by default text", on_resume="by_content"
-    )
-    cache_dir: str | None = option(
-        None,
-        help="folder for the shards of text; by default .cache beside the text or, where that cannot be written, "
-        "~/.cache/bart-pytorch",
-        on_resume="may_change",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +118,14 @@ class PretrainingArguments(TrainingArguments):
             most = min(MOST_OF_TEXT, config.max_position_embeddings)
             options = replace(options, max_source_length=options.max_source_length or most)
             check_lengths(config, max_source_length=options.max_source_length)
-            data_dir = self._shards_of_text(weights, options)
+            if weights is None and options.tokenizer is None:
+                raise InputError(
+                    f"--data_dir {data_dir}: {MANIFEST} is missing, which shards have; to read it as text, give "
+                    "--model_name_or_path or --tokenizer"
+                )
+            tokenizer_class = self.task_class.model_class.tokenizer_class
+            tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, tokenizer_class)
+            data_dir = shards_of_text(self.shards, tokenizer, self.task, options.max_source_length)
         elif given := [name for name in ("val_ratio", "text_field", "cache_dir") if getattr(self.shards, name)]:
             raise InputError(
                 f"--{given[0]} is {getattr(self.shards, given[0])}, which is about text; --data_dir {data_dir} holds "
@@ -156,21 +133,6 @@ class PretrainingArguments(TrainingArguments):
             )
         place = Place(data_dir, limits={"train": self.batches.n_train, "val": self.batches.n_val})
         return self.task_class(place, options, self.training, weights, self.run.seed)
-
-    def _shards_of_text(self, weights: str | None, options: PretrainingOptions) -> str:
-        """The directory of the shards that are made of the text of --data_dir, with a given length of examples."""
-        tokenizer_class = self.task_class.model_class.tokenizer_class
-        if weights is None and options.tokenizer is None:
-            raise InputError(
-                f"--data_dir {self.data_dir}: {MANIFEST} is missing, which shards have; to read it as text, give "
-                "--model_name_or_path or --tokenizer"
-            )
-        tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, tokenizer_class)
-        shards = self.shards
-        return shards_of_text(
-            *(self.data_dir, tokenizer, self.task, options.max_source_length),
-            *(shards.val_ratio or VAL_RATIO, shards.text_field or "text", shards.cache_dir),
-        )
 
 
 def parse_pretraining_arguments(argv: Sequence[str] | None = None) -> PretrainingArguments:

@@ -29,15 +29,7 @@ from utils.data.options import Place, PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
-from utils.metrics.classification import (
-    each_count,
-    in_order,
-    name_of,
-    of_classes,
-    of_label_sets,
-    of_numbers,
-    sets_of,
-)
+from utils.metrics.classification import each_count, in_order, name_of, of_classes, of_label_sets, of_numbers, sets_of
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
@@ -113,7 +105,40 @@ class LabelledTexts:
         return len(self.texts)
 
 
-class Classification(HeadTask):
+class TextTask(HeadTask):
+    """The base of tasks that read a text, or a pair of texts, as a whole."""
+
+    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
+        began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
+        if raw.pairs is None:
+            ids, is_cut = encode_cut(tokenizer, raw.texts, length)
+            rows = [(row, None) for row in ids]
+        else:  # whole ones, since the longer text is cut first
+            encoded = (tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs))
+            pairs = [(first[1:-1], second[1:-1]) for first, second in zip(*encoded, strict=True)]
+            cut = [tokenizer.cut(*pair, length) for pair in pairs]
+            rows = [tokenizer.join(*both) for both in cut]
+            is_cut = np.array([both != pair for both, pair in zip(cut, pairs, strict=True)])
+        texts = f"texts{self.of_split(split)}"
+        warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
+        took = time.perf_counter() - began
+        targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
+        examples = [
+            Example(np.asarray(row, np.int32), target, second, bool(was_cut))
+            for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
+        ]
+        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))
+
+    def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
+        inputs = self.inputs_of(examples, tokenizer)
+        if examples[0].labels is not None:
+            is_class = isinstance(examples[0].labels, int)
+            kind = torch.long if is_class else torch.float32
+            inputs["labels"] = torch.tensor([example.labels for example in examples], dtype=kind)
+        return inputs
+
+
+class Classification(TextTask):
     """Texts, or pairs of them, to classes, sets of labels or numbers."""
 
     Options = ClassificationOptions
@@ -263,7 +288,7 @@ class Classification(HeadTask):
         """
         config, problem = super().checked(loaded).model.config, self.chosen_problem
         if learned is not None:
-            config.columns, problem = list(learned.columns), learned.problem
+            problem = learned.problem
         if self.glue is not None and self.glue.labels:
             names = list(self.glue.labels)
             numbered = [[f"{prefix}{number}" for number in range(len(names))] for prefix in ("", "LABEL_")]
@@ -295,37 +320,6 @@ class Classification(HeadTask):
                 logger.warning("the model's labels have no names; they are taken in the order %s", ", ".join(names))
                 config.labels = names
         super().match(raw, split, loaded)
-
-    # ---- Encoding
-
-    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
-        began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
-        if raw.pairs is None:
-            ids, is_cut = encode_cut(tokenizer, raw.texts, length)
-            rows = [(row, None) for row in ids]
-        else:  # whole ones, since the longer text is cut first
-            encoded = (tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs))
-            pairs = [(first[1:-1], second[1:-1]) for first, second in zip(*encoded, strict=True)]
-            cut = [tokenizer.cut(*pair, length) for pair in pairs]
-            rows = [tokenizer.join(*both) for both in cut]
-            is_cut = np.array([both != pair for both, pair in zip(cut, pairs, strict=True)])
-        texts = f"texts{self.of_split(split)}"
-        warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
-        took = time.perf_counter() - began
-        targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
-        examples = [
-            Example(np.asarray(row, np.int32), target, second, bool(was_cut))
-            for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
-        ]
-        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))
-
-    def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
-        inputs = self.inputs_of(examples, tokenizer)
-        if examples[0].labels is not None:
-            is_class = isinstance(examples[0].labels, int)
-            kind = torch.long if is_class else torch.float32
-            inputs["labels"] = torch.tensor([example.labels for example in examples], dtype=kind)
-        return inputs
 
     # ---- Training and validation
 

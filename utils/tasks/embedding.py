@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,15 +20,13 @@ from bart.files import read_json
 from bart.hub import resolve
 from bart.modeling.modeling_bart import BartModel
 from bart.modeling.pretrained import PretrainedModel
-from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import UnpooledBert
 from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of, names_in, read_records
-from utils.data.tokenized import encode_cut, warn_of_cut
+from utils.data.columns import Record, column_of
 from utils.models.loading import LoadedModel
-from utils.tasks.classification import TEXTS, LabelledTexts, text_in
-from utils.tasks.head import MOST_READ, Example, HeadExamples, HeadTask, ReadingOptions
+from utils.tasks.classification import TEXTS, LabelledTexts, TextTask, text_in
+from utils.tasks.head import MOST_READ, HeadExamples, ReadingOptions
 from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)
@@ -54,21 +50,16 @@ class EmbeddingOptions(ReadingOptions):
     normalize: bool = option(True, help="vectors of length 1")
 
 
-class Embedding(HeadTask):
+class Embedding(TextTask):
     """Texts to vectors, by the states of BERT or of BART's encoder."""
 
     Options = EmbeddingOptions
     model_classes = (BartModel, UnpooledBert)
 
-    def __init__(self, place: Any, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
-        super().__init__(place, options, training, evaluation)
-        if training is not None or not self.evaluation.predict:
-            self._only_predicts()
-
     def _only_predicts(self, *args: Any, **options: Any) -> NoReturn:
         raise InputError("--task embedding only predicts; allowed: python -m utils.predict MODEL --task embedding")
 
-    initial_model = resumed_model = loss = validate = metrics_of = score = _only_predicts
+    config = initial_model = resumed_model = read = loss = validate = metrics_of = score = _only_predicts
 
     # ---- Model
 
@@ -103,24 +94,9 @@ class Embedding(HeadTask):
         known = self.columns[:1] or TEXTS
         return (column_of("text_field", self.options.text_field, known, columns, self.place.data_dir),)
 
-    def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
-        held_in, choice = self.place.chosen(split)
-        records = read_records(self.place.data_dir, held_in, lambda columns: self.columns_in(columns)[0], choice)
-        return self.given(records, self.columns_in(names_in(records)))
-
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> LabelledTexts:
         texts = [text_in(record, columns[0]) for record in records]
         return LabelledTexts([record.name for record in records], texts, None)
-
-    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
-        began, length = time.perf_counter(), self.read_length(loaded)
-        rows, is_cut = encode_cut(loaded.tokenizer, raw.texts, length)
-        warn_of_cut(int(is_cut.sum()), len(raw), f"texts{self.of_split(split)}", length, "--max_source_length")
-        examples = [Example(np.asarray(row, np.int32), is_cut=bool(cut)) for row, cut in zip(rows, is_cut, strict=True)]
-        return HeadExamples(examples, time.perf_counter() - began)
-
-    def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
-        return self.inputs_of(examples, tokenizer)
 
     # ---- Prediction
 

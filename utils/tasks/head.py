@@ -103,7 +103,7 @@ class Labels:
     Attributes:
         names: of the labels, in the order of the head's outputs.
         problem: one of `bart.configuration.configuration.PROBLEMS`, of a head that classifies texts.
-        columns: of the texts in the training data, which the model's config keeps.
+        columns: of the texts in the training data, which the model's config keeps; none where they are usual ones.
     """
 
     names: list[str]
@@ -189,6 +189,9 @@ class HeadTask(Task[PretrainedModel]):
         labels = None if learned is None else learned.names
         new_head = self.training.new_head
         loaded = model_to_train.initial_model(model, self.config(model), self.model_classes, labels, new_head)
+        loaded.model.config.extra.pop("columns", None)  # of the run that the weights come from
+        if learned is not None and learned.columns:
+            loaded.model.config.columns = list(learned.columns)
         return self.checked(loaded, learned)
 
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[PretrainedModel]:

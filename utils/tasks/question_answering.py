@@ -139,7 +139,8 @@ class QuestionAnswering(HeadTask):
                 "allowed: less than that"
             )
         contexts = list(dict.fromkeys(question.context for question in raw))
-        encoded = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
+        read = tokenizer(contexts, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = dict(zip(contexts, zip(read["input_ids"], read["offset_mapping"], strict=True), strict=True))
         most = options.max_query_length + 2
         asked, is_cut = encode_cut(tokenizer, [question.question.strip() for question in raw], most)
         questions = f"questions{self.of_split(split)}"
@@ -294,25 +295,15 @@ class QuestionAnswering(HeadTask):
         each = _scores_of_each(raw, predictions)
         scores = {name: float(values.mean()) for name, values in each.items()}
         has_answer = np.array([bool(asked.answers) for asked in raw])
+        groups = by_question([asked.question for asked in raw], has_answer, each["exact_match"], each["f1"])
         if not has_answer.all():
-            for kind, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
-                scores |= {
-                    f"{kind}_{name}": float(values[chosen].mean()) for name, values in each.items() if chosen.any()
-                }
-        scores["groups"] = {
-            "kind of question": by_question(
-                [asked.question for asked in raw], has_answer, each["exact_match"], each["f1"]
-            )
-        }
+            for kind, group in (("HasAns", "with an answer"), ("NoAns", "without an answer")):
+                scores |= {f"{kind}_{name}": groups[group][name] for name in each if group in groups}
+        scores["groups"] = {"kind of question": groups}
+        given = [" | ".join(dict.fromkeys(asked.answers)) for asked in raw]
         wrong = (
-            (
-                number,
-                asked.question,
-                " | ".join(dict.fromkeys(asked.answers)),
-                values["text"],
-                100 * values["probability"],
-            )
-            for number, (asked, values) in enumerate(zip(raw, (p.values for p in predictions), strict=True))
+            (number, asked.question, right, prediction.values["text"], 100 * prediction.values["probability"])
+            for number, (asked, right, prediction) in enumerate(zip(raw, given, predictions, strict=True))
             if not each["exact_match"][number]
         )
         scores["errors"], surest = surest_errors(wrong, len(raw))

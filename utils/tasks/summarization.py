@@ -44,10 +44,7 @@ class RougeOptions:
         on_resume="may_change",
     )
     rouge_tokenizer: str = option(
-        ROUGE_TOKENIZERS[0],
-        choices=ROUGE_TOKENIZERS,
-        help=TOKENIZER_HELP,
-        on_resume="validation",
+        ROUGE_TOKENIZERS[0], choices=ROUGE_TOKENIZERS, help=TOKENIZER_HELP, on_resume="validation"
     )
     wordnet_exceptions: str | None = option(
         None,

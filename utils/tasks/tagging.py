@@ -31,7 +31,7 @@ from utils.data.columns import Record, column_of, of_split, read_records
 from utils.data.options import Place
 from utils.data.places import TABLES, TAGS, WORDS, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice
-from utils.data.tokenized import warn_of_cut
+from utils.data.tokenized import warn_of, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, surest_errors
 from utils.metrics.entities import (
     ENTITY_METRICS,
@@ -53,6 +53,7 @@ from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 logger = logging.getLogger(__name__)
 CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")
 WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
+UNREAD = 0  # the place of `<s>` or `[CLS]`
 NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 
 
@@ -96,7 +97,7 @@ class TaggedExample(Example):
 
     Attributes:
         labels: (S,) of each token, -100 where it does not begin a word.
-        firsts: where words begin; fewer than there are words if the sentence was cut.
+        firsts: where words begin, UNREAD of blank ones; fewer than there are words if the sentence was cut.
         sentence: as it was read.
     """
 
@@ -123,13 +124,6 @@ class Tagging(HeadTask):
                 raise InputError(f"--token_states is {stack}; {config.model_types[0]} has one stack alone")
             config.token_states = stack
         return config
-
-    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
-        loaded = super().initial_model(model, learned)
-        loaded.model.config.extra.pop("columns", None)  # of the run that the weights come from
-        if self.options.words_field is not None:
-            loaded.model.config.columns = [self.options.words_field]
-        return loaded
 
     # ---- Data
 
@@ -171,7 +165,8 @@ class Tagging(HeadTask):
             strays = sorted(tag for tag in tags if not scheme.fits(tag))
             rest = f"; outside of all entities: {', '.join(strays)}" if strays else ""
             logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", name, rest)
-        return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)))
+        columns = tuple(filter(None, [self.options.words_field]))
+        return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
 
     def labels_in(self, raw: list[Sentence]) -> Iterator[tuple[str, str]]:
         for sentence in raw:
@@ -243,22 +238,27 @@ class Tagging(HeadTask):
             column = next((column for column in columns if column in record.values), columns[-1])
             value = record.values.get(column)
             words = split_words(value) if isinstance(value, str) else None
-            sentences.append(Sentence(record.name, words or _strings(record.name, column, value), None))
+            words = words or _strings(record.name, column, value, may_be_blank=bool(value))
+            sentences.append(Sentence(record.name, words, None))
         return sentences
 
     def encode(self, raw: list[Sentence], split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
         began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
-        # As in running text: a space before every word but the first.
-        pieces = {f" {word}": [] for sentence in raw for word in sentence.words[1:]}
-        pieces |= {sentence.words[0]: [] for sentence in raw}
+        # As in running text: a space before every word but the first. Blank words are not read.
+        filled = [[word for word in sentence.words if word.strip()] for sentence in raw]
+        pieces = {"": []} | {f" {word}": [] for words in filled for word in words[1:]}
+        pieces |= {word: [] for words in filled for word in words[:1]}
         for piece, ids in zip(pieces, tokenizer(list(pieces))["input_ids"], strict=True):
             pieces[piece] = ids[1:-1] or [tokenizer.unk_token_id]  # BERT reads no control characters
         numbers = {label: number for number, label in enumerate(loaded.labels)}
         examples = []
         for sentence in raw:
             ids, firsts = [tokenizer.bos_token_id], []
-            for place, word in enumerate(sentence.words):
-                of_word = pieces[f" {word}" if place else word]
+            for word in sentence.words:
+                if not word.strip():
+                    firsts.append(UNREAD)
+                    continue
+                of_word = pieces[f" {word}" if len(ids) > 1 else word]
                 if len(ids) + len(of_word) >= length:
                     break
                 firsts.append(len(ids))
@@ -274,6 +274,8 @@ class Tagging(HeadTask):
         cut, sentences = sum(example.is_cut for example in examples), f"sentences{self.of_split(split)}"
         effect = f"and are cut there: words after token {length:,} get the tag {OUTSIDE}"
         warn_of_cut(cut, len(raw), sentences, length, "--max_source_length", effect)
+        words, read = (sum(map(len, of_each)) for of_each in ([sentence.words for sentence in raw], filled))
+        warn_of(words - read, words, f"words are blank, are not read and get the tag {OUTSIDE}")
         took = time.perf_counter() - began
         return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))
 
@@ -317,9 +319,9 @@ class Tagging(HeadTask):
         predictions = []
         rows = zip(chosen, shares, batch["firsts"], batch["sentence"], losses, counts, strict=True)
         for row, share, firsts, sentence, loss, count in rows:
-            unread = len(sentence.words) - len(firsts)
-            tags = [loaded.labels[row[first]] for first in firsts] + [outside] * unread
-            scores = [share[first] for first in firsts] + [None] * unread
+            firsts = [*firsts, *[UNREAD] * (len(sentence.words) - len(firsts))]
+            tags = [outside if first == UNREAD else loaded.labels[row[first]] for first in firsts]
+            scores = [None if first == UNREAD else share[first] for first in firsts]
             predictions.append(Prediction({"tags": tags, "scores": scores}, loss, count))
         return predictions
 

@@ -368,10 +368,6 @@ class Task(TrainedTask[Model]):
         """
         return {"prediction": row[self.prediction_name]}
 
-    def line_of(self, row: Mapping[str, Any]) -> str:
-        """The text of a row's prediction, as one line."""
-        return " ".join(row[self.prediction_name].split("\n"))
-
     def files(self, raw: Any, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
         """Further files of a split's predictions by name, such as a benchmark takes."""
         return {}

@@ -18,12 +18,7 @@ from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.modeling.modeling_bart import (
-    IGNORE_INDEX,
-    BartForConditionalGeneration,
-    Seq2SeqOutput,
-    training_operations,
-)
+from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import option, part
 from utils.app.progress import Clock

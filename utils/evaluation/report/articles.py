@@ -9,8 +9,9 @@ from typing import Any
 from bart.errors import InputError
 from utils.app.progress import progress
 from utils.data.rows import json_lines
-from utils.evaluation.report.runs import Run, label_of, scores_of
+from utils.evaluation.report.runs import Run, scores_of
 from utils.metrics.facts import WRONG, differing_facts, names_in
+from utils.metrics.files import label_of
 from utils.metrics.text_statistics import NOVEL_ORDERS, text_statistics, words
 
 # Statistics that the table of articles shows: heading and digits.

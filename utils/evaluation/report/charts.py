@@ -7,8 +7,9 @@ from itertools import accumulate
 
 from utils.app.charts import Chart, Matrix, Series, histograms
 from utils.evaluation.report.articles import have_statistics
-from utils.evaluation.report.runs import Run, label_of
+from utils.evaluation.report.runs import Run
 from utils.evaluation.report.tables import MOST_DRAWN
+from utils.metrics.files import label_of
 
 
 def curve(run: Run, column: str, name: str) -> list[Series]:
@@ -53,7 +54,7 @@ def confusion_matrices(runs: Sequence[Run], split: str) -> list[Matrix]:
     counts = runs[0].scores.get(split, {}).get("confusion", {})
     if len(runs) > 1 or not 0 < len(counts) <= MOST_DRAWN:
         return []
-    return [Matrix("confusion", "Confusion matrix", list(counts), counts)]
+    return [Matrix("confusion", "Confusion matrix", counts)]
 
 
 def latency_charts(runs: Sequence[Run], split: str, noun: str) -> list[Chart]:

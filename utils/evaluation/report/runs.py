@@ -17,8 +17,6 @@ from utils.app.errors import brief
 from utils.runs.metrics import SECONDS, Metrics, joined, metrics_of_sessions
 from utils.runs.run_directory import REPORT_ORDER, of_sessions
 
-LABELS = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "loss": "Loss"}
-LABELS |= {"matthews": "Matthews correlation", "pearson": "Pearson correlation", "spearman": "Spearman correlation"}
 # Tasks that predict no text, each with the targets that its loss is the mean over. Their scores are in percent.
 TARGETS = {"classification": "label", "tagging": "word", "question_answering": "window"}
 NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  # which the report formats as such
@@ -66,14 +64,6 @@ class Run:
 
     def articles_path(self, split: str) -> Path:
         return self.folder / f"{split}_articles.jsonl"
-
-
-def label_of(score: str) -> str:
-    """The name by which readers know a score, such as "ROUGE-1" for rouge1."""
-    first, *rest = score.split("_")
-    kind = first.removeprefix("rouge")
-    label = LABELS.get(first, first) if kind == first else f"ROUGE-{kind}".removesuffix("-")
-    return " ".join([label, *("F1" if word == "f1" else word for word in rest)])
 
 
 def scores_of(record: Mapping[str, Any]) -> dict[str, float]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from utils.evaluation.report.runs import LABELS, TARGETS, Run, label_of, scores_of
+from utils.evaluation.report.runs import TARGETS, Run, scores_of
+from utils.metrics.files import LABELS, label_of
 from utils.metrics.significance import compare, p_shown
 from utils.runs.metrics import SECONDS
 
@@ -113,7 +114,7 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Sco
         values = [scores_of(record).get(name) for record in records]
         is_percent = (
             runs[0].task in TARGETS
-            or name.startswith(("rouge", *LABELS))
+            or name.startswith((*LABELS,))
             or max(abs(value) for value in values if value is not None) > 1
         )
         digits = 4 if name == "loss" or not is_percent else 2
