@@ -14,9 +14,9 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def missing(rows: int) -> int:
-    """The rows that a matrix with so many lacks to be one that GPUs multiply fast in half precision."""
-    return -rows % SIDE if rows % 8 else 0
+def fast_side(rows: int) -> int:
+    """At least so many rows of a matrix, a number with which GPUs multiply it fast in half precision."""
+    return round_up(rows, SIDE) if rows % 8 else rows
 
 
 def recurring(count: int, states: Tensor) -> int:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bart.backend import IGNORE_INDEX, TORCH, Backend
-from bart.rounding import missing, recurring
+from bart.generation.cache import padded
+from bart.rounding import fast_side, recurring
 
 # Logits computed at once, 128 MB in fp32. Fewer make the matrix products small, more only take memory.
 LOGITS_AT_ONCE = 2**25
@@ -98,8 +99,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         of_bias = torch.zeros_like(bias, dtype=precise) if with_gradients[2] else None
         ctx.dtypes = states.dtype, weight.dtype, bias.dtype
         with torch.autocast(kind, enabled=False):
-            spare = missing(len(weight)) if kind == "cuda" else 0
-            matrix, bias = F.pad(weight.to(dtype), (0, 0, 0, spare)), bias.to(precise)
+            side = fast_side(len(weight)) if kind == "cuda" else len(weight)
+            matrix, bias = padded(weight.to(dtype), 0, side), bias.to(precise)
 
             def add_chunk(part: slice) -> None:  # a function, which keeps nothing of one chunk for the next
                 nonlocal of_weight
@@ -112,7 +113,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 if not wants_gradients:
                     correct.add_(gradients_or_hits.sum())
                 if of_states is not None:
-                    of_states[part] = F.pad(gradients_or_hits, (0, spare)) @ matrix
+                    of_states[part] = padded(gradients_or_hits, 1, side) @ matrix
                 if with_gradients[1]:
                     product = gradients_or_hits.t() @ chunk
                     of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)

@@ -20,9 +20,9 @@ from bart.cpu.backend import CpuBackend
 from bart.cpu.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
 from bart.cuda.backend import CudaBackend
 from bart.errors import InputError
-from bart.generation.cache import additive
+from bart.generation.cache import additive, padded
 from bart.modeling.layers import BartAttention, BartDecoderLayer, BartEncoderLayer, activated
-from bart.rounding import missing
+from bart.rounding import fast_side
 from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
 
 logger = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ class PackedLinear(nn.Module):
         self.outputs = len(weight)
         if rows is None:
             self.multiply = F.linear
-            spare = missing(len(weight))
-            self.register_buffer("weight", F.pad(weight, (0, 0, 0, spare)))
-            self.register_buffer("bias", F.pad(bias, (0, spare)))
+            side = fast_side(len(weight))
+            self.register_buffer("weight", padded(weight, 0, side))
+            self.register_buffer("bias", padded(bias, 0, side))
         elif kernels is not None and kernels.multiplies_fp32 and weight.dtype == torch.float32:
             self.kernels, self.packed = kernels, PackedWeight(weight, bias, kernels.panel)
         else:
