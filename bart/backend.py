@@ -10,7 +10,7 @@ logits, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -123,8 +123,9 @@ class Backend:
         """The output (…, O) of a linear layer, or of what stands for one, for states (…, I)."""
         return layer(states)
 
-    def begin_step(self, layers: Sequence[nn.Module]) -> None:
-        """Prepare for the forward passes of an optimizer step in training, in which weights do not change."""
+    def step(self, layers: Sequence[nn.Module]) -> AbstractContextManager[None]:
+        """The time of an optimizer step's forward and backward passes, in which weights do not change."""
+        return nullcontext()
 
     def cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool

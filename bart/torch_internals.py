@@ -9,6 +9,7 @@ import functools
 from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 AMPERE = (8, 0)  # the compute capability from which on GPUs have FlashAttention
@@ -70,8 +71,11 @@ def attend_to_spans(
     Returns:
         As query.
     """
+    width = query.shape[2]
+    if lacking := -width % 8:  # the kernel takes multiples of 8
+        query, keys, values = (F.pad(states, (0, lacking)) for states in (query, keys, values))
     arguments = query, keys, values, *starts, *longest, dropout, is_causal, False
-    return torch.ops.aten._flash_attention_forward(*arguments)[0]
+    return torch.ops.aten._flash_attention_forward(*arguments, scale=width**-0.5)[0][..., :width]
 
 
 def pack(weight: Tensor, rows: int) -> Tensor:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -24,7 +25,6 @@ from bart.unpadding import KnownRows, Unpadded, UnpaddingBackend, known_rows
 # Numbers of rows are multiples of this, or of less where that would be more than a sixteenth of them, so that the
 # memory of one batch's states can be that of the next.
 ROWS = 512
-LENGTHS = 128  # the greatest length of a batch is rounded up to a multiple of this: compiled layers know few of them
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CudaRows(Unpadded):
     def __init__(self, is_token: Tensor) -> None:
         super().__init__(is_token, recurring)
         self.starts = self.starts.int()
-        self.longest = round_up(int(self.starts.diff().max()), LENGTHS)
+        self.longest = int(self.starts.diff().max())
 
     def reading(self, source: CudaRows) -> CudaSpans:
         return CudaSpans(self.starts, source.starts, self.longest, source.longest)
@@ -79,24 +79,29 @@ class CudaBackend(UnpaddingBackend):
     """Rows without padding in half precision, copies of weights under autocast, and kernels in Triton.
 
     Attributes:
-        copies: of the weights, for the products of an optimizer step.
+        copies: of the weights, where a step was under autocast.
+        reads_copies: true during such a step.
     """
 
     def __init__(self, leaves_out_padding: bool = False) -> None:
         super().__init__(leaves_out_padding)
         self.copies: HalfCopies | None = None
+        self.reads_copies = False
 
     def chooses_rows(self, training: bool, compiled: bool) -> bool:
         return True
 
-    def begin_step(self, layers: Sequence[nn.Module]) -> None:
-        """Refresh the copies of weights that products under autocast read."""
-        if not torch.is_autocast_enabled("cuda") or any(isinstance(layer, FSDPModule) for layer in layers):
-            self.copies = None
-            return
-        if self.copies is None:
-            self.copies = HalfCopies(layers, torch.get_autocast_dtype("cuda"))
-        self.copies.refresh()
+    @contextmanager
+    def step(self, layers: Sequence[nn.Module]) -> Iterator[None]:
+        """Under autocast, products read copies of the weights meanwhile."""
+        if torch.is_autocast_enabled("cuda") and not any(isinstance(layer, FSDPModule) for layer in layers):
+            self.copies = self.copies or HalfCopies(layers, torch.get_autocast_dtype("cuda"))
+            self.copies.refresh()
+            self.reads_copies = True
+        try:
+            yield
+        finally:
+            self.reads_copies = False
 
     def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
         outputs = self._by_copies(states, [layer])
@@ -107,7 +112,7 @@ class CudaBackend(UnpaddingBackend):
         return super().project(states, layers) if outputs is None else outputs
 
     def _by_copies(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
-        if self.copies is None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not self.reads_copies or torch.compiler.is_compiling():
             return None
         return self.copies.project(getattr(states, "in_half", states), layers)
 

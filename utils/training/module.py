@@ -67,23 +67,23 @@ class TrainingModule(pl.LightningModule):
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
             turn_dropout_off(self.model)
-        self.model.backend.begin_step(self.model.layers)
         counts = [self.task.count(batch.inputs) for batch in step if batch.is_real]
         nothing = torch.zeros(self.task.means, dtype=torch.float64, device=self.device)  # exact, and weights fit in
         # A network in pure half precision makes that torch's default, whose greatest number targets may exceed.
         precise = torch.promote_types(torch.get_default_dtype(), torch.float32)
         targets = self._summed(sum(counts, nothing)).to(precise)
         losses = torch.zeros(len(step), dtype=precise, device=self.device)
-        for number, batch in enumerate(step):
-            with self._exchanging_gradients(number == len(step) - 1):
-                # The strategies average gradients over processes.
-                shares = self.task.loss(self.model, batch.inputs) * (batch.is_real * self.trainer.world_size / targets)
-                share = shares.sum()
-                with torch.autocast(self.device.type, enabled=False):  # for the forward pass alone
-                    self.manual_backward(share)
-            if isinstance(optimizer.optimizer, MasterWeights):
-                optimizer.optimizer.add_gradients()
-            losses[number] = share.detach()
+        with self.model.backend.step(self.model.layers):
+            for number, batch in enumerate(step):
+                with self._exchanging_gradients(number == len(step) - 1):
+                    # The strategies average gradients over processes.
+                    factors = batch.is_real * self.trainer.world_size / targets
+                    share = (self.task.loss(self.model, batch.inputs) * factors).sum()
+                    with torch.autocast(self.device.type, enabled=False):  # for the forward pass alone
+                        self.manual_backward(share)
+                if isinstance(optimizer.optimizer, MasterWeights):
+                    optimizer.optimizer.add_gradients()
+                losses[number] = share.detach()
         self.train_loss = self._summed(losses.sum()) / self.trainer.world_size
         self.lr = optimizer.param_groups[0]["lr"]
         optimizer.step()

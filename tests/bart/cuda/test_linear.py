@@ -27,6 +27,7 @@ def test_losses_are_those_of_autocast_and_gradients_no_worse() -> None:
     by_copies.compute_with(backend)
     backend.copies = HalfCopies(by_copies.layers, torch.bfloat16)
     backend.copies.refresh()
+    backend.reads_copies = True
     _, expected = computed(exact, half=False)
     loss, gradient = computed(under_autocast, half=True)
     actual_loss, actual = computed(by_copies, half=True)

@@ -1,0 +1,59 @@
+"""The backend of GPUs, on the CPU: compiled layers, and what needs no GPU to be known."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from bart.backend import IGNORE_INDEX
+from bart.cuda import backend as cuda
+from bart.cuda.backend import CudaBackend, CudaRows
+from bart.modeling import layers
+from bart.unpadding import KnownRows, carrying
+from tests.tiny_run import tiny_bart
+
+
+@torch.library.custom_op("tests::attend_to_spans", mutates_args=())
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, starts: list[Tensor], longest: list[int], dropout: float
+) -> Tensor:
+    """Stands for FlashAttention; its results mean nothing."""
+    return query.clone(memory_format=torch.contiguous_format)
+
+
+attend.register_fake(lambda query, *_: torch.empty_like(query, memory_format=torch.contiguous_format))
+attend.register_autograd(lambda _, gradient: (gradient, None, None, [None, None], None, None))
+
+
+def test_compiled_layers_know_all_lengths_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "has_flash", lambda device, dtype: True)
+    monkeypatch.setattr(
+        cuda,
+        "attend_to_spans",
+        lambda query, keys, values, starts, longest, is_causal, dropout: attend(
+            query, keys, values, list(starts), list(longest), dropout
+        ),
+    )
+    layers.compile_whole_layers()
+    compiled = torch.compile(layers._call, dynamic=True, backend="eager")
+    monkeypatch.setattr(layers, "compiled_call", functools.partial(lambda call: call, compiled))
+    model = tiny_bart(dropout=0.1, max_position_embeddings=512, encoder_layers=3, decoder_layers=3).train()
+    model.compute_with(CudaBackend(leaves_out_padding=True))
+    model.compile_layers()
+    generator, graphs = torch.Generator().manual_seed(0), []
+    counters.clear()
+    for articles, *longest in ((5, 400, 30), (2, 60, 200), (6, 300, 9), (3, 7, 40)):
+        given = []
+        for length in longest:
+            counts = torch.randint(2, length + 1, (articles, 1), generator=generator)
+            ids = torch.randint(4, 50, (articles, length), generator=generator)
+            given.append(ids.where(torch.arange(length) < counts, IGNORE_INDEX))
+        sources, targets = (carrying(each, KnownRows.of(each != IGNORE_INDEX, CudaRows)) for each in given)
+        mask = carrying((sources != IGNORE_INDEX).long(), sources.known_rows)
+        model(sources.clamp(min=1), mask, labels=targets, summed_loss=True).loss.backward()
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] > 0 and graphs == graphs[:1] * 4
