@@ -49,6 +49,7 @@ FINE_TUNING = {
     "ddp": "--bf16 --strategy ddp", "fsdp": "--bf16 --strategy fsdp",
     "ddp compiled": "--bf16 --strategy ddp --compile", "fsdp compiled": "--bf16 --strategy fsdp --compile",
 }  # fmt: skip
+CPU_LOSS, MOST_TIMES_CPU_LOSS = 1.80, 1.1  # of the checks "learning"
 # Network, tokens, batch, and sequences per second of the large network on an A100 in half precision, by NVIDIA's pages.
 PRETRAINING = (
     ("bart", 128, 200, 326.53),
@@ -101,6 +102,17 @@ def fine_tuning_checks(on_gpu: bool) -> list[Check]:
         gpus = 2 if "--strategy" in options else int(needs_gpu)
         command = f'{tune} "$OUT/run" {scratch} --gpus {max(gpus, int(on_gpu))} {options}'
         checks.append(Check(f"fine-tuning {name}", command, trained, 5 if "compile" in options else 2, gpus))
+    # Dropout in attention, too: kernels must drop the same weights in both passes, or training does not learn.
+    learning = f"""sed -E 's/"pre_ln": true/"pre_ln": false/; s/dropout": 0.0/dropout": 0.1/' \
+        "$ROOT/configs/config_tiny.json" >"$OUT/config.json" &&
+        {tune} "$OUT/run" {scratch} --config_path "$OUT/config.json" --learning_rate 2e-3 --max_steps 400 --n_val 64"""
+    for precision in ("fp32", "bf16", "fp16"):
+        gpus = int(precision == "fp16")
+        options = f"--gpus {max(gpus, int(on_gpu))}" + f" --{precision}" * (precision != "fp32")
+        checks.append(Check(f"learning {precision}", f"{learning} {options}", learned, 3, gpus))
+    for level in ("O1", "O2", "O3"):
+        command = f'{tune} "$OUT/run" {scratch} --gpus {int(on_gpu)} --bf16 --amp_level {level} --eval_beams 2'
+        checks.append(Check(f"beams in validation {level}", command, trained, 3))
     base = f'{tune} "$OUT/first" {scratch} --gpus {int(on_gpu)}'
     lora = f'{tune} "$OUT/run" --model_name_or_path "$OUT/first/export" --lora_rank 8 --gpus {int(on_gpu)} --bf16'
     return [*checks, Check("fine-tuning LoRA", f"{base} && {lora}", trained, 3)]
@@ -187,6 +199,14 @@ def trained(folder: Path, published: float | None = None) -> Result:
     if published is not None:
         row |= {"peer": "A100, published", "peer_rate": published}
     return row
+
+
+def learned(folder: Path) -> Result:
+    """The loss on validation examples, which must be near that of a run on the CPU, in fp32."""
+    loss = json.loads((folder / "run/train_summary.json").read_bytes())["val_loss"]
+    if loss > MOST_TIMES_CPU_LOSS * CPU_LOSS:
+        raise ValueError(f"the validation loss is {loss:.3f}; on a CPU it is {CPU_LOSS}")
+    return {"rate": loss, "unit": "val loss", "peer_rate": CPU_LOSS, "peer": "a CPU"}
 
 
 def passed(folder: Path) -> Result:
