@@ -108,8 +108,9 @@ class Backend:
 
     def dropout(self, states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
         """States after dropout, on top of what is added, a residual stream of the same shape."""
-        dropped = F.dropout(states, probability)
-        return dropped if added is None else added + dropped
+        if probability:  # torch copies where none is dropped
+            states = F.dropout(states, probability)
+        return states if added is None else added + states
 
     def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Tensor:
         """The norm of states (…, D) after an update (…, D), of which dropout leaves a part, is added to them."""

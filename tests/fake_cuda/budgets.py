@@ -8,10 +8,12 @@ import torch
 
 from bart.backend import IGNORE_INDEX
 from bart.configuration.configuration_bart import BartConfig
+from bart.cuda import backend
 from bart.cuda.backend import CudaBackend
 from bart.generation import schedule
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests import forked
+from tests.fake_cuda import kernels
 from tests.fake_cuda.decoding import begun, for_inference
 from tests.fake_cuda.device import ROOT, Watch, carrying_rows, efficient_attention, fake, on_device, plug_in
 
@@ -20,6 +22,7 @@ CONFIG = ROOT / "configs" / "config_xsum.json"
 
 def _training_step() -> tuple[int, float, Counter[str]]:
     plug_in()
+    backend.load_kernels = lambda: kernels
     sources, targets = (torch.ones(40, length, dtype=torch.long) for length in (1024, 64))
     with fake():
         model = on_device(BartForConditionalGeneration(BartConfig.from_json(CONFIG))).train()
@@ -46,6 +49,7 @@ def training_step() -> tuple[int, float, Counter[str]]:
 
 def _decoding_step() -> tuple[int, float, Counter[str]]:
     plug_in()
+    backend.load_kernels = lambda: kernels
     schedule.recorder_for = lambda *_: None
     with fake(), efficient_attention(), torch.inference_mode():
         model = for_inference(BartForConditionalGeneration(BartConfig.from_json(CONFIG)), "bf16")
