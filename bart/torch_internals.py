@@ -6,12 +6,14 @@ Shapes: N rows, I inputs, O outputs.
 from __future__ import annotations
 
 import functools
+import logging
 from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+logger = logging.getLogger(__name__)
 AMPERE = (8, 0)  # the compute capability from which on GPUs have FlashAttention
 # Operations on all tensors of a list at once: `foreach.add_(tensors, 1)`.
 try:
@@ -38,11 +40,32 @@ def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> Non
     optimizer._step_supports_amp_scaling = not is_left  # type: ignore[attr-defined]
 
 
-def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
-    """True if `attend_to_spans` computes on such a device in such a type."""
+def has_flash(device: torch.device, dtype: torch.dtype, trains: bool) -> bool:
+    """True if `attend_to_spans` computes on such a device in such a type, in training with dropout."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
-    return torch.cuda.get_device_capability(device) >= AMPERE
+    return torch.cuda.get_device_capability(device) >= AMPERE and not (trains and not drops_alike(device))
+
+
+@functools.cache
+def drops_alike(device: torch.device) -> bool:
+    """True if `attend_to_spans` drops the same weights in both passes on a device. The host waits for it.
+
+    Nothing else would tell: a model whose gradients are those of other weights learns less, or nothing. The result is
+    linear in the values, so its product with a gradient is that of the values with theirs.
+    """
+    starts = torch.tensor([0, 48, 128], dtype=torch.int32, device=device)
+    generators = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(generators), torch.autocast(device.type, enabled=False), torch.enable_grad():
+        query, keys, values, gradient = torch.randn(4, 128, 2, 64, device=device).bfloat16()
+        values.requires_grad_()
+        out = attend_to_spans(query, keys, values, (starts, starts), (80, 80), False, 0.5)
+        (of_values,) = torch.autograd.grad(out, values, gradient)
+    products = [(one.float() * other.float()).sum(dim=0) for one, other in ((out, gradient), (values, of_values))]
+    if (products[0] - products[1]).norm() < 0.2 * out.float().norm():  # rounding is far less, other weights far more
+        return True
+    logger.warning("FlashAttention drops other weights in its backward pass here; training computes padding, too")
+    return False
 
 
 def attend_to_spans(

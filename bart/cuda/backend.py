@@ -127,11 +127,12 @@ class CudaBackend(UnpaddingBackend):
         return states
 
     def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> CudaRows | None:
-        if not has_flash(states.device, autocast_dtype(states)):
+        trains = torch.is_grad_enabled()
+        if not has_flash(states.device, autocast_dtype(states), trains):
             return None
         known = known_rows(mask)
         if known is None:
-            if torch.is_grad_enabled():
+            if trains:
                 return None  # a step of training waits for nothing
             is_token = torch.ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
             move = functools.partial(Tensor.to, device=states.device, non_blocking=True)
