@@ -95,7 +95,7 @@ class CudaBackend(UnpaddingBackend):
     def step(self, layers: Sequence[nn.Module]) -> Iterator[None]:
         """Under autocast, products read copies of the weights meanwhile."""
         if torch.is_autocast_enabled("cuda") and not any(isinstance(layer, FSDPModule) for layer in layers):
-            self.copies = self.copies or HalfCopies(layers, torch.get_autocast_dtype("cuda"))
+            self.copies = self.copies or HalfCopies(torch.get_autocast_dtype("cuda"))
             self.copies.refresh()
             self.reads_copies = True
         try:

@@ -22,23 +22,30 @@ from bart.torch_internals import foreach
 
 
 class HalfCopies:
-    """Copies of the weights and biases of linear layers in half precision."""
+    """Copies of the weights and biases of linear layers in half precision, made when they are first used.
 
-    def __init__(self, layers: Sequence[nn.Module], dtype: torch.dtype) -> None:
-        """layers: those of a network, whose linear layers are copied, unless adapters are in them."""
-        parts = (part for layer in layers for part in layer.modules() if type(part) is nn.Linear)
-        self.of = {part: [torch.empty_like(p, dtype=dtype) for p in (part.weight, part.bias)] for part in parts}
+    Attributes:
+        of: weight and bias of each layer.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.of: dict[nn.Linear, tuple[Tensor, Tensor]] = {}
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weights as they are now."""
-        originals = [tensor for part in self.of for tensor in (part.weight, part.bias)]
-        foreach.copy_([copy for copies in self.of.values() for copy in copies], originals)
+        if self.of:
+            originals = [tensor for linear in self.of for tensor in (linear.weight, linear.bias)]
+            foreach.copy_([*chain(*self.of.values())], originals)
 
     def project(self, states: Tensor, linears: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
-        """The outputs (…, O) of linear layers for states (…, I), in half precision; None without copies of these."""
-        if any(linear not in self.of for linear in linears):
-            return None
+        """The outputs (…, O) of linear layers for states (…, I), in half precision; None where adapters are in them."""
+        for linear in linears:
+            if linear not in self.of:
+                if type(linear) is not nn.Linear or linear.bias is None:
+                    return None
+                self.of[linear] = linear.weight.detach().to(self.dtype), linear.bias.detach().to(self.dtype)
         copies = zip(*(self.of[linear] for linear in linears), strict=True)
         originals = zip(*((linear.weight, linear.bias) for linear in linears), strict=True)
         return _HalfLinear.apply(states, *chain(*copies, *originals))
@@ -47,7 +54,7 @@ class HalfCopies:
 class _HalfLinear(torch.autograd.Function):
     """The products of several layers with the same states, by copies of their weights.
 
-    Each has a memory of its own for its outputs, because attention copies queries, keys and values that share one.
+    Each has a memory of its own for its outputs, because their gradients come one by one, and would have to be joined.
     """
 
     @staticmethod

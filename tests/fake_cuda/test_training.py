@@ -8,6 +8,7 @@ import pytest
 
 from tests.fake_cuda.device import needs_compiler
 from tests.fake_cuda.training import MIXES, PLANTED, USUAL, waits_in_a_step
+from tests.tiny_run import Train
 
 pytestmark = needs_compiler
 
@@ -29,3 +30,10 @@ def test_planted_faults_are_found_and_nothing_else(run: list[str]) -> None:
 def test_no_precision_and_no_optimizer_lets_a_step_wait(run: list[str], options: tuple[str, ...]) -> None:
     found = waits_in_a_step([*run, *options], [(mix, None) for mix in MIXES])
     assert dict(zip(MIXES, found, strict=True)) == {mix: {} for mix in MIXES}
+
+
+@pytest.mark.slow
+def test_no_adapter_lets_a_step_wait(run: list[str], train: Train) -> None:
+    weights = train("weights", "--max_steps", 1) / "export"
+    options = ["--lora_rank", 2, "--model_name_or_path", weights]
+    assert waits_in_a_step([*run, *options], [(USUAL, None)]) == [{}]

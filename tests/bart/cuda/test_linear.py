@@ -25,8 +25,7 @@ def test_losses_are_those_of_autocast_and_gradients_no_worse() -> None:
     exact, under_autocast, by_copies = (copy.deepcopy(model) for _ in range(3))
     backend = CudaBackend()
     by_copies.compute_with(backend)
-    backend.copies = HalfCopies(by_copies.layers, torch.bfloat16)
-    backend.copies.refresh()
+    backend.copies = HalfCopies(torch.bfloat16)
     backend.reads_copies = True
     _, expected = computed(exact, half=False)
     loss, gradient = computed(under_autocast, half=True)
@@ -36,17 +35,18 @@ def test_losses_are_those_of_autocast_and_gradients_no_worse() -> None:
 
 
 def test_copies_follow_the_weights_and_leave_adapters_alone() -> None:
-    model = tiny_bart()
-    attention = model.layers[0].self_attn
-    attention.out_proj = nn.Sequential(attention.out_proj)  # as an adapter puts itself in a layer's place
-    copies = HalfCopies(model.layers, torch.bfloat16)
-    nn.init.ones_(attention.k_proj.weight)
-    copies.refresh()
+    attention, copies = tiny_bart().layers[0].self_attn, HalfCopies(torch.bfloat16)
     states = torch.ones(2, attention.k_proj.in_features)
-    keys, values = copies.project(states, [attention.k_proj, attention.v_proj])
-    assert keys.eq(len(states[0])).all() and not values.equal(keys)
+    before, values = copies.project(states, [attention.k_proj, attention.v_proj])
+    nn.init.ones_(attention.k_proj.weight)
+    keys, same = copies.project(states, [attention.k_proj, attention.v_proj])
+    assert keys.equal(before) and same.equal(values) and not keys.equal(values)
+    copies.refresh()
+    keys, same = copies.project(states, [attention.k_proj, attention.v_proj])
+    assert keys.eq(len(states[0])).all() and same.equal(values)
     attention.k_proj.weight.requires_grad_(False)
-    keys, values = copies.project(states, [attention.k_proj, attention.v_proj])
+    _, values = copies.project(states, [attention.k_proj, attention.v_proj])
     values.sum().backward()
     assert attention.k_proj.weight.grad is None and attention.v_proj.weight.grad is not None
-    assert copies.project(states, [attention.out_proj]) is None
+    adapter, part = nn.Sequential(attention.q_proj), nn.Linear(16, 2, bias=False)
+    assert copies.project(states, [adapter]) is None and copies.project(states, [part]) is None
