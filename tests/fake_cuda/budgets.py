@@ -31,11 +31,13 @@ def _training_step() -> tuple[int, float, Counter[str]]:
         for part in (network.shared, network.encoder.embed_positions, network.decoder.embed_positions):
             part.requires_grad_(False)  # --freeze_embeds, as in the recipe
         mask, labels = carrying_rows(sources, 0), carrying_rows(targets, IGNORE_INDEX)
-        with Watch() as watch:
+        for _ in range(2):  # the first step makes the copies of weights
+            model.zero_grad()
             autocast = torch.autocast("cuda", torch.bfloat16, cache_enabled=False)  # as Lightning has it
-            with autocast, model.backend.step(model.layers):
-                loss = model(mask, mask, labels=labels, summed_loss=True, label_smoothing=0.1).loss
-            loss.backward()
+            with Watch() as watch:
+                with autocast, model.backend.step(model.layers):
+                    loss = model(mask, mask, labels=labels, summed_loss=True, label_smoothing=0.1).loss
+                loss.backward()
     return watch.kernels.total(), watch.elementwise, watch.kernels
 
 
