@@ -40,32 +40,42 @@ def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> Non
     optimizer._step_supports_amp_scaling = not is_left  # type: ignore[attr-defined]
 
 
-def has_flash(device: torch.device, dtype: torch.dtype, trains: bool) -> bool:
-    """True if `attend_to_spans` computes on such a device in such a type, in training with dropout."""
-    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
-        return False
-    return torch.cuda.get_device_capability(device) >= AMPERE and not (trains and not drops_alike(device))
+def is_ampere(device: torch.device) -> bool:
+    """True for NVIDIA's GPUs from Ampere on."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= AMPERE
+
+
+def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
+    """True if `attend_to_spans` computes on such a device in such a type."""
+    return dtype in (torch.float16, torch.bfloat16) and is_ampere(device) and drops_alike(device)
 
 
 @functools.cache
 def drops_alike(device: torch.device) -> bool:
-    """True if `attend_to_spans` drops the same weights in both passes on a device. The host waits for it.
+    """True if `attend_to_spans` computes on a device, and drops the same weights in both passes. The host waits for it.
 
     Nothing else would tell: a model whose gradients are those of other weights learns less, or nothing. The result is
     linear in the values, so its product with a gradient is that of the values with theirs.
     """
     starts = torch.tensor([0, 48, 128], dtype=torch.int32, device=device)
     generators = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(generators), torch.autocast(device.type, enabled=False), torch.enable_grad():
-        query, keys, values, gradient = torch.randn(4, 128, 2, 64, device=device).bfloat16()
-        values.requires_grad_()
-        out = attend_to_spans(query, keys, values, (starts, starts), (80, 80), False, 0.5)
-        (of_values,) = torch.autograd.grad(out, values, gradient)
-    products = [(one.float() * other.float()).sum(dim=0) for one, other in ((out, gradient), (values, of_values))]
-    if (products[0] - products[1]).norm() < 0.2 * out.float().norm():  # rounding is far less, other weights far more
-        return True
-    logger.warning("FlashAttention drops other weights in its backward pass here; training computes padding, too")
-    return False
+    random, outside = torch.random.fork_rng(generators), torch.autocast(device.type, enabled=False)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), random, outside:
+            query, keys, values, gradient = torch.randn(4, 128, 2, 64, device=device).bfloat16()
+            values.requires_grad_()
+            out = attend_to_spans(query, keys, values, (starts.clone(), starts.clone()), (80, 80), False, 0.5)
+            (of_values,) = torch.autograd.grad(out, values, gradient)
+            pairs = (out, gradient), (values, of_values)
+            products = [(one.float() * other.float()).sum(dim=0) for one, other in pairs]
+            # Rounding is far less, other weights are far more.
+            is_right = bool((products[0] - products[1]).norm() < 0.2 * out.float().norm())
+    except RuntimeError as error:  # of a build of torch without it
+        logger.warning("no FlashAttention here (%s); padding is computed, too", error)
+        return False
+    if not is_right:
+        logger.warning("FlashAttention drops other weights in its backward pass here; padding is computed, too")
+    return is_right
 
 
 def attend_to_spans(

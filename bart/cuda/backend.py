@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from torch.distributed.fsdp import FSDPModule
 
 from bart.cuda.linear import HalfCopies
 from bart.rounding import round_up
-from bart.torch_internals import attend_to_spans, has_flash
+from bart.torch_internals import attend_to_spans, has_flash, is_ampere
 from bart.unpadding import KnownRows, Unpadded, UnpaddingBackend, known_rows
 
+logger = logging.getLogger(__name__)
 # Numbers of rows are multiples of this, or of less where that would be more than a sixteenth of them, so that the
 # memory of one batch's states can be that of the next.
 ROWS = 512
@@ -57,11 +59,18 @@ class CudaRows(Unpadded):
 
 
 @functools.cache
-def load_kernels() -> ModuleType | None:
-    """`bart.cuda.kernels`; None where Triton is missing."""
-    if importlib.util.find_spec("triton") is None:
+def load_kernels(device: torch.device) -> ModuleType | None:
+    """`bart.cuda.kernels`; None where a device or an installation cannot run them."""
+    if not is_ampere(device) or importlib.util.find_spec("triton") is None:
         return None
-    return importlib.import_module("bart.cuda.kernels")
+    kernels = importlib.import_module("bart.cuda.kernels")
+    states = torch.zeros(1, 1, 16, 16, dtype=torch.bfloat16, device=device)
+    try:  # Triton needs a compiler of C on first use
+        kernels.attend_few(states, states, states, states[:, :, :1])
+    except Exception as error:
+        logger.warning("Triton cannot run here (%s); torch's operations take the place of its kernels", error)
+        return None
+    return kernels
 
 
 def autocast_dtype(states: Tensor) -> torch.dtype:
@@ -119,20 +128,21 @@ class CudaBackend(UnpaddingBackend):
     def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Tensor:
         """In training under autocast by one kernel, whose result carries its rounded copy for the next product."""
         types = update.dtype in (torch.float16, torch.bfloat16), states.dtype == torch.float32
-        kernels = None if torch.compiler.is_compiling() or not torch.is_grad_enabled() else load_kernels()
-        if kernels is None or not all(types) or type(norm) is not nn.LayerNorm or norm.weight.dtype != states.dtype:
+        fits = all(types) and type(norm) is nn.LayerNorm and norm.weight.dtype == states.dtype
+        applies = fits and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        kernels = load_kernels(update.device) if applies else None
+        if kernels is None:
             return super().add_and_norm(update, states, norm, probability)
         states, in_half = kernels.add_and_norm(update, states, norm, probability)
         states.in_half = in_half  # type: ignore[attr-defined]
         return states
 
     def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> CudaRows | None:
-        trains = torch.is_grad_enabled()
-        if not has_flash(states.device, autocast_dtype(states), trains):
+        if torch.compiler.is_compiling() or not has_flash(states.device, autocast_dtype(states)):
             return None
         known = known_rows(mask)
         if known is None:
-            if trains:
+            if torch.is_grad_enabled():
                 return None  # a step of training waits for nothing
             is_token = torch.ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
             move = functools.partial(Tensor.to, device=states.device, non_blocking=True)
@@ -150,8 +160,9 @@ class CudaBackend(UnpaddingBackend):
     ) -> Tensor:
         """Attend like `Backend.attend`, also under spans, where B = 1; a decoding step has a kernel of its own."""
         if not isinstance(mask, CudaSpans):
-            few = isinstance(mask, Tensor) and not (is_causal or dropout or torch.is_grad_enabled())
-            if few and (kernels := load_kernels()) is not None and kernels.can_attend_few(query, keys, mask):
+            applies = isinstance(mask, Tensor) and not (is_causal or dropout or torch.is_grad_enabled())
+            kernels = load_kernels(query.device) if applies and not torch.compiler.is_compiling() else None
+            if kernels is not None and kernels.can_attend_few(query, keys, mask):
                 return kernels.attend_few(query, keys, values, mask)
             return super().attend(query, keys, values, mask, is_causal, dropout)
         rows = (states.squeeze(0).transpose(0, 1) for states in (query, keys, values))

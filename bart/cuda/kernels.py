@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 MOST_QUERIES = 16  # of `attend_few`: the rows of the smallest product of matrices
 KEYS_AT_ONCE = 128
+MOST_MASKED = 2**15  # numbers of a mask that a program looks through at once
 PROGRAMS = 1024  # which share the rows of a backward pass
 
 # ---- Attention of a decoding step
@@ -36,11 +37,12 @@ def _attend_few(
     keys += article.to(tl.int64) * keys_b + head * keys_h
     values += article.to(tl.int64) * values_b + head * values_h
     mask += article * mask_b
-    # Keys behind the last one that any query may read need not be read.
-    each, every = tl.arange(0, MASKS)[:, None], tl.arange(0, LENGTH)[None, :]
-    inside = (each < queries) & (every < length)
-    allowed = tl.load(mask + each * mask_k + every * mask_l, mask=inside, other=float("-inf")).to(tl.float32)
-    end = tl.max(tl.where(allowed > float("-inf"), every + 1, 0))
+    end = length
+    if MASKS > 0:  # keys behind the last one that any query may read need not be read
+        each, every = tl.arange(0, MASKS)[:, None], tl.arange(0, LENGTH)[None, :]
+        inside = (each < queries) & (every < length)
+        allowed = tl.load(mask + each * mask_k + every * mask_l, mask=inside, other=float("-inf")).to(tl.float32)
+        end = tl.max(tl.where(allowed > float("-inf"), every + 1, 0))
     most = tl.full([QUERIES], float("-inf"), tl.float32)
     total = tl.zeros([QUERIES], tl.float32)
     context = tl.zeros([QUERIES, WIDTH], tl.float32)
@@ -80,12 +82,13 @@ def attend_few(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Ten
     out = query.new_empty(articles, queries, heads, width).transpose(1, 2)
     wide = mask.expand(articles, 1, queries, length)
     strides = *query.stride()[:3], *keys.stride()[:3], *values.stride()[:3]
-    _attend_few[(articles * heads,)](
-        query, keys, values, wide, out, heads, queries, length, width**-0.5, *strides,
-        wide.stride(0), wide.stride(2), wide.stride(3), *out.stride()[:3],
-        width, MOST_QUERIES, KEYS_AT_ONCE, 1 if mask.shape[2] == 1 else MOST_QUERIES, triton.next_power_of_2(length),
-        num_stages=2,
-    )  # fmt: skip
+    masks, whole = 1 if mask.shape[2] == 1 else MOST_QUERIES, triton.next_power_of_2(length)
+    with torch.cuda.device_of(query):
+        _attend_few[(articles * heads,)](
+            query, keys, values, wide, out, heads, queries, length, width**-0.5, *strides,
+            wide.stride(0), wide.stride(2), wide.stride(3), *out.stride()[:3],
+            width, MOST_QUERIES, KEYS_AT_ONCE, masks if masks * whole <= MOST_MASKED else 0, whole, num_stages=2,
+        )  # fmt: skip
     return out
 
 
@@ -96,7 +99,7 @@ def can_attend_few(query: Tensor, keys: Tensor, mask: Tensor) -> bool:
         query.shape[2] <= MOST_QUERIES
         and query.dtype in (torch.float16, torch.bfloat16)
         and mask.dtype == query.dtype
-        and 16 <= width <= 256
+        and 16 <= width <= 128
         and width.bit_count() == 1
         and query.stride(3) == keys.stride(3) == 1
     )
@@ -179,9 +182,10 @@ class AddAndNorm(torch.autograd.Function):
         # On the device, so that nobody waits for it. It is drawn from torch's generator, as torch's dropout is.
         seed = torch.randint(2**31, (1,), device=update.device)
         columns = triton.next_power_of_2(width)
-        _add_and_norm[(rows,)](
-            update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps, columns
-        )
+        with torch.cuda.device_of(update):
+            _add_and_norm[(rows,)](
+                update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps, columns
+            )
         ctx.save_for_backward(added, weight, seed, means, scales)
         ctx.dtype, ctx.rate, ctx.columns = update.dtype, rate, columns
         ctx.set_materialize_grads(False)
@@ -196,11 +200,12 @@ class AddAndNorm(torch.autograd.Function):
         of_update, of_residual = torch.empty_like(added, dtype=ctx.dtype), torch.empty_like(added)
         parts = weight.new_empty(2, programs, width)
         given = [None if gradient is None else gradient.contiguous() for gradient in (of_out, of_half)]
-        _add_and_norm_backward[(programs,)](
-            *(added if gradient is None else gradient for gradient in given), added, weight, seed, means, scales,
-            of_update, of_residual, *parts, rows, width, ctx.rate, *(gradient is not None for gradient in given),
-            ctx.columns,
-        )  # fmt: skip
+        with torch.cuda.device_of(added):
+            _add_and_norm_backward[(programs,)](
+                *(added if gradient is None else gradient for gradient in given), added, weight, seed, means, scales,
+                of_update, of_residual, *parts, rows, width, ctx.rate, *(gradient is not None for gradient in given),
+                ctx.columns,
+            )  # fmt: skip
         return of_update, of_residual, *parts.sum(dim=1), None, None
 
 

@@ -62,6 +62,7 @@ class SpanHead(PretrainedModel):
     """A head that finds answers: a layer with two logits for each token, and their loss."""
 
     head = ("qa_outputs",)
+    reads_padding = True
     output_weight = "qa_outputs.weight"
 
     def __init__(self, config: Any) -> None:

@@ -144,6 +144,7 @@ class BartModel(PretrainedBart):
     """BART without a head: the states of decoder and encoder."""
 
     head = ()
+    reads_padding = True
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)

@@ -38,6 +38,7 @@ from bart.modeling.checkpoint import (
 )
 from bart.tensor_files import CHECKSUM, checksum_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
+from bart.unpadding import UnpaddingBackend
 
 if TYPE_CHECKING:
     from typing import Self
@@ -75,6 +76,7 @@ class PretrainedModel(BackendModule):
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
         vocabulary_multiple: files may have more rows of embeddings than the config says, up to a multiple of this.
         generation_config: of a model that generates.
+        reads_padding: true if results depend on, or are, the states of padding; a copy for inference computes them then.
         is_packed: true of a copy for inference.
     """
 
@@ -87,6 +89,7 @@ class PretrainedModel(BackendModule):
     output_weight: ClassVar[str | None] = None
     vocabulary_multiple: ClassVar[int] = 1
     generation_config: GenerationConfig | None = None
+    reads_padding: ClassVar[bool] = False
     is_packed = False
 
     def __init__(self, config: ModelConfig) -> None:
@@ -371,6 +374,8 @@ class PretrainedModel(BackendModule):
         with torch.device("meta"):  # a skeleton without memory
             packed = self.inference_class()(copy.deepcopy(self.config))
         packed.pack(self, packer)
+        if self.reads_padding and isinstance(packer.backend, UnpaddingBackend):
+            packer.backend.leaves_out_padding = False
         packed.compute_with(packer.backend)
         return packed.requires_grad_(False).eval()
 

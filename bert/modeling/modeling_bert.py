@@ -230,6 +230,7 @@ class BertModel(PretrainedBert):
     """BERT without a head: states, and the pooled state."""
 
     head = ()
+    reads_padding = True
     pools = True
 
     def __init__(self, config: BertConfig) -> None:

@@ -22,7 +22,7 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.rounding import recurring
 from bart.unpadding import KnownRows, carrying
 from bert.configuration.configuration_bert import BertConfig
-from bert.modeling.modeling_bert import BertForMaskedLM
+from bert.modeling.modeling_bert import BertForMaskedLM, BertModel
 from tests.tiny_run import tiny_bart
 
 bart = functools.partial(tiny_bart, encoder_layers=2, decoder_layers=2, max_position_embeddings=12, dropout=0.0)
@@ -303,3 +303,14 @@ def test_attention_under_masks_is_not_that_of_cudnn(monkeypatch: pytest.MonkeyPa
     states = torch.zeros(1, 2, 4, 16, device="cuda", dtype=torch.bfloat16)
     Backend().attend(states, states, states, None, dropout=0.1)
     assert chosen == [False]
+
+
+@pytest.mark.gpu
+def test_copies_for_inference_give_the_states_of_padding_where_they_are_read() -> None:
+    config = BertConfig(vocab_size=50, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    copied = BertModel(config).cuda().for_inference("bf16")
+    given = {name: tensor.cuda() for name, tensor in inputs().items()}
+    with torch.no_grad():
+        output = copied(**given, output_hidden_states=True)
+    assert {states.shape for states in output.hidden_states} == {(*MASK.shape, 64)}
+    assert output.last_hidden_state.norm(dim=2).min() > 1

@@ -22,7 +22,7 @@ CONFIG = ROOT / "configs" / "config_xsum.json"
 
 def _training_step() -> tuple[int, float, Counter[str]]:
     plug_in()
-    backend.load_kernels = lambda: kernels
+    backend.load_kernels = lambda _: kernels
     sources, targets = (torch.ones(40, length, dtype=torch.long) for length in (1024, 64))
     with fake():
         model = on_device(BartForConditionalGeneration(BartConfig.from_json(CONFIG))).train()
@@ -51,7 +51,7 @@ def training_step() -> tuple[int, float, Counter[str]]:
 
 def _decoding_step() -> tuple[int, float, Counter[str]]:
     plug_in()
-    backend.load_kernels = lambda: kernels
+    backend.load_kernels = lambda _: kernels
     schedule.recorder_for = lambda *_: None
     with fake(), efficient_attention(), torch.inference_mode():
         model = for_inference(BartForConditionalGeneration(BartConfig.from_json(CONFIG)), "bf16")

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bart import torch_internals
+from bart.cuda import backend
 from bart.cuda.backend import CudaRows
 from bart.unpadding import KnownRows, carrying
 from tests.fake_cuda.guard import COMPILER, IS_POSSIBLE, library
@@ -67,6 +68,7 @@ def plug_in() -> None:
     torch.cuda.is_bf16_supported = lambda *_: True
     torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch_internals.drops_alike = lambda _: True
+    backend.load_kernels = lambda _: None
     Tensor.pin_memory = Tensor.clone
     torch.cuda.synchronize = lambda *_: None
     # torch makes these on the CPU and copies them. Inference mode hides that from modes, and fake tensors keep the

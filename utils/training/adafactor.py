@@ -12,6 +12,8 @@ from transformers import optimization
 
 from bart.torch_internals import foreach
 
+NUMBERS_AT_ONCE = 2**26
+
 
 class Adafactor(optimization.Adafactor):
     """The optimizer of transformers, bit for bit, with the learning rate as it is given.
@@ -38,7 +40,8 @@ class Adafactor(optimization.Adafactor):
                     state["step"] = state.get("step", 0) + 1
                     alike[parameter.ndim > 1, state["step"]].append(parameter)
             for (is_matrix, step), parameters in alike.items():
-                self._update(group, parameters, is_matrix, step)
+                for part in _parts(parameters):
+                    self._update(group, part, is_matrix, step)
         return loss
 
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], is_matrix: bool, step: int) -> None:
@@ -82,3 +85,15 @@ class Adafactor(optimization.Adafactor):
         foreach.mul_(averages, kept)
         foreach.add_(averages, values, alpha=1 - kept)
         return averages
+
+
+def _parts(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters, in lists of as many numbers as are updated at once: an update holds some of their size."""
+    parts, numbers = [[]], 0
+    for parameter in parameters:
+        if parts[-1] and numbers + parameter.numel() > NUMBERS_AT_ONCE:
+            parts.append([])
+            numbers = 0
+        parts[-1].append(parameter)
+        numbers += parameter.numel()
+    return parts
