@@ -76,7 +76,7 @@ class PretrainedModel(BackendModule):
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
         vocabulary_multiple: files may have more rows of embeddings than the config says, up to a multiple of this.
         generation_config: of a model that generates.
-        reads_padding: true if results depend on, or are, the states of padding; a copy for inference computes them then.
+        reads_padding: true if results depend on, or are, the states of padding; copies for inference compute them then.
         is_packed: true of a copy for inference.
     """
 
