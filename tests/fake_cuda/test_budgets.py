@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fake_cuda.budgets import decoding_step, training_step
 from tests.fake_cuda.device import needs_compiler
 
 pytestmark = needs_compiler
 
 
+@pytest.mark.slow
 def test_training() -> None:
     kernels, elementwise, by_name = training_step()
     assert kernels <= 1318, by_name

@@ -54,7 +54,7 @@ def own_score(task: str, files: Path, export: Path, output: Path) -> tuple[float
     return f1_score(*([tags.split() for tags in side] for side in (right, predicted))), scores["f1"]
 
 
-@pytest.mark.parametrize("task", ["classification", "tagging"])
+@pytest.mark.parametrize("task", [pytest.param("classification", marks=pytest.mark.slow), "tagging"])
 def test_both_train_alike_and_are_scored(
     task: str,
     files: Path,

@@ -10,6 +10,7 @@ import pytest
 from scripts.benchmarks import training
 
 
+@pytest.mark.slow
 def test_each_dimension_is_doubled_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "growth.json"
     training.main(["growth", "--rounds", "2", "--doublings", "1", "--output", str(output)])
