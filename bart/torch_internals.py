@@ -57,14 +57,14 @@ def drops_alike(device: torch.device) -> bool:
     Nothing else would tell: a model whose gradients are those of other weights learns less, or nothing. The result is
     linear in the values, so its product with a gradient is that of the values with theirs.
     """
-    starts = torch.tensor([0, 48, 128], dtype=torch.int32, device=device)
     generators = [device] if device.type == "cuda" else []
     random, outside = torch.random.fork_rng(generators), torch.autocast(device.type, enabled=False)
     try:
         with torch.inference_mode(False), torch.enable_grad(), random, outside:
             query, keys, values, gradient = torch.randn(4, 128, 2, 64, device=device).bfloat16()
             values.requires_grad_()
-            out = attend_to_spans(query, keys, values, (starts.clone(), starts.clone()), (80, 80), False, 0.5)
+            starts = torch.tensor([0, 48, 128], dtype=torch.int32, device=device)
+            out = attend_to_spans(query, keys, values, (starts, starts), (80, 80), False, 0.5)
             (of_values,) = torch.autograd.grad(out, values, gradient)
             pairs = (out, gradient), (values, of_values)
             products = [(one.float() * other.float()).sum(dim=0) for one, other in pairs]

@@ -1,1 +1,1 @@
-"""What the network computes on NVIDIA's GPUs in other ways than on other devices."""
+"""The network's backend for NVIDIA's GPUs: rows without padding, copies of weights, kernels in Triton."""

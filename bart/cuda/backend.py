@@ -6,12 +6,12 @@ waited for. So a batch's masks carry the rows, which were found there (`bart.unp
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from types import ModuleType
 
 import torch
@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from bart.cuda.linear import HalfCopies
-from bart.rounding import round_up
+from bart.rounding import round_to_few
 from bart.torch_internals import attend_to_spans, has_flash, is_ampere
 from bart.unpadding import KnownRows, Unpadded, UnpaddingBackend, known_rows
 
 logger = logging.getLogger(__name__)
-# Numbers of rows are multiples of this, or of less where that would be more than a sixteenth of them, so that the
-# memory of one batch's states can be that of the next.
+# Numbers of rows are multiples of this, or of less, so that the memory of one batch's states can be that of the next.
 ROWS = 512
 
 
@@ -50,7 +49,7 @@ class CudaRows(Unpadded):
     are_faster = True  # without padding too, because attention takes no mask
 
     def __init__(self, is_token: Tensor) -> None:
-        super().__init__(is_token, recurring)
+        super().__init__(is_token, partial(round_to_few, multiple=ROWS))
         self.starts = self.starts.int()
         self.longest = int(self.starts.diff().max())
 
@@ -58,7 +57,7 @@ class CudaRows(Unpadded):
         return CudaSpans(self.starts, source.starts, self.longest, source.longest)
 
 
-@functools.cache
+@cache
 def load_kernels(device: torch.device) -> ModuleType | None:
     """`bart.cuda.kernels`; None where a device or an installation cannot run them."""
     if not is_ampere(device) or importlib.util.find_spec("triton") is None:
@@ -77,11 +76,6 @@ def autocast_dtype(states: Tensor) -> torch.dtype:
     """The type of products of states."""
     kind = states.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-
-
-def recurring(rows: int) -> int:
-    """At least so many rows, a number that is one of few."""
-    return round_up(rows, min(ROWS, 1 << max(0, rows.bit_length() - 5)))
 
 
 class CudaBackend(UnpaddingBackend):
@@ -145,7 +139,7 @@ class CudaBackend(UnpaddingBackend):
             if torch.is_grad_enabled():
                 return None  # a step of training waits for nothing
             is_token = torch.ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
-            move = functools.partial(Tensor.to, device=states.device, non_blocking=True)
+            move = partial(Tensor.to, device=states.device, non_blocking=True)
             known = KnownRows.of(is_token, CudaRows).moved(move)
         return known.up_to_last if up_to_last else known.tokens
 

@@ -15,7 +15,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests import forked
 from tests.fake_cuda import kernels
 from tests.fake_cuda.decoding import begun, for_inference
-from tests.fake_cuda.device import ROOT, Watch, carrying_rows, efficient_attention, fake, on_device, plug_in
+from tests.fake_cuda.device import ROOT, Watch, carrying_rows, fake, on_device, plug_in
 
 CONFIG = ROOT / "configs" / "config_xsum.json"
 
@@ -53,7 +53,7 @@ def _decoding_step() -> tuple[int, float, Counter[str]]:
     plug_in()
     backend.load_kernels = lambda _: kernels
     schedule.recorder_for = lambda *_: None
-    with fake(), efficient_attention(), torch.inference_mode():
+    with fake(), torch.inference_mode():
         model = for_inference(BartForConditionalGeneration(BartConfig.from_json(CONFIG)), "bf16")
         batch = begun(model, {"num_beams": 6, "max_length": 60}, 128, 1024, 60)
         with Watch() as watch:

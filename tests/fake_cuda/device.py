@@ -11,8 +11,7 @@ import copy
 import os
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -183,35 +182,6 @@ def _place() -> tuple[str, str]:
         if not path.startswith(("..", "tests")):
             return frame.f_code.co_name, f"{path}:{line}"
     return "no function", "of the project"
-
-
-@contextmanager
-def efficient_attention() -> Iterator[None]:
-    """Let attention be the memory-efficient kernel, which masks lead to; fake tensors would get plain products."""
-    plain = torch.nn.functional.scaled_dot_product_attention
-
-    def attend(
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-    ) -> Tensor:
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
-        if attn_mask is not None:
-            if attn_mask.dtype == torch.bool:
-                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -torch.inf)
-            attn_mask = attn_mask.to(dtype).expand(*query.shape[:3], keys.shape[2])
-        parts = (tensor.to(dtype) for tensor in (query, keys, values))
-        with_sums = torch.is_grad_enabled()
-        return aten._scaled_dot_product_efficient_attention(*parts, attn_mask, with_sums, dropout_p, is_causal)[0]
-
-    torch.nn.functional.scaled_dot_product_attention = attend
-    try:
-        yield
-    finally:
-        torch.nn.functional.scaled_dot_product_attention = plain
 
 
 def carrying_rows(mask: Tensor, nothing: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What stands for the kernels in Triton on a CUDA device that is not there: operations of their inputs and outputs."""
+"""Stand-ins for the kernels in Triton on a CUDA device that is not there: operations with their inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU is given in a step of bart-large, by count: less is welcome, more is not."""
+"""Budgets of kernels and bytes of bart-large's steps on a GPU: less is welcome, more is not."""
 
 from __future__ import annotations
 
