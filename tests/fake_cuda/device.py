@@ -176,10 +176,13 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _place() -> tuple[str, str]:
-    """The innermost function of the project that is running, apart from its tests, and the line."""
+    """The innermost function of the project that is running, apart from its tests, and the line.
+
+    Packages are not of the project, though scripts install them inside its folder.
+    """
     for frame, line in traceback.walk_stack(None):
         path = os.path.relpath(frame.f_code.co_filename, ROOT)
-        if not path.startswith(("..", "tests")):
+        if not path.startswith(("..", "tests")) and "site-packages" not in path:
             return frame.f_code.co_name, f"{path}:{line}"
     return "no function", "of the project"
 
