@@ -26,9 +26,9 @@ def test_an_index_on_the_cpu_is_found() -> None:
         assert all("index with an index of torch.int64 on cpu" in wait for wait in waits) and waits
 
 
-@pytest.mark.parametrize("names", [["rules"], pytest.param([*METHODS], marks=pytest.mark.slow)], ids=str)
-def test_whole_runs_wait_at_joins_and_leaves(names: list[str]) -> None:
-    for numbers, waits in waits_in_runs(tiny(), [METHODS[name] for name in names]):
+@pytest.mark.slow
+def test_whole_runs_wait_at_joins_and_leaves() -> None:
+    for numbers, waits in waits_in_runs(tiny(), METHODS.values()):
         assert numbers == list(range(5))
         places = {re.search(r" at (\S+) ", wait)[1] for wait in waits}
         assert JOINS_AND_LEAVES - {"keep"} <= places <= JOINS_AND_LEAVES | BEGINS

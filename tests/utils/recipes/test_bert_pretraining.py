@@ -88,6 +88,7 @@ def test_all_masked_tokens_are_among_the_positions(
     assert positions.shape == (len(examples), width)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_step_waits_for_no_gpu(tiny: list[str], tmp_path: Path) -> None:
     options = [*tiny, "--max_steps", 1, "--output_dir", tmp_path / "run"]
