@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from bart.cuda.linear import HalfCopies
 from bart.rounding import round_to_few
 from bart.torch_internals import attend_to_spans, has_flash, is_ampere
-from bart.unpadding import KnownRows, Unpadded, UnpaddingBackend, known_rows
+from bart.unpadding import KnownRows, Unpadded, UnpaddingBackend, carrying, known_rows
 
 logger = logging.getLogger(__name__)
 # Numbers of rows are multiples of this, or of less, so that the memory of one batch's states can be that of the next.
@@ -56,6 +56,17 @@ class CudaRows(Unpadded):
     def reading(self, source: CudaRows) -> CudaSpans:
         return CudaSpans(self.starts, source.starts, self.longest, source.longest)
 
+    def pack(self, states: Tensor) -> Tensor:
+        """States that a decoder gets from the encoder, which unpacked them, are the rows that were unpacked."""
+        source, rows, version = getattr(states, "unpacked", (None, None, 0))
+        return rows if source is self and version == states._version else super().pack(states)
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        states = super().unpack(rows)
+        if torch.is_grad_enabled():
+            states.unpacked = self, rows, states._version  # type: ignore[attr-defined]
+        return states
+
 
 @cache
 def load_kernels(device: torch.device) -> ModuleType | None:
@@ -83,13 +94,13 @@ class CudaBackend(UnpaddingBackend):
 
     Attributes:
         copies: of the weights, where a step was under autocast.
-        reads_copies: true during such a step.
+        joins_layers: true during such a step.
     """
 
     def __init__(self, leaves_out_padding: bool = False) -> None:
         super().__init__(leaves_out_padding)
         self.copies: HalfCopies | None = None
-        self.reads_copies = False
+        self.joins_layers = False
 
     def chooses_rows(self, training: bool, compiled: bool) -> bool:
         return True
@@ -100,11 +111,11 @@ class CudaBackend(UnpaddingBackend):
         if torch.is_autocast_enabled("cuda") and not any(isinstance(layer, FSDPModule) for layer in layers):
             self.copies = self.copies or HalfCopies(torch.get_autocast_dtype("cuda"))
             self.copies.refresh()
-            self.reads_copies = True
+            self.joins_layers = True
         try:
             yield
         finally:
-            self.reads_copies = False
+            self.joins_layers = False
 
     def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
         outputs = self._by_copies(states, [layer])
@@ -115,7 +126,7 @@ class CudaBackend(UnpaddingBackend):
         return super().project(states, layers) if outputs is None else outputs
 
     def _by_copies(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
-        if not self.reads_copies or torch.compiler.is_compiling():
+        if not self.joins_layers or torch.compiler.is_compiling():
             return None
         return self.copies.project(getattr(states, "in_half", states), layers)
 
@@ -141,6 +152,8 @@ class CudaBackend(UnpaddingBackend):
             is_token = torch.ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
             move = partial(Tensor.to, device=states.device, non_blocking=True)
             known = KnownRows.of(is_token, CudaRows).moved(move)
+            if hasattr(mask, "known_rows"):
+                carrying(mask, known)
         return known.up_to_last if up_to_last else known.tokens
 
     def attend(

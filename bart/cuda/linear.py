@@ -1,8 +1,8 @@
 """Linear layers under autocast, whose weights are cast once in an optimizer step and all at once.
 
 Autocast casts each weight, each bias and each input in a kernel of its own, and every gradient back. Here copies of all
-weights in half precision are refreshed by a few kernels, queries, keys and values share one cast, and the gradients of
-weights leave their products in the precision of the weights.
+weights in half precision are refreshed by a few kernels, layers that read the same states share one cast and one
+product, and the gradients of weights leave their products in the precision of the weights.
 
 Shapes: I inputs, O outputs.
 """
@@ -10,7 +10,6 @@ Shapes: I inputs, O outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -25,71 +24,63 @@ class HalfCopies:
     """Copies of the weights and biases of linear layers in half precision, made when they are first used.
 
     Attributes:
-        of: weight and bias of each layer.
+        of: for the layers of one product, their weights, one below the other, and their biases.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.of: dict[nn.Linear, tuple[Tensor, Tensor]] = {}
+        self.of: dict[tuple[nn.Module, ...], tuple[Tensor, Tensor]] = {}
+        self._parts: list[tuple[nn.Module, Tensor, Tensor]] = []  # of the above, by layer
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weights as they are now."""
-        if self.of:
-            originals = [tensor for linear in self.of for tensor in (linear.weight, linear.bias)]
-            foreach.copy_([*chain(*self.of.values())], originals)
+        if self._parts:
+            copies = [part for _, *parts in self._parts for part in parts]
+            foreach.copy_(copies, [tensor for linear, *_ in self._parts for tensor in (linear.weight, linear.bias)])
 
     def project(self, states: Tensor, linears: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
         """The outputs (…, O) of linear layers for states (…, I), in half precision; None where adapters are in them."""
-        for linear in linears:
-            if linear not in self.of:
-                if type(linear) is not nn.Linear or linear.bias is None:
-                    return None
-                self.of[linear] = linear.weight.detach().to(self.dtype), linear.bias.detach().to(self.dtype)
-        copies = zip(*(self.of[linear] for linear in linears), strict=True)
-        originals = zip(*((linear.weight, linear.bias) for linear in linears), strict=True)
-        return _HalfLinear.apply(states, *chain(*copies, *originals))
+        linears = tuple(linears)
+        if linears not in self.of and any(type(linear) is not nn.Linear or linear.bias is None for linear in linears):
+            return None
+        weights, biases = ([getattr(linear, name) for linear in linears] for name in ("weight", "bias"))
+        if linears not in self.of:
+            self.of[linears] = tuple(torch.cat(tensors).detach().to(self.dtype) for tensors in (weights, biases))
+            parts = (whole.split([len(bias) for bias in biases]) for whole in self.of[linears])
+            self._parts += zip(linears, *parts, strict=True)
+        return _HalfLinear.apply(states, *self.of[linears], *weights, *biases)
 
 
 class _HalfLinear(torch.autograd.Function):
-    """The products of several layers with the same states, by copies of their weights.
+    """The product of states with the joined matrices of several layers, by copies of their weights.
 
-    Each has a memory of its own for its outputs, because their gradients come one by one, and would have to be joined.
+    The gradients of its parts are joined, too: a sum over all layers is rounded once, as it leaves the product.
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """tensors: copies of the weights, copies of the biases, the weights and the biases of all layers."""
-        count = len(tensors) // 4
-        matrices, biases, weights, _ = (tensors[first : first + count] for first in range(0, len(tensors), count))
-        half = states.to(matrices[0].dtype)
-        ctx.save_for_backward(half, *matrices)
-        ctx.dtypes = states.dtype, weights[0].dtype
-        return tuple(map(F.linear, repeat(half), matrices, biases))
+    def forward(ctx: Any, states: Tensor, matrix: Tensor, bias: Tensor, *originals: Tensor) -> tuple[Tensor, ...]:
+        """originals: the weights, then the biases of all layers."""
+        half = states.to(matrix.dtype)
+        ctx.save_for_backward(half, matrix)
+        ctx.dtypes = states.dtype, originals[0].dtype
+        ctx.widths = [len(weight) for weight in originals[: len(originals) // 2]]
+        return F.linear(half, matrix, bias).split(ctx.widths, dim=-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *of_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        half, *matrices = ctx.saved_tensors
+        half, matrix = ctx.saved_tensors
         dtype, precise = ctx.dtypes
-        count, inputs = len(matrices), half.flatten(0, -2)
-        needs_states, needed = ctx.needs_input_grad[0], ctx.needs_input_grad[1 + 2 * count :]
+        needs_states, _, _, *needed = ctx.needs_input_grad
         gradients = [gradient.flatten(0, -2) for gradient in of_outputs]
-        of_states = None
-        if needs_states:
-            of_states = gradients[0] @ matrices[0]
-            for gradient, matrix in zip(gradients[1:], matrices[1:], strict=True):
-                of_states.addmm_(gradient, matrix)
-            of_states = of_states.view(half.shape).to(dtype)
-        of_weights = [
-            product(rows.t(), inputs, precise) if is_needed else None
-            for rows, is_needed in zip(gradients, needed[:count], strict=True)
-        ]
-        of_biases = [
-            rows.sum(dim=0, dtype=precise) if is_needed else None
-            for rows, is_needed in zip(gradients, needed[count:], strict=True)
-        ]
-        return of_states, *repeat(None, 2 * count), *of_weights, *of_biases
+        rows = torch.cat(gradients, dim=1) if len(gradients) > 1 else gradients[0]
+        of_states = (rows @ matrix).view(half.shape).to(dtype) if needs_states else None
+        of_originals = [None] * len(needed)
+        if any(needed):
+            of_weights, of_biases = product(rows.t(), half.flatten(0, -2), precise), rows.sum(dim=0, dtype=precise)
+            of_originals = [*of_weights.split(ctx.widths), *of_biases.split(ctx.widths)]
+        return of_states, None, None, *of_originals
 
 
 def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -138,7 +139,7 @@ class BartDecoderLayer(_Layer):
         hidden: Tensor,
         self_mask: Any,
         cross_mask: Any,
-        encoder_states: Tensor | None = None,
+        sources: Tensor | tuple[Tensor, Tensor],
         cache: LayerCache | None = None,
         columns: slice | Tensor | None = None,
     ) -> Tensor:
@@ -150,7 +151,7 @@ class BartDecoderLayer(_Layer):
             self_mask: a tensor that broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None and
                 masks of a backend's own mean causal.
             cross_mask: (B, 1, 1, S), None, or the backend's own.
-            encoder_states: (B, S, D), or packed rows; not needed with a cache, which holds their keys and values.
+            sources: encoder states (B, S, D), or packed rows, or their keys and values, each (B, H, S, Dh).
             columns: the columns of the cache for the keys and values of these tokens.
 
         Returns:
@@ -165,9 +166,8 @@ class BartDecoderLayer(_Layer):
 
         def cross_attention(states: Tensor) -> Tensor:
             query = self.encoder_attn.queries(states)
-            if cache is not None:
-                return self.encoder_attn(query, cache.cross_keys, cache.cross_values, cross_mask)
-            return self.encoder_attn(query, *self.encoder_attn.keys_values(encoder_states), cross_mask)
+            keys, values = sources if isinstance(sources, tuple) else self.encoder_attn.keys_values(sources)
+            return self.encoder_attn(query, keys, values, cross_mask)
 
         hidden = self._branch(hidden, self.self_attn_layer_norm, self_attention)
         hidden = self._branch(hidden, self.encoder_attn_layer_norm, cross_attention)
@@ -220,7 +220,8 @@ class _Stack(BackendModule):
             )
         if added is not None:
             places = places + added
-        hidden = self.layernorm_embedding(tokens * self.embed_scale + places)
+        scaled = tokens if self.embed_scale == 1.0 else tokens * self.embed_scale
+        hidden = self.layernorm_embedding(scaled + places)
         return self.backend.dropout(hidden, self.dropout if self.training else 0.0)
 
     @property
@@ -297,13 +298,26 @@ class BartDecoder(_Stack):
             hidden, attention_mask, wanted, encoder_states, encoder_attention_mask
         )
         hidden, encoder_states = target.pack(hidden), source.pack(encoder_states)
-        for layer in self.layers:
-            hidden = self._run(layer, hidden, target.mask, cross_mask, encoder_states)
+        for layer, sources in zip(self.layers, self._sources(encoder_states), strict=False):
+            hidden = self._run(layer, hidden, target.mask, cross_mask, sources)
         return target.unpack(self.layer_norm(hidden))
+
+    def _sources(self, encoder_states: Tensor) -> Iterable[Tensor | tuple[Tensor, Tensor]]:
+        """Encoder states for each layer, or its keys and values, where one product gives those of all layers.
+
+        Checkpoints would hold them, and layers that LayerDrop leaves out would get gradients of 0 in place of none.
+        """
+        if self.activation_checkpointing or self.compiled or self.layerdrop or not self.backend.joins_layers:
+            return repeat(encoder_states)
+        attention = [layer.encoder_attn for layer in self.layers]
+        linears = [linear for part in attention for linear in (part.k_proj, part.v_proj)]
+        split = map(attention[0]._split, self.backend.project(encoder_states, linears))
+        return zip(split, split, strict=True)
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
         hidden = self._embed(self.embed_tokens(input_ids), cache.positions)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            hidden = layer(hidden, cache.self_mask, cache.cross_mask, cache=layer_cache, columns=cache.columns)
+            sources = layer_cache.cross_keys, layer_cache.cross_values
+            hidden = layer(hidden, cache.self_mask, cache.cross_mask, sources, layer_cache, cache.columns)
         return self.layer_norm(hidden)

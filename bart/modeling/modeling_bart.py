@@ -81,6 +81,9 @@ class BartNetwork(nn.Module):
 
         wanted (B, T) tells where decoder states are read; None means everywhere.
         """
+        if isinstance(attention_mask, Tensor) and not torch.is_grad_enabled():
+            # An alias for this pass alone, which may carry the rows that the encoder finds to the decoder.
+            attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
         hidden = self.decoder(decoder_input_ids, encoder_outputs, attention_mask, decoder_attention_mask, wanted)

@@ -17,6 +17,7 @@ from bart.cpu.kernels import NO_DRAWS, Spans, load
 from bart.cpu.operators import CompiledAttention
 from bart.cuda import backend as cuda
 from bart.cuda.backend import CudaBackend, CudaRows
+from bart.cuda.linear import HalfCopies
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.modeling.pretrained import PretrainedModel
 from bart.rounding import recurring
@@ -39,9 +40,12 @@ MASK = known(torch.tensor([[1] * 9 + [0] * 3, [0] * 2 + [1] * 10, [1, 0] * 6, [1
 LABELS = known(torch.tensor([[7, 8, 2, -100, -100], [9, -100, 4, 2, -100], [-100] * 5, [3, 4, 5, 6, 2]]), IGNORE_INDEX)
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+@pytest.fixture(params=["cpu", "cuda", "copies"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """That of CPUs; and that of GPUs, whose attention is replaced by torch's of each article."""
+    """That of CPUs; and that of GPUs, also with copies of the weights, as they are under autocast.
+
+    Attention of GPUs is replaced by torch's of each article, and the copies are as precise as the weights.
+    """
 
     def attend(query, keys, values, starts, longest, is_causal, dropout):  # as in `bart.torch_internals`
         counts = [each.diff().tolist() for each in starts]
@@ -55,7 +59,10 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(cuda, "attend_to_spans", attend)
     monkeypatch.setattr(cuda, "has_flash", lambda *_: True)
-    return (CpuBackend if request.param == "cpu" else CudaBackend)(leaves_out_padding=True)
+    made = (CpuBackend if request.param == "cpu" else CudaBackend)(leaves_out_padding=True)
+    if request.param == "copies":
+        made.copies, made.joins_layers = HalfCopies(torch.float64), True
+    return made
 
 
 def inputs() -> dict[str, Tensor]:
@@ -123,12 +130,44 @@ def test_losses_and_gradients_are_those_with_padding(case: str, checkpointing: b
 
 
 def test_no_target_at_all_has_no_gradient(backend: Backend) -> None:
-    model = bart().train()
+    model = bart().double().train()
     model.compute_with(backend)
     labels = known(torch.full((4, 5), IGNORE_INDEX), IGNORE_INDEX)
     model(**inputs(), labels=labels, summed_loss=True).loss.backward()
     gradients = [one.grad for one in model.parameters() if one.grad is not None]
     assert len(gradients) > 20 and not any(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("backend", ["copies"], indirect=True)
+def test_layers_that_are_left_out_get_no_gradient(backend: Backend) -> None:
+    model = bart(decoder_layerdrop=0.999999).double().train()
+    model.compute_with(backend)
+    of_labels(model).backward()
+    assert all(weight.grad is None for weight in model.model.decoder.layers.parameters())
+    assert model.model.decoder.layernorm_embedding.weight.grad is not None
+
+
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
+def test_the_rows_of_a_mask_are_found_once_in_a_pass(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For which a GPU is waited for, outside of training; and a mask that changed is another one."""
+    shapes: list[tuple[int, ...]] = []
+    find = KnownRows.of
+
+    def noted(mask: Tensor, kind: type[CudaRows]) -> KnownRows:
+        shapes.append(tuple(mask.shape))
+        return find(mask, kind)
+
+    monkeypatch.setattr(KnownRows, "of", noted)
+    model, mask = bart().double().eval(), MASK.clone()
+    plain = copy.deepcopy(model)
+    model.compute_with(backend)
+    for _ in range(2):
+        shapes.clear()
+        with torch.no_grad():
+            outputs = [each(inputs()["input_ids"], mask, labels=LABELS) for each in (plain, model)]
+        assert shapes.count((4, 12)) == 1
+        torch.testing.assert_close(outputs[1].loss, outputs[0].loss, rtol=0, atol=1e-12)
+        mask[:, :2] = 1
 
 
 def rows_of_layers(

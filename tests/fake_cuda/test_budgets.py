@@ -13,11 +13,11 @@ pytestmark = needs_compiler
 @pytest.mark.slow
 def test_training() -> None:
     kernels, elementwise, by_name = training_step()
-    assert kernels <= 1318, by_name
-    assert elementwise <= 110.7e9
+    assert kernels <= 1016, by_name
+    assert elementwise <= 97.2e9
 
 
 def test_decoding() -> None:
     kernels, traffic, by_name = decoding_step()
-    assert kernels <= 322, by_name
+    assert kernels <= 321, by_name
     assert traffic <= 17.5e9

@@ -26,7 +26,7 @@ def test_losses_are_those_of_autocast_and_gradients_no_worse() -> None:
     backend = CudaBackend()
     by_copies.compute_with(backend)
     backend.copies = HalfCopies(torch.bfloat16)
-    backend.reads_copies = True
+    backend.joins_layers = True
     _, expected = computed(exact, half=False)
     loss, gradient = computed(under_autocast, half=True)
     actual_loss, actual = computed(by_copies, half=True)
