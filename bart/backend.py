@@ -47,13 +47,9 @@ class Rows:
 
 
 class Backend:
-    """Plain torch, for all devices. Backends for a device override what they compute faster.
+    """Plain torch, for all devices. Backends for a device override what they compute faster."""
 
-    Attributes:
-        joins_layers: true if one product for many layers that read the same states is faster than one for each.
-    """
-
-    joins_layers = False
+    joins_layers = False  # true while one product for many layers that read the same states is faster than one for each
 
     def chooses_rows(self, training: bool, compiled: bool) -> bool:
         """True if it chooses rows of layers in training or inference, which `torch.compile` may have made."""

@@ -20,9 +20,10 @@ try:
     foreach = SimpleNamespace(
         **{
             name: getattr(torch, f"_foreach_{name}")
-            for name in "add_ addcmul_ clamp_min_ copy_ div_ lerp_ mul mul_ norm reciprocal_ rsqrt sqrt".split()
+            for name in "add add_ addcmul_ clamp_min_ copy_ div_ lerp_ mul mul_ norm pow reciprocal_ rsqrt sqrt".split()
         }
     )
+    fused_adamw_ = torch._fused_adamw_
 except AttributeError as error:
     raise ImportError(f"torch {torch.__version__}: {error}; install the release of requirements.txt") from error
 

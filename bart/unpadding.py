@@ -166,8 +166,8 @@ class UnpaddingBackend(Backend):
         return super().decoder_rows(states, mask, wanted, encoder_states, encoder_mask)
 
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-        """In training one product for all layers, unless adapters are in them."""
-        if not (torch.is_grad_enabled() and all(type(layer) is nn.Linear for layer in layers)):
+        """In training one product for several layers, unless adapters are in them."""
+        if len(layers) == 1 or not (torch.is_grad_enabled() and all(type(layer) is nn.Linear for layer in layers)):
             return super().project(states, layers)
         weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
         return F.linear(states, weight, bias).chunk(len(layers), dim=-1)

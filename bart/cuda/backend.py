@@ -33,14 +33,12 @@ class CudaSpans:
     """The rows of each article, where those of all articles lie one behind the other, without padding.
 
     Attributes:
-        query_starts, key_starts: (B + 1,) in int32, the first row of each article, and behind them the number of all.
-        most_queries, most_keys: at least as many as any article has.
+        starts: of queries and keys, (B + 1,) in int32, the first row of each article, and behind these their number.
+        longest: at least as many queries, and keys, as any article has.
     """
 
-    query_starts: Tensor
-    key_starts: Tensor
-    most_queries: int
-    most_keys: int
+    starts: tuple[Tensor, Tensor]
+    longest: tuple[int, int]
 
 
 class CudaRows(Unpadded):
@@ -54,7 +52,7 @@ class CudaRows(Unpadded):
         self.longest = int(self.starts.diff().max())
 
     def reading(self, source: CudaRows) -> CudaSpans:
-        return CudaSpans(self.starts, source.starts, self.longest, source.longest)
+        return CudaSpans((self.starts, source.starts), (self.longest, source.longest))
 
     def pack(self, states: Tensor) -> Tensor:
         """States that a decoder gets from the encoder, which unpacked them, are the rows that were unpacked."""
@@ -83,12 +81,6 @@ def load_kernels(device: torch.device) -> ModuleType | None:
     return kernels
 
 
-def autocast_dtype(states: Tensor) -> torch.dtype:
-    """The type of products of states."""
-    kind = states.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-
-
 class CudaBackend(UnpaddingBackend):
     """Rows without padding in half precision, copies of weights under autocast, and kernels in Triton.
 
@@ -97,10 +89,7 @@ class CudaBackend(UnpaddingBackend):
         joins_layers: true during such a step.
     """
 
-    def __init__(self, leaves_out_padding: bool = False) -> None:
-        super().__init__(leaves_out_padding)
-        self.copies: HalfCopies | None = None
-        self.joins_layers = False
+    copies: HalfCopies | None = None
 
     def chooses_rows(self, training: bool, compiled: bool) -> bool:
         return True
@@ -118,17 +107,13 @@ class CudaBackend(UnpaddingBackend):
             self.joins_layers = False
 
     def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
-        outputs = self._by_copies(states, [layer])
-        return layer(states) if outputs is None else outputs[0]
+        return self.project(states, [layer])[0]
 
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-        outputs = self._by_copies(states, layers)
+        outputs = None
+        if self.joins_layers and not torch.compiler.is_compiling():
+            outputs = self.copies.project(getattr(states, "in_half", states), layers)
         return super().project(states, layers) if outputs is None else outputs
-
-    def _by_copies(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
-        if not self.joins_layers or torch.compiler.is_compiling():
-            return None
-        return self.copies.project(getattr(states, "in_half", states), layers)
 
     def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Tensor:
         """In training under autocast by one kernel, whose result carries its rounded copy for the next product."""
@@ -143,7 +128,9 @@ class CudaBackend(UnpaddingBackend):
         return states
 
     def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> CudaRows | None:
-        if torch.compiler.is_compiling() or not has_flash(states.device, autocast_dtype(states)):
+        kind = states.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+        if torch.compiler.is_compiling() or not has_flash(states.device, dtype):
             return None
         known = known_rows(mask)
         if known is None:
@@ -173,5 +160,4 @@ class CudaBackend(UnpaddingBackend):
                 return kernels.attend_few(query, keys, values, mask)
             return super().attend(query, keys, values, mask, is_causal, dropout)
         rows = (states.squeeze(0).transpose(0, 1) for states in (query, keys, values))
-        starts, most = (mask.query_starts, mask.key_starts), (mask.most_queries, mask.most_keys)
-        return attend_to_spans(*rows, starts, most, is_causal, dropout).transpose(0, 1).unsqueeze(0)
+        return attend_to_spans(*rows, mask.starts, mask.longest, is_causal, dropout).transpose(0, 1).unsqueeze(0)

@@ -315,7 +315,7 @@ def test_dropout_of_attention_of_spans_on_a_gpu(is_causal: bool) -> None:
     torch.manual_seed(0)
     starts = torch.tensor([0, 2048, 2100, 3000], dtype=torch.int32, device="cuda")
     query, keys = (torch.zeros(1, 2, 3000, 32, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    spans, rate = cuda.CudaSpans(starts, starts, 2048, 2048), 0.1
+    spans, rate = cuda.CudaSpans((starts, starts), (2048, 2048)), 0.1
     backend = CudaBackend()
     context = backend.attend(query, keys, torch.ones_like(keys), spans, is_causal, dropout=rate).float()
     kept = context[..., 0, :2048, 0] * (1 - rate)  # the share of the keys of each query that were kept

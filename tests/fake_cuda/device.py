@@ -68,6 +68,7 @@ def plug_in() -> None:
     torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch_internals.drops_alike = lambda _: True
     backend.load_kernels = lambda _: None
+    torch.library.impl("aten::_fused_sgd_", "Meta", lambda *_, **__: None)  # which torch lacks
     Tensor.pin_memory = Tensor.clone
     torch.cuda.synchronize = lambda *_: None
     # torch makes these on the CPU and copies them. Inference mode hides that from modes, and fake tensors keep the

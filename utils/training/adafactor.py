@@ -19,7 +19,8 @@ class Adafactor(optimization.Adafactor):
     """The optimizer of transformers, bit for bit, with the learning rate as it is given.
 
     For each tensor, theirs launches some thirty kernels, for which a GPU waits. Moments and arithmetic are fp32 for
-    weights in half precision.
+    weights in half precision. Under `found_inf` of a loss scaler, a step changes nothing where that is 1, the host does
+    not ask, and numbers of steps are tensors.
 
     Args:
         parameters: parameters, or groups of them, as for any torch optimizer.
@@ -36,9 +37,12 @@ class Adafactor(optimization.Adafactor):
             alike: dict[tuple[bool, int], list[nn.Parameter]] = defaultdict(list)
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    state = self.state[parameter]
-                    state["step"] = state.get("step", 0) + 1
-                    alike[parameter.ndim > 1, state["step"]].append(parameter)
+                    state, step = self.state[parameter], 0
+                    if getattr(self, "found_inf", None) is None:
+                        step = state["step"] = state.get("step", 0) + 1
+                    else:
+                        state["step"] = torch.as_tensor(state.get("step", 0.0), device=parameter.device).float()
+                    alike[parameter.ndim > 1, step].append(parameter)
             for (is_matrix, step), parameters in alike.items():
                 for part in _parts(parameters):
                     self._update(group, part, is_matrix, step)
@@ -46,11 +50,18 @@ class Adafactor(optimization.Adafactor):
 
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], is_matrix: bool, step: int) -> None:
         """Move parameters that are all matrices, or all vectors, and that have taken equally many steps."""
-        kept, lr = 1 - step ** group["decay_rate"], group["lr"]
+        lr, found_inf = group["lr"], getattr(self, "found_inf", None)
         # Neither copies what is fp32, or fp64, already.
         dtypes = [torch.promote_types(parameter.dtype, torch.float32) for parameter in parameters]
         gradients = [p.grad.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]
         weights = [p.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]
+        if found_inf is None:
+            kept: Any = 1 - step ** group["decay_rate"]
+        else:
+            gradients = [gradient.masked_fill(found_inf > 0, 0) for gradient in gradients]
+            steps = [self.state[parameter]["step"] for parameter in parameters]
+            kept = list(foreach.mul(foreach.pow(foreach.add(steps, 1), group["decay_rate"]), 1 - found_inf))
+            foreach.add_(steps, [1 - found_inf] * len(steps))
         squares = foreach.mul(gradients, gradients)
         foreach.add_(squares, group["eps"][0])
         if is_matrix:
@@ -69,21 +80,27 @@ class Adafactor(optimization.Adafactor):
         foreach.clamp_min_(sizes, 1)
         foreach.div_(updates, sizes)
         foreach.mul_(updates, lr)
-        if group["weight_decay"]:
+        if found_inf is not None:
+            updates = [update.masked_fill_(found_inf > 0, 0) for update in updates]
+            foreach.mul_(weights, 1 - (1 - found_inf) * (group["weight_decay"] * lr))
+        elif group["weight_decay"]:
             foreach.add_(weights, weights, alpha=-group["weight_decay"] * lr)
         foreach.add_(weights, updates, alpha=-1)
         if any(weight is not parameter for weight, parameter in zip(weights, parameters, strict=True)):
             foreach.copy_(parameters, weights)
 
     def _averages(
-        self, name: str, parameters: Sequence[nn.Parameter], values: Sequence[Tensor], kept: float
+        self, name: str, parameters: Sequence[nn.Parameter], values: Sequence[Tensor], kept: Any
     ) -> list[Tensor]:
-        """The running averages of that name, after a step with these values."""
+        """The running averages of that name, after a step; kept is their weight, or a list of those of the values."""
         for parameter, value in zip(parameters, values, strict=True):
             self.state[parameter].setdefault(name, torch.zeros_like(value))
         averages = [self.state[parameter][name] for parameter in parameters]
-        foreach.mul_(averages, kept)
-        foreach.add_(averages, values, alpha=1 - kept)
+        if isinstance(kept, list):
+            foreach.lerp_(averages, values, kept)
+        else:
+            foreach.mul_(averages, kept)
+            foreach.add_(averages, values, alpha=1 - kept)
         return averages
 
 

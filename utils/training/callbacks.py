@@ -143,10 +143,12 @@ class StopOnNonFinite(Callback):
 class CountSkippedSteps(Callback):
     """Counts the steps that fp16's loss scaler skips because gradients overflowed, and ends a run that gets nowhere.
 
-    Their gradient norm is not finite; it is read one step late, or when the count is asked for.
+    Their gradient norm is not finite. Its copy, which the callback before this one made, is read one step late, or when
+    the count is asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, copies: StopOnNonFinite) -> None:
+        self.copies = copies
         self.skipped = self.in_a_row = 0
         self.unread: _Copy | None = None
 
@@ -154,7 +156,7 @@ class CountSkippedSteps(Callback):
     def count(self) -> int:
         """Skipped steps of the whole run."""
         if self.unread is not None:
-            is_skipped = not math.isfinite(self.unread.read()[0])
+            is_skipped = not math.isfinite(self.unread.read()[1])
             self.unread, self.skipped = None, self.skipped + is_skipped
             self.in_a_row = self.in_a_row + 1 if is_skipped else 0
         return self.skipped
@@ -162,7 +164,7 @@ class CountSkippedSteps(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         self._check(trainer, pl_module, trainer.global_step - 1)
         if getattr(trainer.precision_plugin, "scaler", None) is not None:
-            self.unread = _Copy(pl_module.grad_norm[None])
+            self.unread = self.copies.unseen.values
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._check(trainer, pl_module, trainer.global_step)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bart.torch_internals import foreach
+from bart.torch_internals import foreach, fused_adamw_
 
 
 class Lamb(Optimizer):
@@ -21,7 +21,8 @@ class Lamb(Optimizer):
 
     where the ratio of norms, the trust ratio, is 1 if either of them is 0. It is 1 throughout a group without decay
     (biases and norms), which leaves Adam's step; `nvlamb` takes the ratio there too. Moments and arithmetic are fp32
-    for weights in half precision. apex's own clip of the gradients is left to the training loop.
+    for weights in half precision. apex's own clip of the gradients is left to the training loop. Under `found_inf` of a
+    loss scaler, a step changes nothing where that is 1, the host does not ask, and the number of steps is a tensor.
 
     Without the ratio in any group this is AdamW (Loshchilov & Hutter, 2019).
 
@@ -56,9 +57,9 @@ class Lamb(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.trust_ratios = []
+        self.trust_ratios, found_inf = [], getattr(self, "found_inf", None)
         for group in self.param_groups:
-            group["step"] += 1
+            group["step"] = group["step"] + (1 if found_inf is None else 1 - found_inf)
             if parameters := [parameter for parameter in group["params"] if parameter.grad is not None]:
                 self._update(group, parameters)
         return loss
@@ -75,17 +76,23 @@ class Lamb(Optimizer):
         gradients = [p.grad.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
         weights = [p.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
 
-        beta1, beta2 = group["betas"]
-        foreach.lerp_(means, gradients, 1 - beta1)
-        foreach.mul_(squares, beta2)
-        foreach.addcmul_(squares, gradients, gradients, value=1 - beta2)
+        (beta1, beta2), found_inf = group["betas"], getattr(self, "found_inf", None)
+        if found_inf is not None:
+            updates, steps = foreach.mul(means, 0), [group["step"]] * len(means)
+            rates = {"lr": -1.0, "beta1": beta1, "beta2": beta2, "weight_decay": 0.0, "eps": group["eps"]}
+            options = {"amsgrad": False, "maximize": False, "found_inf": found_inf}
+            fused_adamw_(updates, gradients, means, squares, [], steps, **rates, **options)
+        else:
+            foreach.lerp_(means, gradients, 1 - beta1)
+            foreach.mul_(squares, beta2)
+            foreach.addcmul_(squares, gradients, gradients, value=1 - beta2)
 
-        updates = foreach.sqrt(squares)
-        foreach.div_(updates, (1 - beta2 ** group["step"]) ** 0.5)
-        foreach.add_(updates, group["eps"])
-        foreach.reciprocal_(updates)
-        foreach.mul_(updates, means)
-        foreach.div_(updates, 1 - beta1 ** group["step"])
+            updates = foreach.sqrt(squares)
+            foreach.div_(updates, (1 - beta2 ** group["step"]) ** 0.5)
+            foreach.add_(updates, group["eps"])
+            foreach.reciprocal_(updates)
+            foreach.mul_(updates, means)
+            foreach.div_(updates, 1 - beta1 ** group["step"])
         if group["weight_decay"]:
             foreach.add_(updates, weights, alpha=group["weight_decay"])
         if self.adapts and (group["weight_decay"] or self.nvlamb):
@@ -95,6 +102,8 @@ class Lamb(Optimizer):
             ratios = torch.where((ratios > 0) & ratios.isfinite(), ratios, 1)
             foreach.mul_(updates, list(ratios.unbind()))
             self.trust_ratios.append(ratios)
+        if found_inf is not None:
+            foreach.mul_(updates, 1 - found_inf)
         foreach.add_(weights, updates, alpha=-group["lr"])
         if any(weight is not parameter for weight, parameter in zip(weights, parameters, strict=True)):
             foreach.copy_(parameters, weights)

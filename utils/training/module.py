@@ -61,8 +61,7 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, step: list[Batch], step_idx: int) -> Tensor:
         """One optimizer step of this process's micro-batches.
 
-        Nothing in it waits for the device but fp16's loss scaler, which asks whether gradients overflowed, unless AdamW
-        steps.
+        Nothing in it waits for the device, unless an optimizer of apex steps under fp16's loss scaler.
         """
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:

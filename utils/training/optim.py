@@ -8,6 +8,7 @@ import math
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -65,12 +66,17 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
         case "adafactor":
             return Adafactor(groups, lr=lr)
         case "sgd":
-            return SGD(groups, lr=lr, momentum=MOMENTUM)
-    if is_half_throughout(hardware):
-        # torch's AdamW would keep the moments in half precision, where the second ones underflow.
-        return Lamb(groups, lr=lr, adapts=False, **{"eps": 1e-8, **eps})
-    optimizer = AdamW(groups, lr=lr, fused=True, **eps)
-    # Otherwise it would unscale fp16 gradients itself, after the clip, which Lightning refuses.
+            has_scaler = hardware.fp16 and hardware.amp_level in ("O1", "O2")
+            optimizer = SGD(groups, lr=lr, momentum=MOMENTUM, fused=has_scaler or None)
+            # Fused, it skips steps; if that is the first one, torch would leave momentum without values.
+            for parameter in [parameter for group in groups for parameter in group["params"] if has_scaler]:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        case _ if is_half_throughout(hardware):
+            # torch's AdamW would keep the moments in half precision, where the second ones underflow.
+            return Lamb(groups, lr=lr, adapts=False, **{"eps": 1e-8, **eps})
+        case _:
+            optimizer = AdamW(groups, lr=lr, fused=True, **eps)
+    # Fused ones would otherwise unscale fp16 gradients themselves, after the clip, which Lightning refuses.
     leave_scaling(optimizer)
     return optimizer
 

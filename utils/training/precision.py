@@ -13,9 +13,11 @@ import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 from bart.torch_internals import foreach, leave_scaling
+from utils.training.adafactor import Adafactor
+from utils.training.lamb import Lamb
 from utils.training.options import HardwareOptions
 
 
@@ -63,14 +65,15 @@ def fsdp_precision(hardware: HardwareOptions) -> MixedPrecisionPolicy:
 
 
 class LossScaler(torch.amp.GradScaler):
-    """Loss scaling in which AdamW, which is fused, skips steps by itself, so that the host need not ask the device.
+    """Loss scaling in which our own and torch's fused optimizers skip steps, so that the host need not ask the device.
 
-    torch lets it skip steps only where it unscales gradients too, after the clip. Here they are unscaled before it.
+    torch lets them skip steps only where they unscale gradients too, after the clip. Here that is done before it.
     """
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
         inner = optimizer.inner if isinstance(optimizer, MasterWeights) else optimizer
-        leave_scaling(optimizer, not isinstance(inner, AdamW))
+        skips = isinstance(inner, (Adafactor, Lamb)) or inner.param_groups[0].get("fused")
+        leave_scaling(optimizer, not skips)
         try:
             return super().step(optimizer, *args, **kwargs)
         finally:
@@ -128,7 +131,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
-        self.inner.found_inf = getattr(self, "found_inf", None)  # which `LossScaler` may give to fused optimizers
+        self.inner.found_inf = getattr(self, "found_inf", None)  # which `LossScaler` may give
         loss = self.inner.step(closure)
         foreach.copy_(self.halves, self.masters)
         return loss

@@ -211,8 +211,8 @@ def build_callbacks(plan: Plan, task: TrainedTask, streams: bool) -> tuple[BestC
     )
     callbacks: list[Callback] = [
         SameStart(plan.checkpoint),
-        StopOnNonFinite(),
-        CountSkippedSteps(),
+        stop := StopOnNonFinite(),
+        CountSkippedSteps(stop),
         measurements,
         termination,
         checkpoints,

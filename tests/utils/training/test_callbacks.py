@@ -194,8 +194,13 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_skipped_steps_are_counted_and_the_scaler_is_resumed(
     options: list[str], train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of the gradient norm the host takes one copy a step."""
     tables = overflow_at(monkeypatch, {2, 3, 5, 7})
+    copy = callbacks._Copy
+    copies: list[Tensor] = []
+    monkeypatch.setattr(callbacks, "_Copy", lambda values: copies.append(values) or copy(values))
     output = train("run", "--max_steps", 6)
+    assert len(copies) == 6
     assert [row["skipped_steps"] for row in rows(output)] == [0, 0, 1, 2, 2, 3]
     assert [row["loss_scale"] for row in rows(output)] == [1024, 1024, 512, 256, 256, 128]
     assert [not torch.equal(before, after) for before, after in pairwise(tables)] == [True, True, False, False, True]
