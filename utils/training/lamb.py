@@ -95,6 +95,8 @@ class Lamb(Optimizer):
             foreach.div_(updates, 1 - beta1 ** group["step"])
         if group["weight_decay"]:
             foreach.add_(updates, weights, alpha=group["weight_decay"])
+            if found_inf is not None:
+                foreach.mul_(updates, 1 - found_inf)
         if self.adapts and (group["weight_decay"] or self.nvlamb):
             norms = torch.stack(foreach.norm(weights))
             ratios = norms / torch.stack(foreach.norm(updates))
@@ -102,8 +104,6 @@ class Lamb(Optimizer):
             ratios = torch.where((ratios > 0) & ratios.isfinite(), ratios, 1)
             foreach.mul_(updates, list(ratios.unbind()))
             self.trust_ratios.append(ratios)
-        if found_inf is not None:
-            foreach.mul_(updates, 1 - found_inf)
         foreach.add_(weights, updates, alpha=-group["lr"])
         if any(weight is not parameter for weight, parameter in zip(weights, parameters, strict=True)):
             foreach.copy_(parameters, weights)
