@@ -49,9 +49,7 @@ class SummarizeArguments:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
-        SummarizeArguments,
-        argv,
-        "Summarise a file or standard input, however long, and print one summary a line.",
+        SummarizeArguments, argv, "Summarise a file or standard input, however long, and print one summary a line."
     )
     check_output("output", args.output)
     has_rows = args.file is not None and is_table(args.file)

@@ -36,14 +36,7 @@ from utils.data.shard_format import MANIFEST
 from utils.data.splits import SPLITS
 from utils.data.tokenized import tokenise
 from utils.metrics.baselines import leads, oracle
-from utils.metrics.rouge import (
-    ROUGE_MODES,
-    ROUGE_TOKENIZERS,
-    TOKENIZER_HELP,
-    rouge,
-    rouge_table,
-    warn_of_scripts,
-)
+from utils.metrics.rouge import ROUGE_MODES, ROUGE_TOKENIZERS, TOKENIZER_HELP, rouge, rouge_table, warn_of_scripts
 from utils.runs.outputs import check_output
 from utils.text.lines import iter_lines, references_of
 

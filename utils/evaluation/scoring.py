@@ -175,12 +175,7 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
 
 
 def predict_split(
-    run: ScoringRun,
-    task: Task,
-    loaded: LoadedModel,
-    examples: Examples,
-    settings: Mapping[str, Any],
-    journal: Journal,
+    run: ScoringRun, task: Task, loaded: LoadedModel, examples: Examples, settings: Mapping[str, Any], journal: Journal
 ) -> tuple[list[Prediction], dict[str, Any]] | None:
     """The predictions of all processes, and of an interrupted run, in the order of the examples; and the speed.
 

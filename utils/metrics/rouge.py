@@ -86,10 +86,38 @@ TOKENIZER_HELP = (
 )
 
 
-def check_tokenizer(option_name: str, mode: str, tokenizer: str) -> None:
-    """Raise InputError where a tokenizer is named for a mode that has its own."""
-    if tokenizer != ROUGE_TOKENIZERS[0] and mode != "rouge-score":
-        raise InputError(f"--rouge_tokenizer {tokenizer} is of --{option_name} rouge-score; --{option_name} is {mode}")
+@dataclass(frozen=True)
+class RougeOptions:
+    """The ROUGE that summaries are scored by."""
+
+    rouge_mode: str = option(
+        ROUGE_MODES[0],
+        section="scoring",
+        choices=ROUGE_MODES,
+        help="rouge-score: Google's package; rouge-1.5.5: the numbers of the Perl script that papers report",
+        on_resume="may_change",
+    )
+    rouge_tokenizer: str = option(
+        ROUGE_TOKENIZERS[0], choices=ROUGE_TOKENIZERS, help=TOKENIZER_HELP, on_resume="validation"
+    )
+    wordnet_exceptions: str | None = option(
+        None,
+        metavar="DIR",
+        help="folder of {adj,adv,noun,verb}.exc for --rouge_mode rouge-1.5.5; by default those of nltk's corpus "
+        "wordnet, if it is installed",
+        on_resume="may_change",
+    )
+
+    def __post_init__(self) -> None:
+        mode, tokenizer = self.rouge_mode, self.rouge_tokenizer
+        if self.wordnet_exceptions is not None and mode != "rouge-1.5.5":
+            raise InputError(f"--wordnet_exceptions is of --rouge_mode rouge-1.5.5; --rouge_mode is {mode}")
+        if tokenizer != ROUGE_TOKENIZERS[0] and mode != "rouge-score":
+            raise InputError(f"--rouge_tokenizer {tokenizer} is of --rouge_mode rouge-score; --rouge_mode is {mode}")
+
+    def exceptions(self) -> dict[str, str]:
+        """The `wordnet_exceptions` that the mode looks words up in."""
+        return wordnet_exceptions(self.wordnet_exceptions) if self.rouge_mode == "rouge-1.5.5" else {}
 
 
 def warn_of_scripts(references: Sequence[str], mode: str = "rouge-score", tokenizer: str = "rouge-score") -> None:
@@ -191,26 +219,12 @@ class RougeArguments:
     """The options of the command."""
 
     files: FileOptions = part(FileOptions)
-    mode: str = option(
-        ROUGE_MODES[0],
-        section="ROUGE",
-        choices=ROUGE_MODES,
-        help="the program whose scores are computed: Google's package, or the Perl script that papers report",
-    )
-    rouge_tokenizer: str = option(ROUGE_TOKENIZERS[0], choices=ROUGE_TOKENIZERS, help=TOKENIZER_HELP)
-    wordnet_exceptions: str | None = option(
-        None,
-        metavar="DIR",
-        help="folder of {adj,adv,noun,verb}.exc for mode rouge-1.5.5; by default nltk's corpus wordnet, if installed",
-    )
+    rouge: RougeOptions = part(RougeOptions)
     per_article: str | None = option(
         None, metavar="FILE", help="write each article's scores there, one JSON object a line"
     )
 
     def __post_init__(self) -> None:
-        if self.wordnet_exceptions is not None and self.mode != "rouge-1.5.5":
-            raise InputError(f"--wordnet_exceptions is of --mode rouge-1.5.5; the mode is {self.mode}")
-        check_tokenizer("mode", self.mode, self.rouge_tokenizer)
         check_output("per_article", self.per_article)
 
 
@@ -221,20 +235,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         "Score summaries, one a line, by ROUGE; prints F measures in percent. A blank line scores 0.",
     )
     references = list(iter_references(args.files.references))
-    facts: dict[str, Any] = {"mode": args.mode, "examples": len(references)}
+    mode, tokenizer = args.rouge.rouge_mode, args.rouge.rouge_tokenizer
+    facts: dict[str, Any] = {"mode": mode, "examples": len(references)}
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
         facts["references"] = count
-    if args.rouge_tokenizer != ROUGE_TOKENIZERS[0]:
-        facts["rouge_tokenizer"] = args.rouge_tokenizer
-    warn_of_scripts(references, args.mode, args.rouge_tokenizer)
-    exceptions: dict[str, str] = {}
-    if args.mode == "rouge-1.5.5":
-        exceptions = wordnet_exceptions(args.wordnet_exceptions)
+    if tokenizer != ROUGE_TOKENIZERS[0]:
+        facts["rouge_tokenizer"] = tokenizer
+    warn_of_scripts(references, mode, tokenizer)
+    exceptions = args.rouge.exceptions()
+    if mode == "rouge-1.5.5":
         facts["wordnet_exceptions"] = len(exceptions)
     texts = args.files.lines(len(references))
 
     def counts_of(path: str) -> np.ndarray:
-        scores = rouge_per_example(texts[path], references, args.mode, exceptions, args.rouge_tokenizer)
+        scores = rouge_per_example(texts[path], references, mode, exceptions, tokenizer)
         columns = np.stack(list(scores.values()), axis=1)
         if path == args.files.predictions and args.per_article is not None:
             rows = [
@@ -246,5 +260,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     named = [facts[name] for name in ("mode", "rouge_tokenizer") if name in facts]
     best = f", maximum and mean over {count:,} references" if "references" in facts else ""
     title = f"ROUGE F in percent ({', '.join(named)}) on {len(references):,} examples{best}"
-    means = means_of(rouge_names(args.mode, "references" in facts), len(references))
+    means = means_of(rouge_names(mode, "references" in facts), len(references))
     print_scores(args.files, title, [*map(counts_of, args.files.systems)], means, facts)

@@ -52,6 +52,9 @@ class LoadedModel(Generic[Model]):
         return self.model.config.labels
 
 
+LoadedBart = LoadedModel[BartForConditionalGeneration]
+
+
 def read_config(path: str | os.PathLike[str], kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
     """A config.json of one of some architectures.
 

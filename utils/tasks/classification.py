@@ -25,7 +25,7 @@ from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs
 from utils.data.columns import Record, column_of, names_in, read_records
-from utils.data.options import Place, PlaceOptions
+from utils.data.options import PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
@@ -35,7 +35,6 @@ from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
 from utils.tasks.head import (
     Example,
-    HeadEvalOptions,
     HeadExamples,
     HeadTask,
     LabelOptions,
@@ -108,7 +107,7 @@ class LabelledTexts:
 class TextTask(HeadTask):
     """The base of tasks that read a text, or a pair of texts, as a whole."""
 
-    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
+    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel) -> HeadExamples:
         began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
         if raw.pairs is None:
             ids, is_cut = encode_cut(tokenizer, raw.texts, length)
@@ -147,14 +146,7 @@ class Classification(TextTask):
     separator = ", "
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
-    def __init__(
-        self,
-        place: Place,
-        options: ClassificationOptions | None = None,
-        training: ClassificationTrainingOptions | None = None,
-        evaluation: HeadEvalOptions | None = None,
-    ) -> None:
-        super().__init__(place, options, training, evaluation)
+    def check_options(self) -> None:
         task_name = self.options.task_name
         self.glue = GLUE.get(task_name)
         separator, problem = self.options.label_separator, self.chosen_problem
@@ -163,8 +155,8 @@ class Classification(TextTask):
             raise InputError(f"--label_separator is {separator!r}; allowed: {allowed}")
         if self.options.mismatched and task_name != "mnli":
             raise InputError(f"--mismatched is of --task_name mnli; --task_name is {task_name}")
-        if self.glue is not None and place.data_dir == PlaceOptions.data_dir:
-            self.place = dataclasses.replace(place, data_dir=f"{HUB_SET}:{task_name}")
+        if self.glue is not None and self.place.data_dir == PlaceOptions.data_dir:
+            self.place = dataclasses.replace(self.place, data_dir=f"{HUB_SET}:{task_name}")
 
     @property
     def chosen_problem(self) -> str | None:
@@ -280,9 +272,7 @@ class Classification(TextTask):
 
     # ---- Model
 
-    def checked(
-        self, loaded: LoadedModel[PretrainedModel], learned: Labels | None = None
-    ) -> LoadedModel[PretrainedModel]:
+    def checked(self, loaded: LoadedModel, learned: Labels | None = None) -> LoadedModel:
         """A model that was loaded, whose config names the kind of problem: of the data, the options, the weights or, at
         last, the labels. Those of a task of GLUE get its names.
         """
@@ -303,7 +293,7 @@ class Classification(TextTask):
         config.problem_type = problem or stored or of_labels
         return loaded
 
-    def match(self, raw: LabelledTexts, split: str, loaded: LoadedModel[PretrainedModel]) -> None:
+    def match(self, raw: LabelledTexts, split: str, loaded: LoadedModel) -> None:
         """Give the labels of a published model the names that they have in data.
 
         Names are compared without case. Labels without names are the numbers in the data or, in order, the names there.
@@ -331,7 +321,7 @@ class Classification(TextTask):
         logits = logits_of(self.output_of(model, batch))
         return model.loss(logits, batch["labels"], reduction="sum", **self.loss_options(batch, logits))
 
-    def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
+    def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
         """Sums: loss, which is neither weighted nor smoothed, targets, and what the metrics are made of.
 
         These are the examples that are right, and what `of_classes` or `of_label_sets` counts, flattened; the last of
@@ -342,7 +332,7 @@ class Classification(TextTask):
             predictions, torch.from_numpy(_counts(batch["labels"].cpu().numpy(), predictions, loaded)), loaded
         )
 
-    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel) -> dict[str, float]:
         loss, targets, *parts = sums
         classes, problem = len(loaded.labels), loaded.model.config.problem_type
         if problem == REGRESSION:
@@ -355,7 +345,7 @@ class Classification(TextTask):
 
     # ---- Prediction
 
-    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+    def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
         problem, labels = loaded.model.config.problem_type, loaded.labels
         logits = logits_of(self.output_of(loaded.model, batch))
         losses = [(0.0, 0)] * len(logits)
@@ -375,9 +365,7 @@ class Classification(TextTask):
                 values.append({"chosen": chosen, "scores": scores})
         return [Prediction(value, *loss) for value, loss in zip(values, losses, strict=True)]
 
-    def score(
-        self, raw: LabelledTexts, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
-    ) -> Scores:
+    def score(self, raw: LabelledTexts, predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         labels, problem, targets = loaded.labels, loaded.model.config.problem_type, _targets(raw, loaded)
         if problem == REGRESSION:
             chosen = [prediction.values["number"] for prediction in predictions]
@@ -429,12 +417,12 @@ class Classification(TextTask):
         chosen = [str(prediction.values["chosen"]) for prediction in predictions]
         return dict([submission(self.options.task_name, self.options.mismatched, chosen)])
 
-    def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
+    def settings(self, loaded: LoadedModel) -> dict[str, Any]:
         problem = loaded.model.config.problem_type
         return {**super().settings(loaded), "problem_type": problem, "mismatched": self.options.mismatched}
 
 
-def _targets(raw: LabelledTexts, loaded: LoadedModel[PretrainedModel]) -> list[int | float | list[float]]:
+def _targets(raw: LabelledTexts, loaded: LoadedModel) -> list[int | float | list[float]]:
     """The labels of texts as the loss takes them."""
     problem, names = loaded.model.config.problem_type, loaded.labels
     return [_target(where, label, problem, names) for where, label in zip(raw.names, raw.labels, strict=True)]
@@ -493,9 +481,7 @@ def _is_target(labels: Tensor) -> Tensor:
     return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
 
 
-def _sets(
-    targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
-) -> tuple[np.ndarray, np.ndarray]:
+def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
     """True (N, L) for the labels that are right, and for those that are predicted.
 
     Of single classes the last column stands for all that the model does not know.
@@ -507,7 +493,7 @@ def _sets(
     return goal, sets_of([[label] for label in chosen], [*names, UNKNOWN])
 
 
-def _counts(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]) -> np.ndarray:
+def _counts(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel) -> np.ndarray:
     """The sums that the metrics of labels are made of, as `Classification.validate` says."""
     if loaded.model.config.problem_type == REGRESSION:
         x, y = np.array([prediction.values["number"] for prediction in predictions]), targets.astype(np.float64)
@@ -516,7 +502,7 @@ def _counts(targets: np.ndarray, predictions: Sequence[Prediction], loaded: Load
     return np.append((goal == predicted).all(axis=1).sum(), each_count(predicted, goal).sum(axis=0))
 
 
-def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
+def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel) -> dict[str, float]:
     """The metrics of labels, from the sum of `_counts`."""
     of_labels = np.reshape(counts[1:], (3, -1))
     if loaded.model.config.problem_type == SINGLE_LABEL:

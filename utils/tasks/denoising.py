@@ -15,7 +15,7 @@ from utils.app.cli import option
 from utils.data.batches import Batch, Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.shard_format import DENOISING
-from utils.models.loading import LoadedModel
+from utils.models.loading import LoadedBart
 from utils.models.options import NewModelOptions
 from utils.tasks.pretraining import Pretraining, PretrainingOptions
 from utils.tasks.text_to_text import operations_of, summed_loss
@@ -67,7 +67,7 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch).loss
 
-    def validate(self, loaded: LoadedModel[BartForConditionalGeneration], batch: Inputs) -> Tensor:
+    def validate(self, loaded: LoadedBart, batch: Inputs) -> Tensor:
         """Sums (3,): loss, targets, and targets that are the likeliest token after the original's own prefix."""
         output = summed_loss(loaded.model, batch)
         return torch.stack([output.loss.double(), self.count(batch).double(), output.correct.double()])

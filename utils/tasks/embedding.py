@@ -19,7 +19,6 @@ from bart.errors import InputError
 from bart.files import read_json
 from bart.hub import resolve
 from bart.modeling.modeling_bart import BartModel
-from bart.modeling.pretrained import PretrainedModel
 from bert.modeling.modeling_bert import UnpooledBert
 from utils.app.cli import option
 from utils.data.batches import Inputs
@@ -65,7 +64,7 @@ class Embedding(TextTask):
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> LoadedModel[PretrainedModel]:
+    ) -> LoadedModel:
         """A model, whose config has the `pooling`, and the `max_seq_length` that sentence-transformers gives it."""
         loaded = super().trained_model(path, config_path, tokenizer)
         extra = loaded.model.config.extra
@@ -84,7 +83,7 @@ class Embedding(TextTask):
             logger.warning("%s: the layer %s of sentence-transformers is not applied", folder, ", ".join(dense))
         return loaded
 
-    def read_length(self, loaded: LoadedModel[PretrainedModel]) -> int:
+    def read_length(self, loaded: LoadedModel) -> int:
         config = loaded.model.config
         return self.options.max_source_length or min(config.max_seq_length, config.max_position_embeddings)
 
@@ -100,7 +99,7 @@ class Embedding(TextTask):
 
     # ---- Prediction
 
-    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+    def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
         states = self.output_of(loaded.model.network.encoder, batch).float()
         vectors = pooled(states, batch["attention_mask"], loaded.model.config.pooling)
         if self.options.normalize:
@@ -112,7 +111,7 @@ class Embedding(TextTask):
         vector = prediction.values["vector"]
         return {"index": number, "source": raw.texts[number], "prediction": vector, **examples.counts(number)}
 
-    def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
+    def settings(self, loaded: LoadedModel) -> dict[str, Any]:
         pooling, normalize = loaded.model.config.pooling, self.options.normalize
         return {"pooling": pooling, "normalize": normalize, "max_source_length": self.read_length(loaded)}
 

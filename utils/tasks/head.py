@@ -185,7 +185,7 @@ class HeadTask(Task[PretrainedModel]):
             config.classifier_dropout = self.training.classifier_dropout
         return config
 
-    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel[PretrainedModel]:
+    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel:
         labels = None if learned is None else learned.names
         new_head = self.training.new_head
         loaded = model_to_train.initial_model(model, self.config(model), self.model_classes, labels, new_head)
@@ -194,20 +194,18 @@ class HeadTask(Task[PretrainedModel]):
             loaded.model.config.columns = list(learned.columns)
         return self.checked(loaded, learned)
 
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[PretrainedModel]:
+    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel:
         classes, computing = self.model_classes, model.computing
         loaded = model_to_train.resumed_model(checkpoint, self.config(model), classes, computing, model.adaptation)
         return self.checked(loaded)
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> LoadedModel[PretrainedModel]:
+    ) -> LoadedModel:
         model_and_tokenizer = loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes)
         return self.checked(LoadedModel(*model_and_tokenizer))
 
-    def checked(
-        self, loaded: LoadedModel[PretrainedModel], learned: Labels | None = None
-    ) -> LoadedModel[PretrainedModel]:
+    def checked(self, loaded: LoadedModel, learned: Labels | None = None) -> LoadedModel:
         """A model that was loaded, if it fits the options; InputError where it does not."""
         config = loaded.model.config
         check_lengths(config, max_source_length=self.options.max_source_length)
@@ -215,7 +213,7 @@ class HeadTask(Task[PretrainedModel]):
             raise InputError(f"config field 'type_vocab_size' is {config.type_vocab_size}; allowed here: at least 2")
         return loaded
 
-    def read_length(self, loaded: LoadedModel[PretrainedModel]) -> int:
+    def read_length(self, loaded: LoadedModel) -> int:
         """Tokens that the model reads at once."""
         return self.options.max_source_length or min(MOST_READ, loaded.model.config.max_position_embeddings)
 
@@ -230,7 +228,7 @@ class HeadTask(Task[PretrainedModel]):
             self.check_labels(examples, learned)
             self.class_weights(examples["train"], learned.names, learned.problem)
 
-    def match(self, raw: Any, split: str, loaded: LoadedModel[PretrainedModel]) -> None:
+    def match(self, raw: Any, split: str, loaded: LoadedModel) -> None:
         problem = getattr(loaded.model.config, "problem_type", None)
         self.check_labels({split: raw}, Labels(loaded.labels, problem))
 
@@ -286,7 +284,7 @@ class HeadTask(Task[PretrainedModel]):
             weights[name] = others / count if others and count else 1.0
         return weights
 
-    def weights_to_train(self, raw: Any, split: str, loaded: LoadedModel[PretrainedModel]) -> dict[str, float] | None:
+    def weights_to_train(self, raw: Any, split: str, loaded: LoadedModel) -> dict[str, float] | None:
         """The `class_weights` of a training split, in the order of the model's labels; its config then names them."""
         if split != "train":
             return None
@@ -329,9 +327,7 @@ class HeadTask(Task[PretrainedModel]):
         weights = batch["class_weights"][0].to(logits.dtype) if "class_weights" in batch else None
         return {"weight": weights, "label_smoothing": self.training.smoothing.label_smoothing}
 
-    def sums_of(
-        self, predictions: Sequence[Prediction], counts: Tensor, loaded: LoadedModel[PretrainedModel]
-    ) -> Tensor:
+    def sums_of(self, predictions: Sequence[Prediction], counts: Tensor, loaded: LoadedModel) -> Tensor:
         """The sums of a batch's validation: loss, targets, and what metrics are made of."""
         of_loss = [sum(getattr(prediction, name) for prediction in predictions) for name in ("loss", "targets")]
         return torch.cat([torch.tensor(of_loss, dtype=torch.float64), counts.double()]).to(loaded.model.device)
@@ -339,16 +335,11 @@ class HeadTask(Task[PretrainedModel]):
     # ---- Prediction
 
     @abstractmethod
-    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+    def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
         """Predict the examples of a batch; the caller fills in the seconds."""
 
     def predict(
-        self,
-        loaded: LoadedModel[PretrainedModel],
-        examples: HeadExamples,
-        numbers: Sequence[int],
-        batch_size: int,
-        clock: Clock,
+        self, loaded: LoadedModel, examples: HeadExamples, numbers: Sequence[int], batch_size: int, clock: Clock
     ) -> Iterator[tuple[int, Prediction]]:
         for start in range(0, len(numbers), batch_size):
             began, chunk = time.perf_counter(), numbers[start : start + batch_size]
@@ -361,7 +352,7 @@ class HeadTask(Task[PretrainedModel]):
                 prediction.seconds = seconds
                 yield number, prediction
 
-    def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
+    def settings(self, loaded: LoadedModel) -> dict[str, Any]:
         return {"labels": loaded.labels, "max_source_length": self.read_length(loaded)}
 
 

@@ -128,7 +128,7 @@ class QuestionAnswering(HeadTask):
                 raise InputError(f"{name}: no {' and no '.join(missing)}; allowed: fields {' and '.join(COLUMNS)}")
         return [question_of(*record) for record in records]
 
-    def encode(self, raw: list[Question], split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
+    def encode(self, raw: list[Question], split: str, loaded: LoadedModel) -> HeadExamples:
         began, options, tokenizer = time.perf_counter(), self.options.windows, loaded.tokenizer
         length = self.read_length(loaded)
         room, stride = options.room(length, tokenizer), options.stride(length, tokenizer)
@@ -218,20 +218,20 @@ class QuestionAnswering(HeadTask):
         output = self.output_of(model, batch)
         return _losses(model, output, batch).sum()
 
-    def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
+    def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
         """Sums (5,): loss, windows, questions, F1 and exact matches."""
         predictions = self.predict_batch(loaded, batch)
         each = _scores_of_each([asked.question for asked in batch["questions"]], predictions)
         counts = torch.tensor([len(predictions), *(values.sum() for values in each.values())])
         return self.sums_of(predictions, counts, loaded)
 
-    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel) -> dict[str, float]:
         loss, windows, questions, of_f1, of_exact = sums
         return {"loss": loss / windows, "f1": of_f1 / questions, "exact_match": of_exact / questions}
 
     # ---- Prediction
 
-    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+    def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
         model = loaded.model
         windows = [window for asked in batch["questions"] for window in asked.windows]
         of_windows: list[tuple[np.ndarray, np.ndarray, float]] = []  # logits and loss of each
@@ -289,9 +289,7 @@ class QuestionAnswering(HeadTask):
             answer = next(answer for answer in n_best if answer["span"] is None)
         return {"id": asked.question.id, **answer, "n_best": n_best, "null_odds": odds}
 
-    def score(
-        self, raw: list[Question], predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
-    ) -> Scores:
+    def score(self, raw: list[Question], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         each = _scores_of_each(raw, predictions)
         scores = {name: float(values.mean()) for name, values in each.items()}
         has_answer = np.array([bool(asked.answers) for asked in raw])
@@ -331,7 +329,7 @@ class QuestionAnswering(HeadTask):
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
         return {"prediction": row["prediction"], "score": row["probability"], "span": row["span"]}
 
-    def settings(self, loaded: LoadedModel[PretrainedModel]) -> dict[str, Any]:
+    def settings(self, loaded: LoadedModel) -> dict[str, Any]:
         stride = self.options.windows.stride(self.read_length(loaded), loaded.tokenizer)
         return {**super().settings(loaded), "windows": {**all_settings(self.options.windows), "doc_stride": stride}}
 

@@ -242,7 +242,7 @@ class Tagging(HeadTask):
             sentences.append(Sentence(record.name, words, None))
         return sentences
 
-    def encode(self, raw: list[Sentence], split: str, loaded: LoadedModel[PretrainedModel]) -> HeadExamples:
+    def encode(self, raw: list[Sentence], split: str, loaded: LoadedModel) -> HeadExamples:
         began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
         # As in running text: a space before every word but the first. Blank words are not read.
         filled = [[word for word in sentence.words if word.strip()] for sentence in raw]
@@ -292,7 +292,7 @@ class Tagging(HeadTask):
         logits = logits_of(self.output_of(model, batch))
         return _loss(logits, batch["labels"], **self.loss_options(batch, logits)).sum()
 
-    def validate(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> Tensor:
+    def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
         """Sums: loss, which is neither weighted nor smoothed, targets, and the counts of `tag_counts`."""
         predictions, scheme = self.predict_batch(loaded, batch), scheme_of(loaded.labels)
         groups = groups_of(loaded.labels, scheme)
@@ -302,13 +302,13 @@ class Tagging(HeadTask):
         )
         return self.sums_of(predictions, torch.from_numpy(counts), loaded)
 
-    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[PretrainedModel]) -> dict[str, float]:
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel) -> dict[str, float]:
         loss, targets, *counts = sums
         return {"loss": loss / max(targets, 1), **tag_scores(counts, scheme_of(loaded.labels))}
 
     # ---- Prediction
 
-    def predict_batch(self, loaded: LoadedModel[PretrainedModel], batch: Inputs) -> list[Prediction]:
+    def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
         logits = logits_of(self.output_of(loaded.model, batch))
         shares, chosen = (part.tolist() for part in logits.softmax(dim=-1).max(dim=-1))
         losses, counts = [0.0] * len(chosen), [0] * len(chosen)
@@ -325,9 +325,7 @@ class Tagging(HeadTask):
             predictions.append(Prediction({"tags": tags, "scores": scores}, loss, count))
         return predictions
 
-    def score(
-        self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel[PretrainedModel]
-    ) -> Scores:
+    def score(self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         scheme = scheme_of(loaded.labels)
         groups = groups_of(loaded.labels, scheme)
         pairs = [

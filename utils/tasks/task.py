@@ -274,6 +274,15 @@ class Task(TrainedTask[Model]):
     def __init__(self, place: Place, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
         super().__init__(place, options, training)
         self.evaluation = self.EvalOptions() if evaluation is None else evaluation
+        self.check_options()
+
+    def check_options(self) -> None:
+        """Compare the options with each other and the place, when the task is made, and note what they stand for.
+
+        Raises:
+            InputError: they do not fit together.
+        """
+        return None
 
     @abstractmethod
     def trained_model(

@@ -24,7 +24,6 @@ from utils.app.cli import option, part
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad
 from utils.data.columns import Record
-from utils.data.options import Place
 from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
 from utils.data.parallel_text import Pairs
 from utils.data.places import check_fields, fields_of, is_streamed
@@ -33,7 +32,7 @@ from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
 from utils.models import loading, model_to_train
 from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
-from utils.models.loading import LoadedModel, check_lengths
+from utils.models.loading import LoadedBart, LoadedModel, check_lengths
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores, SmoothingOptions, Task
 from utils.text.lines import references_of
@@ -140,18 +139,11 @@ class TextToText(Task[BartForConditionalGeneration]):
     prediction_name = "summary"
     separator = "\n"
 
-    def __init__(
-        self,
-        place: Place,
-        options: TextToTextOptions | None = None,
-        training: TextToTextTrainingOptions | None = None,
-        evaluation: TextToTextEvalOptions | None = None,
-    ) -> None:
-        super().__init__(place, options, training, evaluation)
+    def check_options(self) -> None:
         options, has_references = self.options, self.evaluation.references
         if options.target_field is not None and not has_references:
             raise InputError(f"--target_field is {options.target_field}, and --no_references reads no targets")
-        check_fields(place.data_dir, source_field=options.source_field, target_field=options.target_field)
+        check_fields(self.place.data_dir, source_field=options.source_field, target_field=options.target_field)
 
     def validation_name(self, metric: str) -> str:
         is_forced = self.training.eval_beams == 0 and metric != "loss"
@@ -198,9 +190,7 @@ class TextToText(Task[BartForConditionalGeneration]):
                 raise InputError(f"{row.name}: {row.fault}; allowed: a text that is not blank")
         return [row.source for row in rows], None
 
-    def encode(
-        self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedModel[BartForConditionalGeneration]
-    ) -> TokenPairs | StreamedPairs:
+    def encode(self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedBart) -> TokenPairs | StreamedPairs:
         positions = loaded.model.config.max_position_embeddings
         lengths = (self.options.max_source_length or positions, self._target_length(split) or positions)
         tokenizers = (loaded.source_tokenizer or loaded.tokenizer, loaded.tokenizer)
@@ -260,11 +250,11 @@ class TextToText(Task[BartForConditionalGeneration]):
         fitted.training = replace(training, **{name: length or target for name, length in training.lengths().items()})
         return fitted
 
-    def initial_model(self, model: ModelOptions, learned: None) -> LoadedModel[BartForConditionalGeneration]:
+    def initial_model(self, model: ModelOptions, learned: None) -> LoadedBart:
         classes = [BartForConditionalGeneration]
         return self._to_train(model_to_train.initial_model(model, self.config(model), classes))
 
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[BartForConditionalGeneration]:
+    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedBart:
         return self._to_train(
             model_to_train.resumed_model(
                 checkpoint,
@@ -278,7 +268,7 @@ class TextToText(Task[BartForConditionalGeneration]):
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> LoadedModel[BartForConditionalGeneration]:
+    ) -> LoadedBart:
         loaded = LoadedModel(*loading.load_for_evaluation(path, config_path, tokenizer))
         config, generation = loaded.model.config, loaded.model.generation_config
         options, given = self.options, self.scoring_generation()
@@ -293,7 +283,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         logger.info("decoding: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()) or "greedy")
         return loaded
 
-    def _to_train(self, loaded: LoadedModel[BartForConditionalGeneration]) -> LoadedModel[BartForConditionalGeneration]:
+    def _to_train(self, loaded: LoadedBart) -> LoadedBart:
         """Give the model a length of generated texts where it has none, and check what it will be asked to generate."""
         config, generation = loaded.model.config, loaded.model.generation_config
         config.extra.pop("columns", None)  # of the run that the weights come from
@@ -318,9 +308,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch, self.training.smoothing.label_smoothing).loss
 
-    def for_validation(
-        self, loaded: LoadedModel[BartForConditionalGeneration], precision: str
-    ) -> LoadedModel[BartForConditionalGeneration]:
+    def for_validation(self, loaded: LoadedBart, precision: str) -> LoadedBart:
         """With a copy for inference that decodes, on GPUs in half precision.
 
         Autocast would cast all weights in every decoding step, and steps under it cannot be recorded.
@@ -332,7 +320,7 @@ class TextToText(Task[BartForConditionalGeneration]):
             return loaded
         return replace(loaded, decoder=loading.for_inference(loaded.model, precision))
 
-    def validate(self, loaded: LoadedModel[BartForConditionalGeneration], batch: Inputs) -> Tensor:
+    def validate(self, loaded: LoadedBart, batch: Inputs) -> Tensor:
         """Sums (F + 3,): loss, targets, examples, and the metrics of each example."""
         model, tokenizer, labels = loaded.model, loaded.tokenizer, batch["labels"]
         output = teacher_forced(model, batch)
@@ -349,9 +337,7 @@ class TextToText(Task[BartForConditionalGeneration]):
             sums += [sums[0].new_tensor(float(np.sum(scores[name]))) for name in self.metrics]
         return torch.stack(sums)
 
-    def _decoded(
-        self, loaded: LoadedModel[BartForConditionalGeneration], batch: Inputs, encoder_states: Tensor
-    ) -> Tensor:
+    def _decoded(self, loaded: LoadedBart, batch: Inputs, encoder_states: Tensor) -> Tensor:
         """The ids that beams choose in validation."""
         model, context = loaded.model, nullcontext()
         if loaded.decoder is not None:
@@ -363,7 +349,7 @@ class TextToText(Task[BartForConditionalGeneration]):
                 batch["input_ids"], batch["attention_mask"], encoder_outputs=encoder_states, **options
             )
 
-    def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[BartForConditionalGeneration]) -> dict[str, float]:
+    def metrics_of(self, sums: Sequence[float], loaded: LoadedBart) -> dict[str, float]:
         loss, targets, examples, *of_examples = sums
         means = {name: value / examples for name, value in zip(self.metrics, of_examples, strict=True)}
         return {"loss": loss / targets, **means}
@@ -381,12 +367,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         return self._generation(self.evaluation.eval_beams or training.pred_beams or training.eval_beams)
 
     def predict(
-        self,
-        loaded: LoadedModel[BartForConditionalGeneration],
-        examples: TokenPairs,
-        numbers: Sequence[int],
-        batch_size: int,
-        clock: Clock,
+        self, loaded: LoadedBart, examples: TokenPairs, numbers: Sequence[int], batch_size: int, clock: Clock
     ) -> Iterator[tuple[int, Prediction]]:
         model, tokenizer = loaded.model, loaded.tokenizer
         losses: dict[int, tuple[float, int]] = {}
@@ -417,7 +398,7 @@ class TextToText(Task[BartForConditionalGeneration]):
             loss = losses.pop(article.index, (0.0, 0))
             yield numbers[article.index], Prediction(values, *loss, tokens, article.seconds)
 
-    def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
+    def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedBart) -> Scores:
         each = self.scores_of_each([prediction.values["texts"][0] for prediction in predictions], raw[1])
         return {name: float(np.mean(values)) for name, values in each.items()}, each
 
@@ -438,7 +419,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
         return super().cells(row, prediction) | {name: row[name] for name in ("alternatives",) if name in row}
 
-    def settings(self, loaded: LoadedModel[BartForConditionalGeneration]) -> dict[str, Any]:
+    def settings(self, loaded: LoadedBart) -> dict[str, Any]:
         positions = loaded.model.config.max_position_embeddings
         return {
             "generation": loaded.model.generation_config.merged(**self.scoring_generation()).to_dict(),

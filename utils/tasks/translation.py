@@ -10,13 +10,12 @@ from pathlib import Path
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.checkpoint import stored_configs
-from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import option, part
 from utils.data.parallel_text import Pairs
 from utils.metrics.bleu import BleuOptions, translation_scores
 from utils.models import loading
-from utils.models.loading import LoadedModel
+from utils.models.loading import LoadedBart
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores
 from utils.tasks.text_to_text import TextToText, TextToTextOptions, TextToTextTrainingOptions
@@ -105,21 +104,19 @@ class Translation(TextToText):
         config.validate()
         return config
 
-    def initial_model(self, model: ModelOptions, learned: None) -> LoadedModel[BartForConditionalGeneration]:
+    def initial_model(self, model: ModelOptions, learned: None) -> LoadedBart:
         place = self.training.source_tokenizer or model.weights.model_name_or_path
         return self._with_sources(super().initial_model(model, learned), place)
 
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[BartForConditionalGeneration]:
+    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedBart:
         return self._with_sources(super().resumed_model(model, checkpoint), checkpoint)
 
     def trained_model(
         self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> LoadedModel[BartForConditionalGeneration]:
+    ) -> LoadedBart:
         return self._with_sources(super().trained_model(path, config_path, tokenizer), path)
 
-    def _with_sources(
-        self, loaded: LoadedModel[BartForConditionalGeneration], place: str | os.PathLike[str]
-    ) -> LoadedModel[BartForConditionalGeneration]:
+    def _with_sources(self, loaded: LoadedBart, place: str | os.PathLike[str]) -> LoadedBart:
         """Freeze the model as its stage wants it, and add the vocabulary of its sources."""
         if self.training.translation_stage == 1:
             for name, parameter in loaded.model.named_parameters():
@@ -132,6 +129,6 @@ class Translation(TextToText):
 
     # ---- Prediction
 
-    def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
+    def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedBart) -> Scores:
         texts = [prediction.values["texts"][0] for prediction in predictions]
         return dict(translation_scores(texts, raw[1], self.options.bleu.bleu_tokenize)), {}

@@ -273,10 +273,10 @@ def test_command_says_whether_there_were_exception_lists(
     files: tuple[Path, Path, Path], lists: Path, no_corpora: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, _, gold = files
-    main([str(first), str(gold), "--mode", "rouge-1.5.5", "--wordnet_exceptions", str(lists), "--json"])
+    main([str(first), str(gold), "--rouge_mode", "rouge-1.5.5", "--wordnet_exceptions", str(lists), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert (printed["mode"], printed["wordnet_exceptions"]) == ("rouge-1.5.5", 7)
-    main([str(first), str(gold), "--mode", "rouge-1.5.5", "--json"])
+    main([str(first), str(gold), "--rouge_mode", "rouge-1.5.5", "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["wordnet_exceptions"] == 0
     assert printed["rouge1"] > 0
@@ -330,7 +330,7 @@ def test_command_prints_a_table(
         (("first.txt", b"a\nb\xff\nc\nd\n"), [], r"first\.txt, line 2: not UTF-8 \(byte 0xff\)"),
         (("gold.txt", b"a\n\nc\nd\n"), [], r"gold\.txt, line 2: blank line"),
         (("first.txt", b""), [], r"first\.txt: the file is empty"),
-        (None, ["--wordnet_exceptions", "."], "--wordnet_exceptions is of --mode rouge-1.5.5; the mode is rouge-score"),
+        (None, ["--wordnet_exceptions", "."], "--wordnet_exceptions is of --rouge_mode rouge-1.5.5; --rouge_mode is rouge-score"),
         # It is looked at first, before the predictions.
         (("first.txt", b""), ["--per_article", "no/such/file"], "--per_article is 'no/such/file'; allowed: a file in"),
     ],
@@ -465,9 +465,9 @@ def test_the_command_names_tokenizer_and_references(tmp_path: Path, capsys: pyte
     report = json.loads(capsys.readouterr().out)
     assert (report["rouge1"], report["rouge_tokenizer"], report["references"]) == (100, "characters", 3)
     with pytest.raises(
-        InputError, match="--rouge_tokenizer characters is of --mode rouge-score; --mode is rouge-1.5.5"
+        InputError, match="--rouge_tokenizer characters is of --rouge_mode rouge-score; --rouge_mode is rouge-1.5.5"
     ):
-        main([*words, "--mode", "rouge-1.5.5"])
+        main([*words, "--rouge_mode", "rouge-1.5.5"])
     references.write_text("a\n[]\n")
     with pytest.raises(InputError, match=r"the target '\[\]' is a list"):
         main(words[:2])
