@@ -25,6 +25,7 @@ from bart.cuda.backend import CudaBackend
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
+from utils.app.cli import all_options
 from utils.app.errors import RunError
 from utils.app.progress import start_log
 from utils.app.start import is_first
@@ -155,6 +156,7 @@ def train_on(
         direction={"loss": "min", **task.metrics}[metric],
         identity=identity_of(args, data.train.identity),
         conditions={**args.settings("validation"), "val_metric": metric, "data": data.val.identity},
+        defaults={field.name: field.default for field, _ in all_options(args)},
         checkpoint=checkpoint,
     )
     check_plan(plan, loaded.model, data)

@@ -305,9 +305,14 @@ def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
             shutil.copy2(checkpoint, temporary)
 
 
-def check_identity(path: Path, identity: Mapping[str, Any]) -> None:
+def completed(stored: Mapping[str, Any], current: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a run, in which options that the version of this code then did not know have their defaults."""
+    return {**{name: defaults.get(name) for name in current}, **stored}
+
+
+def check_identity(path: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Raise InputError, which names both values, when something differs that must stay as a run goes on."""
-    stored = read_file(path).get("identity", {})
+    stored = completed(read_file(path).get("identity", {}), identity, defaults)
     afresh = (
         f"its weights can begin a new run, in another --output_dir, by --model_name_or_path {path} or, in pretraining, "
         "by --load_model_weights_only"

@@ -20,6 +20,7 @@ from utils.data.batches import Batch
 from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.runs.memory import FittingSize
 from utils.tasks.task import TrainedTask
+from utils.training.checkpoints import completed
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
@@ -223,6 +224,9 @@ class TrainingModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.random_states, self.saved_steps = checkpoint["random_states"], checkpoint["total_steps"]
+        for state in checkpoint["callbacks"].values():
+            if "conditions" in state:  # of validation
+                state["conditions"] = completed(state["conditions"], self.plan.conditions, self.plan.defaults)
 
 
 def turn_dropout_off(model: nn.Module) -> None:

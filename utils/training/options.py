@@ -282,6 +282,7 @@ class Plan:
         direction: "max" or "min", in which the metric gets better.
         identity: what a run that goes on from a checkpoint must share with the one that wrote it.
         conditions: what the metrics of validation depend on, besides the model.
+        defaults: those of all options, which count where the run that is resumed was of a version without them.
         checkpoint: to go on from.
     """
 
@@ -294,4 +295,5 @@ class Plan:
     direction: str
     identity: dict[str, Any]
     conditions: dict[str, Any]
+    defaults: Mapping[str, Any]
     checkpoint: Path | None

@@ -110,7 +110,7 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
     """Raise InputError for options that do not fit the model, the size of the data, or the checkpoint to go on from."""
     run, steps, processes = plan.run, data.total_steps, plan.hardware.processes
     if plan.checkpoint is not None:
-        check_identity(plan.checkpoint, plan.identity)
+        check_identity(plan.checkpoint, plan.identity, plan.defaults)
     if plan.hardware.strategy == "fsdp" and processes > 1 and drops_layers(model):
         raise InputError(
             "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "

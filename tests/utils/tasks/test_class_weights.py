@@ -129,6 +129,23 @@ def test_the_loss_of_a_step_is_torchs_over_all_its_batches(
         assert list(stored.values()) == pytest.approx(weight.tolist()) and list(stored) == ["x", "y", "z"]
 
 
+@pytest.mark.parametrize("kind", ["single", "tagging"])
+def test_a_run_of_a_version_with_fewer_options_goes_on(kind: str, run: Run) -> None:
+    """Those that its record lacks count as their defaults, and the best checkpoints stay those."""
+    constant = ("--lr_scheduler", "constant", "--save_top_k", 3, "--max_steps")
+    whole = run("whole", kind, *constant, 3)
+    file = run("parts", kind, *constant, 2) / "last.ckpt"
+    checkpoint = torch.load(file)
+    del checkpoint["identity"]["label_smoothing"], checkpoint["callbacks"]["BestCheckpoints"]["conditions"]["n_val"]
+    torch.save(checkpoint, file)
+    resume = ("--resume_from_checkpoint", "last", *constant, 3)
+    with pytest.raises(InputError, match=r"its label_smoothing is 0.0, this run's is 0.1"):
+        run("parts", kind, *resume, "--label_smoothing", 0.1)
+    assert same(weights(run("parts", kind, *resume)), weights(whole))
+    kept = torch.load(file)["callbacks"]["BestCheckpoints"]["kept"]
+    assert len(kept) == 3 and kept == torch.load(whole / "last.ckpt")["callbacks"]["BestCheckpoints"]["kept"]
+
+
 def test_weights_of_a_file_are_kept_and_named(run: Run, tmp_path: Path) -> None:
     """A run goes on with the same weights, however they are written, and with no others."""
     lines, content = tmp_path / "weights.txt", tmp_path / "weights.json"
