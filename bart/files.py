@@ -13,6 +13,8 @@ from typing import Any
 
 from bart.errors import InputError
 
+PathName = str | os.PathLike[str]
+
 
 def is_device(path: Path) -> bool:
     """True if a path is there and neither a file nor a folder: a device, or a pipe."""

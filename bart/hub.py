@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bart.errors import InputError
+from bart.files import PathName
 
 EXPORT = "export"  # the folder of a run's directory that holds its model
 _FILE_SUFFIXES = (".ckpt", ".pt", ".bin", ".safetensors", ".json")
@@ -23,7 +24,7 @@ _FOREIGN = {
 }
 
 
-def resolve(path_or_name: str | os.PathLike[str], patterns: list[str]) -> Path:
+def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
     """Find the folder or file that `path_or_name` means.
 
     What exists on this machine wins; the directory of a training run stands for the export in it. Otherwise a

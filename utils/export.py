@@ -17,7 +17,6 @@ if __name__ == "__main__":
 
 import dataclasses
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from bart.errors import InputError
+from bart.files import PathName
 from bart.generation.cache import LayerCache
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.pretrained import PretrainedModel
@@ -297,7 +297,7 @@ def comparisons(model: PretrainedModel, runs: Mapping[str, Run]) -> Iterator[tup
 
 
 @torch.no_grad()
-def export(loaded: LoadedModel[Any], folder: str | os.PathLike[str], format: str = "onnx") -> None:
+def export(loaded: LoadedModel[Any], folder: PathName, format: str = "onnx") -> None:
     """Write a model's graphs, vocabulary and config to a folder, and print the largest differences from torch.
 
     Raises:
@@ -330,7 +330,7 @@ def export(loaded: LoadedModel[Any], folder: str | os.PathLike[str], format: str
             file.rename(folder / file.name)
 
 
-def checked_folder(path: str | os.PathLike[str], format: str) -> Path:
+def checked_folder(path: PathName, format: str) -> Path:
     """The folder to write to, made if need be.
 
     Raises:

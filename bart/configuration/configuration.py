@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bart.errors import InputError, naming
-from bart.files import read_json
+from bart.files import PathName, read_json
 from bart.hub import resolve
 from bart.tensor_files import read_file
 
@@ -202,7 +201,7 @@ class ModelConfig:
         return updated
 
     @classmethod
-    def from_pretrained(cls, path_or_name: str | os.PathLike[str], **fields: Any) -> Self:
+    def from_pretrained(cls, path_or_name: PathName, **fields: Any) -> Self:
         """Read the config of a model in a folder, of a run, in a checkpoint of this project, or of the Hub.
 
         Args:
@@ -223,7 +222,7 @@ class ModelConfig:
             return kind_of(stored, [cls])(**stored).updated(fields)
 
     @classmethod
-    def from_json(cls, path: str | os.PathLike[str]) -> Self:
+    def from_json(cls, path: PathName) -> Self:
         """Read a config.json of ours or of the Hub.
 
         Raises:

@@ -8,7 +8,6 @@ mapped file.
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from bart.configuration.configuration import CONFIG_FILE, Config, ModelConfig, k
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
-from bart.files import read_json
+from bart.files import PathName, read_json
 from bart.hub import foreign, resolve
 from bart.tensor_files import read_file
 
@@ -48,7 +47,7 @@ _NAMES_SHOWN = 3
 
 
 def stored_configs(
-    path_or_name: str | os.PathLike[str], kinds: Sequence[type[Config]] = (BartConfig,)
+    path_or_name: PathName, kinds: Sequence[type[Config]] = (BartConfig,)
 ) -> tuple[Config | None, GenerationConfig | None]:
     """The config in a checkpoint or beside its weights, and the generation defaults of the same place, if any.
 
@@ -83,7 +82,7 @@ def fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool, is_a
     config.labels = [f"LABEL_{number}" for number in range(count)]
 
 
-def find_weights(path_or_name: str | os.PathLike[str]) -> Path:
+def find_weights(path_or_name: PathName) -> Path:
     path = resolve(path_or_name, _HUB_PATTERNS[0])
     if path.is_file():
         return path

@@ -19,7 +19,7 @@ from bart.backend import Backend, BackendModule
 from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from bart.files import replacing, write_json
+from bart.files import PathName, replacing, write_json
 from bart.hub import push
 from bart.modeling.checkpoint import (
     CONFIG_FILE,
@@ -224,11 +224,7 @@ class PretrainedModel(BackendModule):
 
     @classmethod
     def from_pretrained(
-        cls,
-        path_or_name: str | os.PathLike[str],
-        config: ModelConfig | None = None,
-        new_head: bool | None = None,
-        **fields: Any,
+        cls, path_or_name: PathName, config: ModelConfig | None = None, new_head: bool | None = None, **fields: Any
     ) -> Self:
         """Build a model from stored weights; it comes back in eval mode, on the CPU, with fp32 parameters.
 
@@ -302,7 +298,7 @@ class PretrainedModel(BackendModule):
             model.generation_config = generation
         return model.eval()
 
-    def save_pretrained(self, directory: str | os.PathLike[str], tokenizer: PretrainedTokenizer | None = None) -> None:
+    def save_pretrained(self, directory: PathName, tokenizer: PretrainedTokenizer | None = None) -> None:
         """Write the Hub format that `transformers` loads.
 
         It is config.json, model.safetensors and, of a model that generates, generation_config.json, which alone has

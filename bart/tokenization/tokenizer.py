@@ -6,7 +6,6 @@ Shapes: B batch, S sequence length in tokens, special tokens included.
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from tokenizers import AddedToken, Encoding, Tokenizer
 
 from bart.errors import InputError, naming
-from bart.files import read_json, write_json
+from bart.files import PathName, read_json, write_json
 from bart.hub import push, resolve
 from bart.tensor_files import read_file
 from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, SPECIAL_FILE, add_tokens
@@ -115,7 +114,7 @@ class PretrainedTokenizer(Vocabulary):
     # ---- Files
 
     @classmethod
-    def from_pretrained(cls, path_or_name: str | os.PathLike[str]) -> Self:
+    def from_pretrained(cls, path_or_name: PathName) -> Self:
         """Load a tokenizer.
 
         Args:
@@ -201,7 +200,7 @@ class PretrainedTokenizer(Vocabulary):
         """The content of tokenizer_config.json that `transformers` wants, apart from model_max_length."""
         raise NotImplementedError
 
-    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
+    def save_pretrained(self, directory: PathName) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and `vocabulary_files`; make the folder if need be.
 
         `transformers.AutoTokenizer` loads the folder, with or without a model's `config.json` in it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -10,12 +9,12 @@ from operator import itemgetter
 from pathlib import Path
 
 from bart.errors import InputError
+from bart.files import PathName
 from utils.data.splits import EVERY, SPLITS, Choice, MissingSplit
 from utils.text.lines import check_counts, iter_lines, iter_references
 
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
-PathName = str | os.PathLike[str]
 
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:

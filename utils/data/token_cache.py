@@ -17,7 +17,7 @@ import xxhash
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from bart.errors import InputError
-from bart.files import temporary_beside
+from bart.files import PathName, temporary_beside
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.progress import progress
@@ -151,9 +151,7 @@ class TextFile:
 PairFiles = tuple[TextFile, TextFile]  # sources and targets
 
 
-def check_pairs(
-    data_dir: str | os.PathLike[str], split: str, choice: Choice = EVERY, cache_dir: str | None = None
-) -> PairFiles:
+def check_pairs(data_dir: PathName, split: str, choice: Choice = EVERY, cache_dir: str | None = None) -> PairFiles:
     """Check a split's files of sources and targets.
 
     Args:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 
 from bart.errors import InputError
-from bart.files import read_json, write_json
+from bart.files import PathName, read_json, write_json
 from bart.hub import resolve
 from utils.app.errors import unwritable
 from utils.runs.outputs import difference, file_digest
@@ -111,7 +110,7 @@ def _read(path: Path) -> dict[int, Prediction]:
     return done
 
 
-def model_identity(name: str | os.PathLike[str]) -> dict[str, Any]:
+def model_identity(name: PathName) -> dict[str, Any]:
     """The values that tell a model from others: its path and the digests of its files; a Hub name counts as it is."""
     path = Path(name)
     if path.is_dir():

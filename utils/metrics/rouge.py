@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +22,7 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
 from bart.errors import InputError
+from bart.files import PathName
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.progress import progress
 from utils.app.tables import plain_table
@@ -43,7 +43,7 @@ _MOST_COUNTED = 0.9  # share of the letters; languages that write few accents co
 _IDLE_SECONDS = 10  # processes that have had no work for so long end
 
 
-def wordnet_exceptions(folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
+def wordnet_exceptions(folder: PathName | None = None) -> dict[str, str]:
     """WordNet's irregular forms and their bases, such as "went" and "go", for mode rouge-1.5.5.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from bart.configuration.configuration import ModelConfig, kind_of
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
-from bart.files import read_json
+from bart.files import PathName, read_json
 from bart.hub import resolve
 from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
@@ -55,7 +54,7 @@ class LoadedModel(Generic[Model]):
 LoadedBart = LoadedModel[BartForConditionalGeneration]
 
 
-def read_config(path: str | os.PathLike[str], kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+def read_config(path: PathName, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
     """A config.json of one of some architectures.
 
     Raises:
@@ -95,8 +94,8 @@ def export(loaded: LoadedModel, model_class: type[Model], checkpoint: Path, dire
 
 
 def load_for_evaluation(
-    model_name_or_path: str | os.PathLike[str],
-    config_path: str | os.PathLike[str] | None,
+    model_name_or_path: PathName,
+    config_path: PathName | None,
     tokenizer_path: str | None = None,
     model_classes: Sequence[type[Model]] = (BartForConditionalGeneration,),
 ) -> tuple[Model, PretrainedTokenizer]:
@@ -126,10 +125,7 @@ def load_for_evaluation(
 
 
 def own_vocabulary(
-    model_name_or_path: str | os.PathLike[str],
-    tokenizer_path: str | None,
-    tokenizer_class: type[Tokenizer],
-    remedy: str = "",
+    model_name_or_path: PathName, tokenizer_path: str | None, tokenizer_class: type[Tokenizer], remedy: str = ""
 ) -> Tokenizer:
     """The vocabulary that lies with the weights, or the one at another place.
 
@@ -151,7 +147,7 @@ def own_vocabulary(
     return tokenizer
 
 
-def source_vocabulary(path_or_name: str | os.PathLike[str]) -> BartTokenizer:
+def source_vocabulary(path_or_name: PathName) -> BartTokenizer:
     """The vocabulary of sources: one for itself, or that which lies with a model that has one for them.
 
     Raises:

@@ -13,11 +13,11 @@ from typing import Any
 import xxhash
 
 from bart.errors import InputError
-from bart.files import is_device, replacing, temporary_beside
+from bart.files import PathName, is_device, replacing, temporary_beside
 from utils.app.errors import unwritable
 
 
-def check_output(option: str, path: str | os.PathLike[str] | None) -> None:
+def check_output(option: str, path: PathName | None) -> None:
     """Raise InputError when an option's path, if it is given, is no file that could be written later.
 
     Raises:
@@ -37,7 +37,7 @@ def check_output(option: str, path: str | os.PathLike[str] | None) -> None:
         raise unwritable(f"--{option} {path}", error) from None
 
 
-def writable_folder(name: str, path: str | os.PathLike[str], log: str = "") -> Path:
+def writable_folder(name: str, path: PathName, log: str = "") -> Path:
     """The folder, made if need be, and removed at the end of the program if nothing was written to it.
 
     Args:

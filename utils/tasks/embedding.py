@@ -6,7 +6,6 @@ Shapes: B batch, S text length, D model width.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from bart.configuration.configuration import CONFIG_FILE
 from bart.errors import InputError
-from bart.files import read_json
+from bart.files import PathName, read_json
 from bart.hub import resolve
 from bart.modeling.modeling_bart import BartModel
 from bert.modeling.modeling_bert import UnpooledBert
@@ -63,7 +62,7 @@ class Embedding(TextTask):
     # ---- Model
 
     def trained_model(
-        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+        self, path: PathName, config_path: str | None = None, tokenizer: str | None = None
     ) -> LoadedModel:
         """A model, whose config has the `pooling`, and the `max_seq_length` that sentence-transformers gives it."""
         loaded = super().trained_model(path, config_path, tokenizer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -21,7 +20,7 @@ from torch import Tensor
 from bart.configuration.configuration import MULTI_LABEL, REGRESSION, ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.files import read_json
+from bart.files import PathName, read_json
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
@@ -200,7 +199,7 @@ class HeadTask(Task[PretrainedModel]):
         return self.checked(loaded)
 
     def trained_model(
-        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+        self, path: PathName, config_path: str | None = None, tokenizer: str | None = None
     ) -> LoadedModel:
         model_and_tokenizer = loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes)
         return self.checked(LoadedModel(*model_and_tokenizer))

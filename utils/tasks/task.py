@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.files import PathName
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
@@ -286,7 +286,7 @@ class Task(TrainedTask[Model]):
 
     @abstractmethod
     def trained_model(
-        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
+        self, path: PathName, config_path: str | None = None, tokenizer: str | None = None
     ) -> LoadedModel[Model]:
         """A trained model for evaluation.
 

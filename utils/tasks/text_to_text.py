@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.files import PathName
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import option, part
@@ -266,9 +266,7 @@ class TextToText(Task[BartForConditionalGeneration]):
             )
         )
 
-    def trained_model(
-        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> LoadedBart:
+    def trained_model(self, path: PathName, config_path: str | None = None, tokenizer: str | None = None) -> LoadedBart:
         loaded = LoadedModel(*loading.load_for_evaluation(path, config_path, tokenizer))
         config, generation = loaded.model.config, loaded.model.generation_config
         options, given = self.options, self.scoring_generation()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
+from bart.files import PathName
 from bart.modeling.checkpoint import stored_configs
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import option, part
@@ -111,12 +111,10 @@ class Translation(TextToText):
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedBart:
         return self._with_sources(super().resumed_model(model, checkpoint), checkpoint)
 
-    def trained_model(
-        self, path: str | os.PathLike[str], config_path: str | None = None, tokenizer: str | None = None
-    ) -> LoadedBart:
+    def trained_model(self, path: PathName, config_path: str | None = None, tokenizer: str | None = None) -> LoadedBart:
         return self._with_sources(super().trained_model(path, config_path, tokenizer), path)
 
-    def _with_sources(self, loaded: LoadedBart, place: str | os.PathLike[str]) -> LoadedBart:
+    def _with_sources(self, loaded: LoadedBart, place: PathName) -> LoadedBart:
         """Freeze the model as its stage wants it, and add the vocabulary of its sources."""
         if self.training.translation_stage == 1:
             for name, parameter in loaded.model.named_parameters():

@@ -6,7 +6,6 @@ import ast
 import gzip
 import io
 import json
-import os
 import tokenize
 import zlib
 from collections.abc import Iterable, Iterator
@@ -15,11 +14,10 @@ from itertools import chain
 from pathlib import Path
 
 from bart.errors import InputError
+from bart.files import PathName
 
 
-def decoded_lines(
-    file: Iterable[bytes], path: str | os.PathLike[str], blank: bool = False, ends: bool = False
-) -> Iterator[str]:
+def decoded_lines(file: Iterable[bytes], path: PathName, blank: bool = False, ends: bool = False) -> Iterator[str]:
     """Yield the lines of an open file by the rules of `iter_lines`; errors call the file `path`."""
     number = 0
     for number, data in enumerate(file, 1):
@@ -38,7 +36,7 @@ def decoded_lines(
         raise InputError(f"{path}: the file is empty; one example a line is expected")
 
 
-def iter_lines(path: str | os.PathLike[str], blank: bool = False, ends: bool = False) -> Iterator[str]:
+def iter_lines(path: PathName, blank: bool = False, ends: bool = False) -> Iterator[str]:
     """Yield a file's lines as they are read, unpacked where its name ends in .gz.
 
     A line ends at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
@@ -62,12 +60,12 @@ def iter_lines(path: str | os.PathLike[str], blank: bool = False, ends: bool = F
         raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
 
-def read_lines(path: str | os.PathLike[str], blank: bool = False) -> list[str]:
+def read_lines(path: PathName, blank: bool = False) -> list[str]:
     """Read all lines of a file, by the rules of `iter_lines`."""
     return list(iter_lines(path, blank))
 
 
-def check_counts(paths: tuple[str | os.PathLike[str], str | os.PathLike[str]], first: int, second: int) -> None:
+def check_counts(paths: tuple[PathName, PathName], first: int, second: int) -> None:
     """Raise InputError where two files differ in their number of lines."""
     if first != second:
         raise InputError(f"{paths[0]} has {first} lines, {paths[1]} has {second}; they must be equally many")
@@ -101,7 +99,7 @@ def reference_texts(lines: Iterable[str]) -> Iterator[str]:
     return chain.from_iterable(map(references_of, lines))
 
 
-def iter_references(path: str | os.PathLike[str]) -> Iterator[str]:
+def iter_references(path: PathName) -> Iterator[str]:
     """Yield the lines of a file of targets, whose lists are checked.
 
     Raises:

@@ -330,7 +330,11 @@ def test_command_prints_a_table(
         (("first.txt", b"a\nb\xff\nc\nd\n"), [], r"first\.txt, line 2: not UTF-8 \(byte 0xff\)"),
         (("gold.txt", b"a\n\nc\nd\n"), [], r"gold\.txt, line 2: blank line"),
         (("first.txt", b""), [], r"first\.txt: the file is empty"),
-        (None, ["--wordnet_exceptions", "."], "--wordnet_exceptions is of --rouge_mode rouge-1.5.5; --rouge_mode is rouge-score"),
+        (
+            None,
+            ["--wordnet_exceptions", "."],
+            "--wordnet_exceptions is of --rouge_mode rouge-1.5.5; --rouge_mode is rouge-score",
+        ),
         # It is looked at first, before the predictions.
         (("first.txt", b""), ["--per_article", "no/such/file"], "--per_article is 'no/such/file'; allowed: a file in"),
     ],

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from xxhash import xxh3_64_hexdigest
 
 from bart.errors import InputError
-from bart.files import replacing
+from bart.files import PathName, replacing
 from utils.app.charts import COLOURS, DARK, GRID, INK, PAPER, Chart, Matrix, draw
 from utils.app.errors import unwritable
 from utils.evaluation.report import articles, charts, tables
@@ -30,9 +30,7 @@ VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK
 VARIABLES |= {DARK: "var(--ink)", PAPER: "var(--paper)"}
 
 
-def build_report(
-    folders: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None, split: str | None = None
-) -> Path:
+def build_report(folders: Sequence[PathName], output: PathName | None = None, split: str | None = None) -> Path:
     """Write the page of a run, or one that compares several, and its charts as PNGs into a folder beside it.
 
     Args:
@@ -105,7 +103,7 @@ def _comparison(folders: Sequence[Path]) -> Path:
     return beside / f"{name}.html"
 
 
-def write_report(folder: str | os.PathLike[str], split: str | None = None) -> None:
+def write_report(folder: PathName, split: str | None = None) -> None:
     """Write the report of a run that has just ended; since the run is done, whatever goes wrong here is a warning."""
     try:
         path = build_report([folder], split=split)

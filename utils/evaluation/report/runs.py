@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import yaml
 
 from bart.errors import InputError
+from bart.files import PathName
 from utils.app.errors import brief
 from utils.runs.metrics import SECONDS, Metrics, joined, metrics_of_sessions
 from utils.runs.run_directory import REPORT_ORDER, of_sessions
@@ -91,7 +91,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     return content
 
 
-def read_run(folder: str | os.PathLike[str]) -> Run:
+def read_run(folder: PathName) -> Run:
     """All of a run but its articles.
 
     Raises:
