@@ -310,7 +310,10 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
     if is_streamed(data_dir):
         return read_split(data_dir, split, choice, (source_field,))[0]
     if path.is_dir() or suffix_of(path) not in TABLES:
-        return choice.of(read_lines(path / f"{split}.source" if path.is_dir() else path), str)
+        file = path / f"{split}.source" if path.is_dir() else path
+        if path.is_dir() and not file.exists():
+            raise MissingSplit(f"{file}: no such file")
+        return choice.of(read_lines(file), str)
     with opening(data_dir):
         rows: Iterable[Row] = open_rows(path, (source_field,), data_dir)
     sources = []

@@ -5,15 +5,11 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from bart.errors import InputError
 from utils.corpora.prepare import prepared
-from utils.data.options import Place
-from utils.data.places import HUB, is_streamed
-from utils.data.published import find_files_of, load_from_hub
-from utils.data.splits import SPLIT_NAMES, MissingSplit
+from utils.data.splits import MissingSplit
 from utils.tasks.task import Task, TrainedTask
 
 logger = logging.getLogger(__name__)
@@ -32,25 +28,15 @@ def with_table_prepared(task: AnyTask) -> AnyTask:
     return task.at(replace(place, data_dir=prepared(place.data_dir, task.pair_fields, place.cache_dir)))
 
 
-def check_val_ratio(place: Place) -> None:
-    """Raise InputError where --val_ratio is given for data that have a validation split, or that are one file."""
-    data_dir, ratio = place.data_dir, place.val_ratio
-    if ratio is None:
-        return
-    path, present = Path(data_dir).expanduser(), None
-    if data_dir.startswith(HUB):
-        present = "val" if "val" in load_from_hub(data_dir.removeprefix(HUB), streaming=True)[0] else None
-    elif is_streamed(data_dir):
+def check_val_ratio(task: TrainedTask, data_dir: str) -> None:
+    """Raise InputError where --val_ratio is given for data that have a validation split, as one file has of its own."""
+    place = task.place
+    if place.val_ratio is not None:
         with suppress(MissingSplit):
-            present = find_files_of(data_dir, "val")[0]
-    elif path.is_file():
-        present = "its own split"
-    else:
-        present = next((file.name for name in SPLIT_NAMES["val"] for file in path.glob(f"{name}[.-]*")), None)
-    if present is not None:
-        raise InputError(
-            f"--val_ratio is {ratio}, and {data_dir} has {present}; allowed: data without a validation split"
-        )
+            task.at(replace(place, val_ratio=None)).read("val")
+            raise InputError(
+                f"--val_ratio is {place.val_ratio}, and {data_dir} has a validation split; allowed: data without one"
+            )
 
 
 def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:

@@ -43,8 +43,8 @@ def run(args: EvalArguments) -> None:
     device, places, scoring = device_of(args), args.places, args.scoring
     task = args.make_task()
     data_dir = task.place.data_dir
-    check_val_ratio(task.place)
     task = with_table_prepared(task)
+    check_val_ratio(task, data_dir)
     split, raw = read_to_score(task, scoring.type_path)
     save_dir = writable_folder("save_dir", places.save_dir)
     check_output("json_summary", scoring.json_summary)

@@ -70,9 +70,9 @@ def run(args: TrainingArguments) -> None:
     task = args.make_task()
     task = task.fitted(task.config(args.model))
     args = with_defaults(args, task)
-    check_val_ratio(task.place)
     data_dir = task.place.data_dir
     task = with_table_prepared(task)
+    check_val_ratio(task, data_dir)
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     examples = read_to_train(task, data_dir) if args.trains else {}
     learned = task.learn(examples["train"]) if args.trains else None

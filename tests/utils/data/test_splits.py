@@ -18,8 +18,10 @@ from tests.tiny_run import Train
 from utils.corpora.prepare import main as prepare
 from utils.data.options import Place
 from utils.data.splits import Choice
+from utils.recipes.data import check_val_ratio
 from utils.tasks import find_task
 from utils.tasks.summarization import Summarization
+from utils.tasks.text_to_text import TextToTextEvalOptions
 
 TEXTS = [f"text {number}" for number in range(300)]
 
@@ -147,27 +149,29 @@ def test_tables_of_two_splits_for_summaries(train: Train, tmp_path: Path) -> Non
     assert len((run / "test_articles.jsonl").read_text().splitlines()) == 7
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("val.source", "has val.source"),
-        ("dev.jsonl", "has dev.jsonl"),
-        ("validation-v2.0.json", "has validation-v2.0.json"),
-    ],
-)
-def test_a_share_is_held_out_only_where_validation_is_missing(
-    name: str, message: str, tiny: list[str], tmp_path: Path
-) -> None:
-    data = tmp_path / "others"
-    data.mkdir()
-    (data / name).write_text("x")
-    with pytest.raises(InputError, match=rf"--val_ratio is 0\.1, and .*others {message}; allowed: data without"):
-        finetune.main([*tiny, "--data_dir", str(data), "--val_ratio", "0.1", "--output_dir", str(tmp_path / "run")])
+@pytest.mark.parametrize("task", MAKERS)
+def test_a_share_is_held_out_only_where_validation_is_missing(task: str, tmp_path: Path) -> None:
+    MAKERS[task](tmp_path)
+    made = find_task(task)(Place(str(tmp_path), val_ratio=0.1))
+    check_val_ratio(made, "DATA")
+    for path in [*tmp_path.glob("test.*")]:
+        path.rename(path.with_stem("val"))
+    with pytest.raises(
+        InputError, match=r"--val_ratio is 0\.1, and DATA has a validation split; allowed: data"
+    ):
+        check_val_ratio(made, "DATA")
+
+
+def test_predicting_alone_holds_a_share_out(tmp_path: Path) -> None:
+    write_lines(tmp_path)
+    task = Summarization(Place(str(tmp_path), val_ratio=0.1), evaluation=TextToTextEvalOptions(references=False))
+    check_val_ratio(task, "DATA")
+    assert 2 < len(task.read("val")[0]) < 30
 
 
 def test_one_file_has_a_split_of_its_own(tiny: list[str], tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("source,target\na,b\n")
-    with pytest.raises(InputError, match=r"--val_ratio is 0\.1, and .*a\.csv has its own split"):
+    (tmp_path / "a.csv").write_text("source,target\n" + "".join(f"{text},b\n" for text in TEXTS))
+    with pytest.raises(InputError, match=r"--val_ratio is 0\.1, and .*a\.csv has a validation split"):
         finetune.main(
             [*tiny, "--data_dir", str(tmp_path / "a.csv"), "--val_ratio", "0.1", "--output_dir", str(tmp_path / "run")]
         )
