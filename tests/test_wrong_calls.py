@@ -72,6 +72,7 @@ COMMANDS = {
     f"{PRETRAIN} --load_model_weights_only": "--load_model_weights_only needs --resume_from_checkpoint",
     "run_eval.py model config.json data": "the following arguments are required: save_dir",
     f"{SUMMARIZE} --precision fp16": "--precision is fp16 and this would run on cpu",
+    f"{SUMMARIZE} records.jsonl --output out.csv": "--output is out.csv, a table; this writes lines, and utils.predict",
     f"{SUMMARIZE} --long_documents read": "--long_documents: 'read' is not allowed",
     "utils.export model": "the following arguments are required: --output",
     "utils.export model --output new --format tflite": "--format: 'tflite' is not allowed: it takes one of onnx, torch",

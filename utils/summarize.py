@@ -12,9 +12,11 @@ if __name__ == "__main__":
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
-from utils.data.places import TABLES, check_fields, is_table
+from utils.data.places import TABLES, check_fields, is_table, suffix_of
 from utils.data.tables import read_sources
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
 from utils.prediction.documents import check_no_header, read_documents, write_lines
@@ -45,6 +47,10 @@ class SummarizeArguments:
     inference: InferenceOptions
     documents: LongDocumentOptions
     decoding: DecodingOptions
+
+    def __post_init__(self) -> None:
+        if suffix_of(Path(self.output or "")) in TABLES:
+            raise InputError(f"--output is {self.output}, a table; this writes lines, and utils.predict writes tables")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

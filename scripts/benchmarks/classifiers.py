@@ -147,6 +147,7 @@ def train_transformers(args: ClassifierArguments, folder: Path, output: Path) ->
         pin_memory=args.device == "cuda",
     )
     losses = train_by_trainer(
+        args,
         model,
         loader,
         output,
@@ -156,14 +157,11 @@ def train_transformers(args: ClassifierArguments, folder: Path, output: Path) ->
         warmup_steps=args.steps // 10,
         weight_decay=0.01,
         max_grad_norm=1.0,
-        bf16=args.precision == "bf16",
-        tf32=True if args.precision == "tf32" else None,
-        use_cpu=args.device == "cpu",
         seed=args.seed,
         logging_steps=LOG_EVERY,
     )
     model.save_pretrained(output / "export")
-    return [float(part.mean()) for part in torch.stack(losses).split(LOG_EVERY)]
+    return losses
 
 
 def inputs_of_trainer(step: list[Batch]) -> dict[str, Tensor]:

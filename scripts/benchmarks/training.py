@@ -304,7 +304,8 @@ def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
         num_workers=WORKERS,
         pin_memory=args.device == "cuda",
     )
-    losses = train_by_trainer(
+    return train_by_trainer(
+        args,
         model,
         loader,
         folder / TRANSFORMERS,
@@ -317,20 +318,16 @@ def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
         weight_decay=WEIGHT_DECAY,
         label_smoothing_factor=LABEL_SMOOTHING,
         max_grad_norm=GRADIENT_CLIP,
-        bf16=args.precision == "bf16",
-        fp16=args.precision == "fp16",
-        tf32=True if args.precision == "tf32" else None,
-        use_cpu=args.device == "cpu",
         seed=SEED,
         logging_steps=LOG_EVERY,
     )
-    return torch.stack(losses).view(-1, LOG_EVERY).mean(dim=1).tolist()
 
 
-def train_by_trainer(model: Any, loader: DataLoader[Any], folder: Path, **settings: Any) -> list[torch.Tensor]:
-    """Train a model of transformers by its Trainer on the batches of a loader; return the loss of each of them.
+def train_by_trainer(args: Any, model: Any, loader: DataLoader[Any], folder: Path, **settings: Any) -> list[float]:
+    """Train a model of transformers by its Trainer on the batches of a loader; return the mean losses that it logs.
 
     Args:
+        args: the options, with `device` and `precision`.
         settings: of TrainingArguments.
     """
     from transformers import PrinterCallback, Trainer, TrainingArguments
@@ -345,11 +342,13 @@ def train_by_trainer(model: Any, loader: DataLoader[Any], folder: Path, **settin
             losses.append(super().training_step(*arguments, **named))
             return losses[-1]
 
-    quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
-    trainer = NotingTrainer(model, TrainingArguments(str(folder), optim="adamw_torch_fused", **quiet, **settings))
+    settings |= {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "optim": "adamw_torch_fused"}
+    settings |= {precision: args.precision == precision for precision in ("bf16", "fp16")}
+    settings |= {"tf32": True if args.precision == "tf32" else None, "use_cpu": args.device == "cpu"}
+    trainer = NotingTrainer(model, TrainingArguments(str(folder), **settings))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    return losses
+    return [float(part.mean()) for part in torch.stack(losses).split(settings["logging_steps"])]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

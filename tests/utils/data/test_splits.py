@@ -156,9 +156,7 @@ def test_a_share_is_held_out_only_where_validation_is_missing(task: str, tmp_pat
     check_val_ratio(made, "DATA")
     for path in [*tmp_path.glob("test.*")]:
         path.rename(path.with_stem("val"))
-    with pytest.raises(
-        InputError, match=r"--val_ratio is 0\.1, and DATA has a validation split; allowed: data"
-    ):
+    with pytest.raises(InputError, match=r"--val_ratio is 0\.1, and DATA has a validation split; allowed: data"):
         check_val_ratio(made, "DATA")
 
 
