@@ -33,7 +33,6 @@ from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun
-from utils.models.loading import LoadedModel
 from utils.recipes.card_options import card_options
 from utils.recipes.data import check_val_ratio, read_to_score, read_to_train, with_table_prepared
 from utils.recipes.evaluation import evaluate
@@ -69,7 +68,9 @@ def run(args: TrainingArguments) -> None:
     start_log(keep=True)
     task = args.make_task()
     task = task.fitted(task.config(args.model))
-    args = with_defaults(args, task)
+    args = replace(args, task_options=task.options, training=task.training)  # whose defaults the config has filled in
+    if isinstance(args, FinetuneArguments):
+        args = replace(args, places=replace(args.places, data_dir=task.place.data_dir))
     data_dir = task.place.data_dir
     task = with_table_prepared(task)
     check_val_ratio(task, data_dir)
@@ -112,14 +113,6 @@ def run(args: TrainingArguments) -> None:
         write_report(output_dir)
 
 
-def with_defaults(args: TrainingArguments, task: TrainedTask) -> TrainingArguments:
-    """The arguments with the defaults that the task has filled in by the config and by its own name."""
-    args = replace(args, task_options=task.options, training=task.training)
-    if isinstance(args, FinetuneArguments):
-        args = replace(args, places=replace(args.places, data_dir=task.place.data_dir))
-    return args
-
-
 def train_on(
     args: TrainingArguments, task: TrainedTask, examples: Mapping[str, Any], learned: Any, earlier_log: int
 ) -> None:
@@ -131,7 +124,10 @@ def train_on(
     """
     output_dir = Path(args.run.output_dir)
     checkpoint = find_checkpoint(args.resumed, output_dir)
-    loaded = load_to_train(args, task, learned, checkpoint)
+    if checkpoint is None:
+        loaded = task.initial_model(args.model, learned)
+    else:
+        loaded = task.resumed_model(args.model, checkpoint)
     backend = CudaBackend if args.hardware.gpus else CpuBackend
     loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
     data = TrainingData(
@@ -154,7 +150,12 @@ def train_on(
         settings=args.settings(),
         metric=metric,
         direction={"loss": "min", **task.metrics}[metric],
-        identity=identity_of(args, data.train.identity),
+        identity={
+            "format": [FORMAT, ORDER],
+            **args.settings("must_stay"),
+            "processes": args.hardware.processes,
+            "data": data.train.identity,
+        },
         conditions={**args.settings("validation"), "val_metric": metric, "data": data.val.identity},
         defaults={field.name: field.default for field, _ in all_options(args)},
         checkpoint=checkpoint,
@@ -167,20 +168,6 @@ def train_on(
     train(plan, task, loaded, data)
     if is_first():
         write_card(output_dir, output_dir / EXPORT, card_options)
-
-
-def load_to_train(
-    args: TrainingArguments, task: TrainedTask, learned: Any, checkpoint: Path | None
-) -> LoadedModel[Any]:
-    """The model that training starts from, or that of a checkpoint."""
-    if checkpoint is None:
-        return task.initial_model(args.model, learned)
-    return task.resumed_model(args.model, checkpoint)
-
-
-def identity_of(args: TrainingArguments, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that a run which goes on from a checkpoint must share with the one that wrote it."""
-    return {"format": [FORMAT, ORDER], **args.settings("must_stay"), "processes": args.hardware.processes, "data": data}
 
 
 def predict(args: FinetuneArguments, task: Task, split: str, raw: Any) -> None:

@@ -237,7 +237,8 @@ class Tagging(HeadTask):
         for record in records:
             column = next((column for column in columns if column in record.values), columns[-1])
             value = record.values.get(column)
-            words = split_words(value) if isinstance(value, str) else None
+            # Words of a text, and marks between them, as CoNLL's sets have them.
+            words = re.findall(r"\w+|[^\w\s]", value) if isinstance(value, str) else None
             words = words or _strings(record.name, column, value, may_be_blank=bool(value))
             sentences.append(Sentence(record.name, words, None))
         return sentences
@@ -380,11 +381,6 @@ def _conll_file(data_dir: str, split: str) -> Path | None:
 
 def _text_of(sentence: Sentence) -> str:
     return " ".join(sentence.words)
-
-
-def split_words(text: str) -> list[str]:
-    """Words of a text, and marks between them, as CoNLL's sets have them."""
-    return re.findall(r"\w+|[^\w\s]", text)
 
 
 def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -> list[str]:

@@ -214,10 +214,6 @@ class TextToText(Task[BartForConditionalGeneration]):
             )
         if pairs.references is not None:
             self.look_at(pairs.references)
-        self._warn_of_cut(pairs, split, lengths)
-        return pairs
-
-    def _warn_of_cut(self, pairs: TokenPairs, split: str, lengths: tuple[int, int]) -> None:
         sources, targets = (f"{side}{self.of_split(split)}" for side in ("sources", "targets"))
         warn_of_cut(pairs.sources.cut, len(pairs), sources, lengths[0], "--max_source_length")
         if pairs.targets is not None:
@@ -225,6 +221,7 @@ class TextToText(Task[BartForConditionalGeneration]):
             effect = "and are cut there" + ("" if split == "train" else " for the loss")
             option = f"--{prefix}max_target_length"
             warn_of_cut(pairs.targets.cut, len(pairs), targets, lengths[1], option, effect)
+        return pairs
 
     def _target_length(self, split: str) -> int | None:
         """The tokens that a split's targets are cut to; None for the model's positions."""
