@@ -12,7 +12,7 @@ import torch
 from utils.app.progress import Clock, progress
 from utils.data.batches import Examples
 from utils.evaluation.journal import Journal
-from utils.evaluation.options import STATIC
+from utils.evaluation.options import STATIC, ScoringOptions
 from utils.evaluation.speed import ProcessSpeed
 from utils.models.loading import LoadedModel
 from utils.runs.distributed import rank_and_world
@@ -30,8 +30,7 @@ def predict_share(
     todo: Sequence[int],
     *,
     fitting: FittingSize,
-    batching: str,
-    warmup_batches: int,
+    options: ScoringOptions,
     journal: Journal,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
     """Predict this process's share of some examples, each of which one process gets.
@@ -42,20 +41,20 @@ def predict_share(
     Args:
         todo: numbers of the examples left, in any order.
         fitting: how many examples are in work at once.
-        warmup_batches: batches, of all lengths, that are predicted before the clock runs; at most half of the share.
+        options: those batches that are predicted before the clock runs are of all lengths, at most half of the share.
 
     Returns:
         The share's predictions by number, and the process's speed.
     """
     rank, world = rank_and_world()
-    device = loaded.model.device
+    device, is_static = loaded.model.device, options.batching == STATIC
     longest_first = sorted(todo, key=lambda number: -examples.lengths[number, 0])
     predicted: dict[int, Prediction] = {}
     latencies: list[float] = []  # of static batches
     clock = Clock()
 
     def work(left: list[int], size: int) -> Iterator[int]:
-        at_once = size if batching == STATIC else len(left)
+        at_once = size if is_static else len(left)
         for begin in range(0, len(left), at_once):
             start, paused = time.perf_counter(), clock.seconds["paused"]
             for number, prediction in task.predict(loaded, examples, left[begin : begin + at_once], size, clock):
@@ -66,15 +65,15 @@ def predict_share(
                 yield number
             latencies.append(time.perf_counter() - start - (clock.seconds["paused"] - paused))
 
-    if batching == STATIC:
+    if is_static:
         chunks = range(0, len(longest_first), fitting.size)
         batches = [longest_first[start : start + fitting.size] for start in chunks][rank::world]
-        warmup, timed = _spread(batches, warmup_batches)
+        warmup, timed = _spread(batches, options.warmup_batches)
     else:
         share = longest_first[rank::world]
         batches = [share]
         # All at once: examples join as others leave.
-        warmup, timed = ([part] for part in _spread(share, warmup_batches * fitting.size))
+        warmup, timed = ([part] for part in _spread(share, options.warmup_batches * fitting.size))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     what = "predicting" + (f" (process 1 of {world})" if world > 1 else "")
@@ -92,7 +91,7 @@ def predict_share(
     return predicted, ProcessSpeed(
         batch_size=fitting.size,
         seconds=clock.seconds,
-        latencies=latencies if batching == STATIC else [prediction.seconds for prediction in done],
+        latencies=latencies if is_static else [prediction.seconds for prediction in done],
         articles=len(done),
         tokens=sum(prediction.tokens for prediction in done),
         tokenise=examples.seconds,

@@ -20,7 +20,7 @@ from utils.app.formatting import format_metric, rate
 from utils.app.tables import plain_table
 from utils.data.batches import Examples
 from utils.evaluation.journal import Journal, model_identity
-from utils.evaluation.options import CONTINUOUS
+from utils.evaluation.options import ScoringOptions
 from utils.evaluation.predicting import predict_share
 from utils.evaluation.speed import speed_report
 from utils.models.loading import LoadedModel
@@ -48,9 +48,8 @@ class ScoringRun:
         precision: the model's.
         batch_size: examples of a process that are in work at once.
         batch_size_option: the option that sets the batch size, for messages.
+        seed: of tokens that are drawn.
         overwrites: true if what another run has left in save_dir, its scores or its progress, is replaced.
-
-    The other ones are options of `utils.evaluation.options`.
     """
 
     save_dir: Path
@@ -61,11 +60,9 @@ class ScoringRun:
     precision: str
     batch_size: int
     batch_size_option: str
-    batching: str = CONTINUOUS
-    warmup_batches: int = 1
-    seed: int = 42
-    info: str | None = None
-    overwrites: bool = False
+    options: ScoringOptions
+    seed: int
+    overwrites: bool
 
     @cached_property
     def _model(self) -> dict[str, Any]:
@@ -92,7 +89,7 @@ class ScoringRun:
         identity |= {"examples": len(examples), "content": examples.identity, "versions": versions(VERSIONED)}
         identity["format"] = FORMAT
         if self.precision != "fp32":  # an example's rounding depends on the batch
-            identity |= {"batch_size": self.batch_size, "batching": self.batching}
+            identity |= {"batch_size": self.batch_size, "batching": self.options.batching}
         if samples(settings):
             identity["seed"] = self.seed
         return identity
@@ -101,7 +98,10 @@ class ScoringRun:
 def score_split(
     run: ScoringRun, task: Task, loaded: LoadedModel, raw: Any
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Predict every example, score the predictions if there are targets, and write the files of `write_results`.
+    """Predict every example, and score the predictions if there are targets.
+
+    It writes `<split>_generations.txt`, a line each, `<split>_articles.jsonl`, an object each, `<split>_speed.json`,
+    `<split>_scores.json`, and the files of the task.
 
     In a process group each process takes a share of the examples, and rank 0 merges, scores and writes. What an
     interrupted run has finished, which lies in a `Journal`, is not predicted again. Apart from the speed the files are
@@ -129,16 +129,22 @@ def score_split(
         predictions, speed = predicted
         scores, rows = score_predictions(task, loaded, raw, examples, predictions)
         extra = {"seed": run.seed} if samples(settings) else {}
-        if run.info is not None:
-            extra["info"] = run.info
+        if run.options.info is not None:
+            extra["info"] = run.options.info
         scores = {"split": run.split, **record, **scores, **extra}
         lines = [" ".join(row[task.prediction_name].split("\n")) for row in rows]
         if empty := lines.count(""):
             logger.warning("%d of %d predictions are empty", empty, len(lines))
         remove(run.save_dir, *scored(*(replaced - {run.split})))
-        write_results(run.save_dir, run.split, rows, lines, scores, speed)
-        for name, text in task.files(raw, predictions, run.split).items():
+        files = {
+            f"{run.split}_generations.txt": "".join(f"{line}\n" for line in lines),
+            f"{run.split}_articles.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+            **task.files(raw, predictions, run.split),
+        }
+        for name, text in files.items():
             write_whole(run.save_dir / name, text)
+        write_json(run.save_dir / f"{run.split}_speed.json", speed)
+        write_json(run.save_dir / f"{run.split}_scores.json", scores)  # last: so the others are of the same run
         journal.remove()
     return scores, speed
 
@@ -203,8 +209,7 @@ def predict_split(
         examples,
         [number for number in range(len(examples)) if number not in finished],
         fitting=FittingSize(run.batch_size, run.batch_size_option),
-        batching=run.batching,
-        warmup_batches=run.warmup_batches,
+        options=run.options,
         journal=journal,
     )
     shares = at_first(share)
@@ -213,7 +218,7 @@ def predict_split(
     merged = dict(earlier)
     for predicted, _ in shares:
         merged |= predicted
-    speed = speed_report([speed for _, speed in shares], run.batching, loaded.model.device, len(earlier))
+    speed = speed_report([speed for _, speed in shares], run.options.batching, loaded.model.device, len(earlier))
     return [merged[number] for number in range(len(examples))], speed
 
 
@@ -233,27 +238,6 @@ def score_predictions(
         for number, prediction in enumerate(predictions)
     ]
     return metrics, rows
-
-
-def write_results(
-    folder: Path,
-    split: str,
-    rows: Sequence[Mapping[str, Any]],
-    lines: Sequence[str],
-    scores: Mapping[str, Any],
-    speed: Mapping[str, Any],
-) -> None:
-    """Write `<split>_generations.txt`, `<split>_articles.jsonl`, `<split>_speed.json`, and last `<split>_scores.json`.
-
-    Args:
-        rows: index, source, reference if there is one, prediction and more of each example, in the order of the input.
-        lines: the predictions, one line each.
-    """
-    write_whole(folder / f"{split}_generations.txt", "".join(f"{line}\n" for line in lines))
-    articles = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_whole(folder / f"{split}_articles.jsonl", articles)
-    write_json(folder / f"{split}_speed.json", speed)
-    write_json(folder / f"{split}_scores.json", scores)
 
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:

@@ -18,7 +18,6 @@ from bart.hub import EXPORT
 from utils.app.cli import all_settings
 from utils.app.progress import start_log
 from utils.evaluation.card import write_card
-from utils.evaluation.options import ScoringOptions
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
 from utils.models.loading import LoadedModel, for_inference
@@ -59,18 +58,15 @@ def run(args: EvalArguments) -> None:
         precision=args.hardware.precision,
         batch_size=args.bs,
         batch_size_option="--bs",
-        batching=scoring.batching,
-        warmup_batches=scoring.warmup_batches,
+        options=scoring,
         seed=args.seed,
-        info=scoring.info,
         overwrites=args.overwrite_output_dir,
     )
-    evaluate(scored, scoring, task, loaded, raw, device, all_settings(args), "the same command")
+    evaluate(scored, task, loaded, raw, device, all_settings(args), "the same command")
 
 
 def evaluate(
     run: ScoringRun,
-    scoring: ScoringOptions,
     task: Task,
     loaded: LoadedModel,
     raw: Any,
@@ -98,15 +94,15 @@ def evaluate(
     scores, speed = results
     arguments = yaml.safe_dump(dict(settings), allow_unicode=True, sort_keys=False)
     write_whole(run.save_dir / "eval_arguments.yaml", arguments)
-    if scoring.json_summary is not None:
+    if run.options.json_summary is not None:
         summary = {**scores, "speed": speed, "arguments": settings}
-        write_json(Path(scoring.json_summary), summary)
+        write_json(Path(run.options.json_summary), summary)
     print(format_scores(scores, speed))
     write_report(run.save_dir, run.split)
     export = Path(run.model_name)
     if export.name == EXPORT and export.resolve().parent == run.save_dir.resolve():  # of the run scored here
         write_card(run.save_dir, export, card_options)
-    if scoring.dump_args:
+    if run.options.dump_args:
         print(arguments, end="")
 
 

@@ -172,7 +172,7 @@ def train_on(
 
 def predict(args: FinetuneArguments, task: Task, split: str, raw: Any) -> None:
     """Predict and score a split, with the best checkpoint of this run or with the model that is named."""
-    output_dir, scoring = Path(args.run.output_dir), args.scoring
+    output_dir = Path(args.run.output_dir)
     if args.do_train:
         model_name = str(output_dir / EXPORT)
         loaded = task.trained_model(model_name)
@@ -193,14 +193,12 @@ def predict(args: FinetuneArguments, task: Task, split: str, raw: Any) -> None:
         precision=precision_name(args.hardware),
         batch_size=args.pred_batch_size or args.batches.eval_batch_size,
         batch_size_option="--eval_batch_size" if args.pred_batch_size is None else "--pred_batch_size",
-        batching=scoring.batching,
-        warmup_batches=scoring.warmup_batches,
+        options=args.scoring,
         seed=args.run.seed,
-        info=scoring.info,
         overwrites=args.do_train or args.run.overwrite_output_dir,
     )
     resuming = f"--resume_from_checkpoint {LAST} --output_dir {output_dir}" if args.do_train else "the same command"
-    evaluate(run, scoring, task, loaded, raw, device, args.settings(), resuming)
+    evaluate(run, task, loaded, raw, device, args.settings(), resuming)
 
 
 def write_records(args: TrainingArguments, output_dir: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from utils.app.progress import Clock
 from utils.evaluation import predicting
 from utils.evaluation.journal import Journal
+from utils.evaluation.options import ScoringOptions
 from utils.evaluation.predicting import predict_share
 from utils.evaluation.speed import ProcessSpeed, speed_report
 from utils.runs.memory import FittingSize
@@ -48,8 +49,7 @@ def share(
     predicted, speed = predict_share(
         *(task, LOADED, EXAMPLES, todo),  # type: ignore[arg-type]
         fitting=FittingSize(3, "--bs"),
-        batching=batching,
-        warmup_batches=warmup,
+        options=ScoringOptions(batching=batching, warmup_batches=warmup),
         journal=journal,
     )
     journal.close()
