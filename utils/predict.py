@@ -26,7 +26,7 @@ from utils.data.columns import Record
 from utils.data.places import TABLES, is_table, suffix_of
 from utils.data.tokenized import warnings_added_up
 from utils.evaluation.journal import model_identity
-from utils.prediction.inputs import Content, Source, batches, checked
+from utils.prediction.inputs import Source, batches
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.outputs import DELIMITERS, Format, Partial, write_file
 from utils.prediction.predictor import Predictor
@@ -110,22 +110,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.file is not None and output.resolve() == Path(args.file).expanduser().resolve():
             raise InputError(f"--output is {args.output}, the file that is read; allowed: another one")
     has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
-    source, table = Source(args.file, has_rows), args.file if has_rows else ""
+    table = args.file if has_rows else ""
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, table)
-    run = _Run(args, predictor, source, checked(source, predictor.task, args.suffix))
+    source = Source(args.file, has_rows, predictor.task, args.suffix)
+    run = _Run(args, predictor, source)
     form = Format(args.suffix, predictor.task.separator, args.spreadsheet)
     if output is None:
         rows = chain.from_iterable(run.predicted())
         with nullcontext(sys.stdout) if args.output is None else open(args.output, "w", encoding="utf-8") as file:
-            for text in form.texts(rows, run.content.columns):
+            for text in form.texts(rows, source.columns):
                 print(text, end="", file=file, flush=True)
         return
     with Partial(output, run.identity()) as noted:
         if noted.rows:
-            logger.warning("%s of %s rows were predicted before", f"{noted.rows:,}", f"{run.content.rows:,}")
+            logger.warning("%s of %s rows were predicted before", f"{noted.rows:,}", f"{source.rows:,}")
         for part in run.predicted(noted.rows):
             noted.add([cells for _, cells in part])
-        write_file(output, form, source, predictor.task, run.content, noted)
+        write_file(output, form, source, noted)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,6 @@ class _Run:
     args: PredictArguments
     predictor: Predictor
     source: Source
-    content: Content
 
     def identity(self) -> dict[str, Any]:
         """All on which the predictions depend, as JSON."""
@@ -144,7 +144,7 @@ class _Run:
         return {
             "task": type(self.predictor.task).__name__,
             "input": self.source.digest,
-            "columns": list(self.content.chosen),
+            "columns": list(self.source.chosen),
             "form": self.args.suffix,
             "scores": self.args.scores,
             "settings": self.predictor.task.settings(self.predictor.loaded),
@@ -159,14 +159,14 @@ class _Run:
             InputError: the rows have a column of the name that a prediction's has.
         """
         size = self.args.batch_size
-        records = islice(self.source.records(self.predictor.task), done, None)
+        records = islice(self.source.records(), done, None)
         # A first batch alone soon shows what is wrong with all of them.
         beginning = [] if done else [list(islice(records, size))]
-        with warnings_added_up(), progress("predicting", self.content.rows, "rows") as bar:
+        with warnings_added_up(), progress("predicting", self.source.rows, "rows") as bar:
             bar.begin(done)
             for part in chain(beginning, batches(records, BATCHES_AT_ONCE * size)):
                 torch.manual_seed(done)  # for tokens that are drawn: the same ones in a run that was killed
-                results = self.predictor(part, self.content.chosen, bar.update)
+                results = self.predictor(part, self.source.chosen, bar.update)
                 yield [(record, self._cells(record, *result)) for record, result in zip(part, results, strict=True)]
                 done += len(part)
 
@@ -182,7 +182,7 @@ class _Run:
             return cells
         if row.get("is_cut") and self.args.suffix in (".json", ".jsonl"):  # whose rows need not have equal columns
             cells["is_cut"] = True
-        others = {*self.content.columns} - {*self.content.chosen}
+        others = {*self.source.columns} - {*self.source.chosen}
         if clash := [name for name in cells if name in others or values.get(name, cells[name]) != cells[name]]:
             raise InputError(
                 f"{self.source.name}: it has a column {clash[0]} already, which predictions would overwrite; rename it"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,17 +31,52 @@ PARQUET = ".parquet"
 class Source:
     """The rows or lines to predict. A file is read anew each time, so that memory does not grow with it.
 
+    The first time is when this is made, so that what is wrong in the last row is said before the first is predicted.
+
     Args:
         file: its path; None for standard input, which is read whole.
         is_table: true for a table, or another file that the task reads; false for lines, each of which is a text or a
             JSON object.
+        task: reads the rows.
+        suffix: of the output that they are to become a part of, one of `TABLES` or "".
+
+    Attributes:
+        rows: how many there are.
+        columns: all that the rows have.
+        chosen: those that the task reads.
+        schema: the types of the columns, where they come from a Parquet file or are to become one.
+
+    Raises:
+        InputError: it is missing, malformed or empty; a row is nothing that the task can read, or other columns are to
+            be read of some rows; the output cannot hold its columns.
     """
 
-    def __init__(self, file: str | None, is_table: bool) -> None:
+    def __init__(self, file: str | None, is_table: bool, task: Task, suffix: str) -> None:
         self.path = None if file is None else Path(file).expanduser()
-        self.is_table = is_table
+        self.is_table, self.task = is_table, task
         self.name = file or "standard input"
         self.lines = read_documents(has_one_a_line=True) if file is None else []
+        choose = task.columns_in if is_table else task.typed_columns
+        self.rows, self.columns, self.chosen = 0, [], ()
+        self.schema: pa.Schema | None = None
+        for records in batches(progress("reading", None, "rows", self.records()), AT_ONCE):
+            self.columns = list(dict.fromkeys([*self.columns, *names_in(records)]))
+            self.chosen = self.chosen or choose(self.columns)
+            task.given(records, self.chosen)
+            self.rows += len(records)
+            if suffix == PARQUET and not self.is_parquet:
+                rows = [record.values for record in records]
+                self.schema = schema_of([rows] if self.schema is None else [self.schema, rows], self.name)
+        if not self.rows:
+            raise InputError(f"{self.name}: has no rows")
+        if self.is_parquet:
+            self.schema = next(self.parquet()).schema
+        if {*choose(self.columns)} != {*self.chosen}:
+            first, later = ", ".join(self.chosen), ", ".join(choose(self.columns))
+            raise InputError(f"{self.name}: its first rows have {first}, later ones {later}; allowed: one kind")
+        bytes_in = [field.name for field in self.schema or () if "binary" in str(field.type)]
+        if bytes_in and suffix not in ("", PARQUET):
+            raise InputError(f"{self.name}: {bytes_in[0]} holds bytes; allowed: an --output FILE.parquet")
 
     @property
     def is_parquet(self) -> bool:
@@ -64,7 +98,7 @@ class Source:
             for batch in file.iter_batches(AT_ONCE):
                 yield pa.Table.from_batches([batch])
 
-    def records(self, task: Task) -> Iterator[Record]:
+    def records(self) -> Iterator[Record]:
         """The rows or lines, each named by its place.
 
         Raises:
@@ -74,65 +108,13 @@ class Source:
             rows = chain.from_iterable(table.to_pylist() for table in self.parquet())
             yield from (Record(f"{self.name}:{number}", values) for number, values in enumerate(rows, 1))
         elif self.is_table:
-            yield from task.records(self.path)
+            yield from self.task.records(self.path)
         else:
             lines = self.lines if self.path is None else iter_lines(self.path)
             for number, line in enumerate(lines, 1):
                 if number == 1:
-                    check_no_header([line], self.name, task.columns)
+                    check_no_header([line], self.name, self.task.columns)
                 yield _typed(f"{self.name}, line {number}", line)
-
-
-@dataclass(frozen=True)
-class Content:
-    """The size and the columns of a source, known once it was read.
-
-    Attributes:
-        columns: all that its rows have.
-        chosen: those that the task reads.
-        schema: the types of its columns, where it comes from a Parquet file or is to become one.
-    """
-
-    rows: int
-    columns: list[str]
-    chosen: Sequence[str]
-    schema: pa.Schema | None = None
-
-
-def checked(source: Source, task: Task, suffix: str) -> Content:
-    """Read a source once, so that what is wrong in its last row is said before the first one is predicted.
-
-    Args:
-        suffix: of the output that its rows are to become a part of, one of `TABLES` or "".
-
-    Raises:
-        InputError: it is missing, malformed or empty; a row is nothing that the task can read, or other columns are to
-            be read of some rows; the output cannot hold its columns.
-    """
-
-    def chosen_of(columns: Iterable[str]) -> Sequence[str]:
-        return (task.columns_in if source.is_table else task.typed_columns)(list(columns))
-
-    rows, columns, chosen, schemas = 0, {}, (), []
-    for records in batches(progress("reading", None, "rows", source.records(task)), AT_ONCE):
-        columns |= dict.fromkeys(names_in(records))
-        chosen = chosen or chosen_of(columns)
-        task.given(records, chosen)
-        rows += len(records)
-        if suffix == PARQUET and not source.is_parquet:
-            schemas = [schema_of([*schemas, [record.values for record in records]], source.name)]
-    if not rows:
-        raise InputError(f"{source.name}: has no rows")
-    if {*chosen_of(columns)} != {*chosen}:
-        later = ", ".join(chosen_of(columns))
-        raise InputError(
-            f"{source.name}: its first rows have {', '.join(chosen)}, later ones {later}; allowed: one kind"
-        )
-    schema = next(source.parquet()).schema if source.is_parquet else next(iter(schemas), None)
-    bytes_in = [field.name for field in schema or () if "binary" in str(field.type)]
-    if bytes_in and suffix not in ("", PARQUET):
-        raise InputError(f"{source.name}: {bytes_in[0]} holds bytes; allowed: an --output FILE.parquet")
-    return Content(rows, list(columns), chosen, schema)
 
 
 def schema_of(parts: Sequence[pa.Schema | Sequence[dict[str, Any]]], name: str) -> pa.Schema:

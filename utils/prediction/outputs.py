@@ -19,9 +19,8 @@ from bart.errors import InputError
 from bart.files import replacing
 from utils.app.errors import unwritable
 from utils.data.columns import Record
-from utils.prediction.inputs import AT_ONCE, PARQUET, Content, Source, batches, schema_of, table_of
+from utils.prediction.inputs import AT_ONCE, PARQUET, Source, batches, schema_of, table_of
 from utils.runs.outputs import difference
-from utils.tasks.task import Task
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # begins a cell that spreadsheets run
@@ -165,27 +164,27 @@ class Partial:
         return chain.from_iterable(cells for _, cells in islice(self._lines(), 1, None))
 
 
-def write_file(output: Path, form: Format, source: Source, task: Task, content: Content, partial: Partial) -> None:
+def write_file(output: Path, form: Format, source: Source, partial: Partial) -> None:
     """Write an output, whole or not at all, from its rows and their predictions in `partial`, which is then removed."""
     with replacing(output) as temporary:
         if form.suffix == PARQUET:
-            _write_parquet(temporary, source, task, content, partial)
+            _write_parquet(temporary, source, partial)
         else:
-            rows = zip(source.records(task), partial.cells(), strict=True)
+            rows = zip(source.records(), partial.cells(), strict=True)
             unpacked = gzip.open if output.suffix.lower() == ".gz" else open
             with unpacked(temporary, "wt", encoding="utf-8", newline="") as file:
-                file.writelines(form.texts(rows, content.columns))
+                file.writelines(form.texts(rows, source.columns))
     partial.path.unlink()
 
 
-def _write_parquet(path: Path, source: Source, task: Task, content: Content, partial: Partial) -> None:
+def _write_parquet(path: Path, source: Source, partial: Partial) -> None:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
     added, cells = pa.schema([]), partial.cells()
     for part in batches(partial.cells(), AT_ONCE):
         added = schema_of([added, part], source.name)
-    schema = pa.unify_schemas([content.schema, added], promote_options="permissive")
+    schema = pa.unify_schemas([source.schema, added], promote_options="permissive")
     with ParquetWriter(path, schema) as writer:
         if source.is_parquet:
             for table in source.parquet():
@@ -194,5 +193,5 @@ def _write_parquet(path: Path, source: Source, task: Task, content: Content, par
                     table = table.append_column(field, columns[field.name])
                 writer.write_table(table)
         else:
-            for part in batches(zip(source.records(task), cells, strict=True), AT_ONCE):
+            for part in batches(zip(source.records(), cells, strict=True), AT_ONCE):
                 writer.write_table(table_of([{**record.values, **more} for record, more in part], schema))
