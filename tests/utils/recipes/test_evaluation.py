@@ -384,7 +384,7 @@ def test_prediction_without_references(trained: Path, capsys: pytest.CaptureFixt
 
 def test_an_output_filter_belongs_to_the_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that was broken off is not gone on with under another filter."""
-    monkeypatch.setattr("utils.evaluation.scoring.write_results", interrupted)
+    monkeypatch.setattr("utils.evaluation.scoring.write_whole", interrupted)
     with pytest.raises(KeyboardInterrupt):
         evaluate(trained, trained / "run", "filtered", "--no_references", "--drop_repeated_sentences")
     with pytest.raises(InputError, match="another run .its drop_repeated_sentences is True, this run's is False"):
