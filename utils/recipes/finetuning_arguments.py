@@ -56,7 +56,7 @@ class FinetuneArguments(TrainingArguments):
         super().__post_init__()
         if rank is not None and not self.do_train:
             raise InputError(f"--lora_rank is {rank}; it needs --do_train, which is not given")
-        if is_streamed(self.data_dir) and self.do_train and self.task_class.streams:
+        if is_streamed(self.places.data_dir) and self.do_train and self.task_class.streams:
             self._check_stream()
 
     @property
@@ -68,30 +68,10 @@ class FinetuneArguments(TrainingArguments):
         weights = self.model.weights
         return weights.config_path if weights.is_scratch else weights.model_name_or_path.removesuffix("/export")
 
-    @property
-    def trains(self) -> bool:
-        return self.do_train
-
-    @property
-    def resumed(self) -> str | None:
-        return self.run.resume_from_checkpoint
-
-    @property
-    def data_dir(self) -> str:
-        return self.places.data_dir
-
-    @property
-    def length_options(self) -> LengthBatchOptions:
-        return self.lengths
-
-    @property
-    def epoch_options(self) -> EpochOptions:
-        return self.epochs
-
     def _check_stream(self) -> None:
         """Refuse what needs the length of an epoch, the lengths of all examples, or files."""
-        optimisation = self.optimisation
-        stream = f"--data_dir {self.data_dir} is streamed, and nobody knows the length of its epochs"
+        optimisation, data_dir = self.optimisation, self.places.data_dir
+        stream = f"--data_dir {data_dir} is streamed, and nobody knows the length of its epochs"
         if optimisation.max_steps < 0 or self.epochs.max_epochs is not None:
             raise InputError(f"{stream}: give --max_steps, and not --max_epochs")
         if self.run.val_check_interval <= 1:
@@ -103,17 +83,17 @@ class FinetuneArguments(TrainingArguments):
             raise InputError(f"{stream}: --min_epochs is {self.epochs.min_epochs}; allowed: 0 or 1, which mean none")
         if self.places.cache_dir is not None:
             raise InputError(
-                f"--cache_dir is {self.places.cache_dir}, for token ids of line files; --data_dir {self.data_dir} is "
+                f"--cache_dir is {self.places.cache_dir}, for token ids of line files; --data_dir {data_dir} is "
                 "streamed"
             )
         if self.places.splits.val_ratio is not None:
             raise InputError(
-                f"--val_ratio is {self.places.splits.val_ratio}; --data_dir {self.data_dir} is streamed; allowed: what "
+                f"--val_ratio is {self.places.splits.val_ratio}; --data_dir {data_dir} is streamed; allowed: what "
                 "utils.corpora.prepare makes of it"
             )
         if self.lengths.max_tokens_per_batch is not None:
             raise InputError(
-                f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {self.data_dir} is streamed and "
+                f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {data_dir} is streamed and "
                 "takes --train_batch_size"
             )
 

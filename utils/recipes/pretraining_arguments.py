@@ -94,16 +94,8 @@ class PretrainingArguments(TrainingArguments):
         return (self.model.model_name_or_path or self.model.config_path).removesuffix("/export")
 
     @property
-    def trains(self) -> bool:
-        return True
-
-    @property
     def resumed(self) -> str | None:
         return None if self.load_model_weights_only else self.run.resume_from_checkpoint
-
-    @property
-    def data_dir(self) -> str:
-        return self.shards.data_dir
 
     @property
     def task_class(self) -> type[Pretraining]:
@@ -111,7 +103,7 @@ class PretrainingArguments(TrainingArguments):
 
     def _make_task(self) -> Pretraining:
         weights = self.run.resume_from_checkpoint if self.load_model_weights_only else self.model.model_name_or_path
-        data_dir, options = self.data_dir, self.task_options
+        data_dir, options = self.shards.data_dir, self.task_options
         if is_text(data_dir):
             with naming(f"--task {self.task}"):  # before shards are made, which take a while
                 config = self.model.config(self.task_class.config_classes)

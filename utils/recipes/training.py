@@ -63,7 +63,7 @@ def run(args: TrainingArguments) -> None:
     check_wandb(args.run.wandb_project)
     if args.model.computing.compile:
         check_compiler(args.hardware.gpus)
-    if args.trains and is_first():
+    if args.do_train and is_first():
         check_free(output_dir, args.resumed, args.run.overwrite_output_dir)
     start_log(keep=True)
     task = args.make_task()
@@ -75,15 +75,15 @@ def run(args: TrainingArguments) -> None:
     task = with_table_prepared(task)
     check_val_ratio(task, data_dir)
     # All examples are looked at first: better refused now than after a download, or after hours of training.
-    examples = read_to_train(task, data_dir) if args.trains else {}
-    learned = task.learn(examples["train"]) if args.trains else None
-    if args.trains:
+    examples = read_to_train(task, data_dir) if args.do_train else {}
+    learned = task.learn(examples["train"]) if args.do_train else None
+    if args.do_train:
         args.check_metric(task.metrics_for(learned))
     to_score, scored = None, ""
     if isinstance(args, FinetuneArguments) and args.do_predict:
         scored, to_score = read_to_score(task, args.scoring.type_path)
         check_output("json_summary", args.scoring.json_summary)
-    if args.trains:
+    if args.do_train:
         to_check = examples if to_score is None else {**examples, scored: to_score}
         task.check(to_check, learned)
     log = output_dir / LOG
@@ -97,7 +97,7 @@ def run(args: TrainingArguments) -> None:
     if args.hardware.tf32:
         torch.set_float32_matmul_precision("high")
     pl.seed_everything(args.run.seed, verbose=False)
-    if args.trains:
+    if args.do_train:
         try:
             train_on(args, task, examples, learned, earlier_log)
         except RunError as error:  # the terminal gets it from the command
@@ -138,15 +138,15 @@ def train_on(
         args.optimisation.max_steps,
         args.hardware,
         args.run.seed,
-        args.length_options,
-        args.epoch_options.max_epochs,
+        args.lengths,
+        args.epochs.max_epochs,
     )
     metric = args.run.val_metric or task.default_metric(learned)
     plan = Plan(
         args.run,
         args.hardware,
         args.optimisation,
-        min_epochs=args.epoch_options.min_epochs,
+        min_epochs=args.epochs.min_epochs,
         settings=args.settings(),
         metric=metric,
         direction={"loss": "min", **task.metrics}[metric],
@@ -188,7 +188,7 @@ def predict(args: FinetuneArguments, task: Task, split: str, raw: Any) -> None:
         save_dir=output_dir,
         split=split,
         task_name=args.task,
-        data_dir=args.data_dir,
+        data_dir=args.places.data_dir,
         model_name=model_name,
         precision=precision_name(args.hardware),
         batch_size=args.pred_batch_size or args.batches.eval_batch_size,

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bart.errors import InputError
 from utils.app.cli import OnResume, all_options
@@ -30,6 +30,8 @@ class TrainingArguments(ABC):
         model: the model that training starts from.
         task_options, training: an `Options` and a `TrainingOptions` of the task.
         task: the name, or the file, of what is trained.
+        do_train: true if the run trains.
+        lengths, epochs: the choice of the examples that share a batch by their lengths, and the length of the run.
     """
 
     run: RunOptions
@@ -39,6 +41,9 @@ class TrainingArguments(ABC):
     model: ModelOptions | NewModelOptions
     task_options: Any
     training: Any
+    do_train: ClassVar[bool] = True
+    lengths: ClassVar[LengthBatchOptions] = LengthBatchOptions()
+    epochs: ClassVar[EpochOptions] = EpochOptions()
 
     def __post_init__(self) -> None:
         if self.optimisation.learning_rate is None:
@@ -77,29 +82,9 @@ class TrainingArguments(ABC):
         """The task."""
 
     @property
-    @abstractmethod
-    def trains(self) -> bool:
-        """True if the run trains."""
-
-    @property
-    @abstractmethod
     def resumed(self) -> str | None:
         """The checkpoint to go on from, with all that it holds."""
-
-    @property
-    @abstractmethod
-    def data_dir(self) -> str:
-        """The place of the data, as --data_dir names it."""
-
-    @property
-    def length_options(self) -> LengthBatchOptions:
-        """The choice of the examples that share a batch by their lengths."""
-        return LengthBatchOptions()
-
-    @property
-    def epoch_options(self) -> EpochOptions:
-        """The length of the run in epochs."""
-        return EpochOptions()
+        return self.run.resume_from_checkpoint
 
     def make_task(self) -> TrainedTask:
         """The task, with its options.
