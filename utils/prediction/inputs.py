@@ -139,9 +139,8 @@ def table_of(rows: Sequence[dict[str, Any]], schema: pa.Schema | None = None) ->
     """A table of rows, in which null stands for columns that a row does not have."""
     import pyarrow as pa
 
-    names = dict.fromkeys(name for row in rows for name in row) if schema is None else schema.names
-    kinds = {} if schema is None else dict(zip(schema.names, schema.types, strict=True))
-    return pa.table({name: pa.array([row.get(name) for row in rows], kinds.get(name)) for name in names})
+    every = dict.fromkeys(name for row in rows for name in row)  # pyarrow takes the names of the first row
+    return pa.Table.from_pylist([{**every, **row} for row in rows], schema)
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -101,7 +101,8 @@ class FinetuneArguments(TrainingArguments):
     def task_class(self) -> type[Task]:
         return find_task(self.task)
 
-    def _make_task(self) -> Task:
+    def make_task(self) -> Task:
+        self.check_metric(self.task_class.metrics)
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
         place = Place(self.places.data_dir, self.places.cache_dir, limits, self.places.splits.val_ratio)
         return self.task_class(place, self.task_options, self.training)

@@ -101,7 +101,8 @@ class PretrainingArguments(TrainingArguments):
     def task_class(self) -> type[Pretraining]:
         return TASKS[self.task]
 
-    def _make_task(self) -> Pretraining:
+    def make_task(self) -> Pretraining:
+        self.check_metric(self.task_class.metrics)
         weights = self.run.resume_from_checkpoint if self.load_model_weights_only else self.model.model_name_or_path
         data_dir, options = self.shards.data_dir, self.task_options
         if is_text(data_dir):

@@ -86,18 +86,13 @@ class TrainingArguments(ABC):
         """The checkpoint to go on from, with all that it holds."""
         return self.run.resume_from_checkpoint
 
+    @abstractmethod
     def make_task(self) -> TrainedTask:
         """The task, with its options.
 
         Raises:
             InputError: options that it cannot obey, or that name files which are not there.
         """
-        self.check_metric(self.task_class.metrics)
-        return self._make_task()
-
-    @abstractmethod
-    def _make_task(self) -> TrainedTask:
-        """As `make_task`, without the check of the options that all tasks have."""
 
     def check_metric(self, metrics: Iterable[str]) -> None:
         """Raise InputError where --val_metric is none of a task's metrics."""

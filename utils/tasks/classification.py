@@ -327,10 +327,14 @@ class Classification(TextTask):
         These are the examples that are right, and what `of_classes` or `of_label_sets` counts, flattened; the last of
         the classes stands for unknown labels. Of a regression they are its moments (6,).
         """
-        predictions = self.predict_batch(loaded, batch)
-        return self.sums_of(
-            predictions, torch.from_numpy(_counts(batch["labels"].cpu().numpy(), predictions, loaded)), loaded
-        )
+        predictions, targets = self.predict_batch(loaded, batch), batch["labels"].cpu().numpy()
+        if loaded.model.config.problem_type == REGRESSION:
+            x, y = np.array([prediction.values["number"] for prediction in predictions]), targets.astype(np.float64)
+            counts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y]).sum(axis=1)
+        else:
+            goal, predicted = _sets(targets, predictions, loaded)
+            counts = np.append((goal == predicted).all(axis=1).sum(), each_count(predicted, goal).sum(axis=0))
+        return self.sums_of(predictions, torch.from_numpy(counts), loaded)
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel) -> dict[str, float]:
         loss, targets, *parts = sums
@@ -493,17 +497,8 @@ def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: Loaded
     return goal, sets_of([[label] for label in chosen], [*names, UNKNOWN])
 
 
-def _counts(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel) -> np.ndarray:
-    """The sums that the metrics of labels are made of, as `Classification.validate` says."""
-    if loaded.model.config.problem_type == REGRESSION:
-        x, y = np.array([prediction.values["number"] for prediction in predictions]), targets.astype(np.float64)
-        return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y]).sum(axis=1)
-    goal, predicted = _sets(targets, predictions, loaded)
-    return np.append((goal == predicted).all(axis=1).sum(), each_count(predicted, goal).sum(axis=0))
-
-
 def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel) -> dict[str, float]:
-    """The metrics of labels, from the sum of `_counts`."""
+    """The metrics of labels, from the examples that are right and the flattened sum of `each_count`."""
     of_labels = np.reshape(counts[1:], (3, -1))
     if loaded.model.config.problem_type == SINGLE_LABEL:
         return of_classes(of_labels, len(loaded.labels))
