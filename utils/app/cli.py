@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
@@ -102,6 +103,10 @@ def option(
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}  # the arguments
     return dataclasses.field(default=default, metadata=metadata)
+
+
+changeable = partial(option, on_resume="may_change")  # an option that may change when a training run goes on
+card_option = partial(option, in_card=True)  # one that the model card names
 
 
 def part(kind: type) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.app.cli import option
+from utils.app.cli import changeable, option
 from utils.corpora.documents import KINDS, PIECE, find_files
 from utils.corpora.make_shards import make_shards
 from utils.corpora.shard_options import WORK, MakeShardsOptions
@@ -42,11 +42,10 @@ class ShardOptions:
     text_field: str | None = option(
         None, help="field of JSON Lines and Parquet that holds a document; by default text", on_resume="by_content"
     )
-    cache_dir: str | None = option(
+    cache_dir: str | None = changeable(
         None,
         help="folder for the shards of text; by default .cache beside the text or, where that cannot be written, "
         "~/.cache/bart-pytorch",
-        on_resume="may_change",
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.app.cli import option
+from utils.app.cli import card_option
 from utils.data.draws import before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
 from utils.data.noise import Noise
 from utils.data.pairs import Pair
@@ -33,34 +33,25 @@ _SENTENCES, _LENGTHS, _SPANS, _WORDS, _TOKENS, _REPLACED, _REPLACEMENTS, _ROTATE
 class CorruptionOptions:
     """The share of each kind of noise."""
 
-    mlm_probability: float = option(
+    mlm_probability: float = card_option(
         0.3,
         section="corruption",
         least=0,
         most=1,
         help="share of the tokens that infilling takes: spans of words, each of which becomes one <mask>",
-        in_card=True,
     )
-    poisson_lambda: float = option(
-        3.0,
-        least=0.1,
-        most=100,
-        help="mean length of these spans in words; spans of length 0 insert a <mask>",
-        in_card=True,
+    poisson_lambda: float = card_option(
+        3.0, least=0.1, most=100, help="mean length of these spans in words; spans of length 0 insert a <mask>"
     )
-    permute_sentence_ratio: float = option(
-        1.0, least=0, most=1, help="share of an example's sentences that change places", in_card=True
+    permute_sentence_ratio: float = card_option(
+        1.0, least=0, most=1, help="share of an example's sentences that change places"
     )
-    token_mask_ratio: float = option(
-        0.0, least=0, most=1, help="share of the tokens of which each becomes a <mask>", in_card=True
+    token_mask_ratio: float = card_option(
+        0.0, least=0, most=1, help="share of the tokens of which each becomes a <mask>"
     )
-    token_delete_ratio: float = option(0.0, least=0, most=1, help="share of the tokens that are deleted", in_card=True)
-    rotate_ratio: float = option(
-        0.0, least=0, most=1, help="share of the examples that begin at another token", in_card=True
-    )
-    random_ratio: float = option(
-        0.0, least=0, most=1, help="share of the <mask> that become random tokens", in_card=True
-    )
+    token_delete_ratio: float = card_option(0.0, least=0, most=1, help="share of the tokens that are deleted")
+    rotate_ratio: float = card_option(0.0, least=0, most=1, help="share of the examples that begin at another token")
+    random_ratio: float = card_option(0.0, least=0, most=1, help="share of the <mask> that become random tokens")
 
     def __post_init__(self) -> None:
         shares = self.mlm_probability, self.token_mask_ratio, self.token_delete_ratio

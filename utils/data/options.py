@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bart.errors import InputError
-from utils.app.cli import option, part
+from utils.app.cli import card_option, changeable, option, part
 from utils.data.places import KINDS
 from utils.data.splits import Choice
 
@@ -32,15 +32,12 @@ class BatchOptions:
     n_val: int = option(
         ALL, least=-1, help="validation examples to use, chosen likewise; -1 for all", on_resume="validation"
     )
-    num_workers: int = option(
-        2,
-        least=0,
-        help="loader processes per GPU, one at most for a stream; 0 loads in the training process",
-        on_resume="may_change",
+    num_workers: int = changeable(
+        2, least=0, help="loader processes per GPU, one at most for a stream; 0 loads in the training process"
     )
-    train_batch_size: int = option(8, least=1, help="examples per process and micro-batch", in_card=True)
-    gradient_accumulation_steps: int = option(1, least=1, help="micro-batches per optimizer step", in_card=True)
-    eval_batch_size: int = option(8, least=1, help="examples per process in validation", on_resume="may_change")
+    train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch")
+    gradient_accumulation_steps: int = card_option(1, least=1, help="micro-batches per optimizer step")
+    eval_batch_size: int = changeable(8, least=1, help="examples per process in validation")
 
     def __post_init__(self) -> None:
         check_limit("n_train", self.n_train)
@@ -52,12 +49,11 @@ class LengthBatchOptions:
     """The choice of the examples that share a batch by their lengths, which all must be known for that."""
 
     sortish_sampler: bool = option(False, section="data", help="group training examples of like length: less padding")
-    max_tokens_per_batch: int | None = option(
+    max_tokens_per_batch: int | None = card_option(
         None,
         least=1,
         help="tokens per process and micro-batch, padding and targets included, in place of --train_batch_size; "
         "micro-batches then hold examples of like length, the same in every epoch",
-        in_card=True,
     )
 
 
@@ -82,16 +78,13 @@ class PlaceOptions:
     data_dir: str = option(
         "data/cnn_dm", section="data", help=f"where examples are: for texts a {KINDS}", on_resume="by_content"
     )
-    cache_dir: str | None = option(
+    cache_dir: str | None = changeable(
         None,
         help="folder for what is made of the data once: token ids, the splits of a file; by default .cache in the data "
         "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
-        on_resume="may_change",
     )
     splits: SplitOptions = part(SplitOptions)
-    n_test: int = option(
-        ALL, least=-1, help="test examples to use, chosen likewise; -1 for all", on_resume="may_change"
-    )
+    n_test: int = changeable(ALL, least=-1, help="test examples to use, chosen likewise; -1 for all")
 
     def __post_init__(self) -> None:
         check_limit("n_test", self.n_test)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from utils.app.cli import option
+from utils.app.cli import changeable
 from utils.data.splits import SPLITS
 
 CONTINUOUS, STATIC = BATCHINGS = ("continuous", "static")
@@ -14,30 +14,25 @@ CONTINUOUS, STATIC = BATCHINGS = ("continuous", "static")
 class ScoringOptions:
     """The split that is scored, how it is predicted, and what is written of it."""
 
-    type_path: str | None = option(
+    type_path: str | None = changeable(
         None,
         section="prediction",
         choices=SPLITS,
         help="split to score; by default test or, where the data have none, val",
-        on_resume="may_change",
     )
-    batching: str = option(
+    batching: str = changeable(
         CONTINUOUS,
         choices=BATCHINGS,
         help="continuous: new articles take the places of those that are done, and a latency is the time of an article "
         "in the batch; static: batches of articles of like length, and a latency is the time of a batch",
-        on_resume="may_change",
     )
-    warmup_batches: int = option(
+    warmup_batches: int = changeable(
         1,
         least=0,
         help="batches predicted before the clock starts, at most half of all; their results count, their times do not",
-        on_resume="may_change",
     )
-    info: str | None = option(None, section="output", help="a text to store with the scores", on_resume="may_change")
-    dump_args: bool = option(
-        False, help="also print the resolved arguments, which eval_arguments.yaml always holds", on_resume="may_change"
+    info: str | None = changeable(None, section="output", help="a text to store with the scores")
+    dump_args: bool = changeable(
+        False, help="also print the resolved arguments, which eval_arguments.yaml always holds"
     )
-    json_summary: str | None = option(
-        None, help="file for scores, speed and arguments as one JSON object", on_resume="may_change"
-    )
+    json_summary: str | None = changeable(None, help="file for scores, speed and arguments as one JSON object")

@@ -18,7 +18,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, part
+from utils.app.cli import changeable, parse_dataclass, part
 from utils.metrics.files import FileOptions, print_scores
 from utils.text.lines import iter_references, reference_texts, references_of
 from utils.text.scripts import warn_of_unspaced
@@ -30,12 +30,11 @@ _SPLIT_AT_BLANKS = ("13a", "intl", "none")
 class BleuOptions:
     """The BLEU that translations are scored by."""
 
-    bleu_tokenize: str = option(
+    bleu_tokenize: str = changeable(
         BLEU.TOKENIZER_DEFAULT,
         section="scoring",
         choices=tuple(BLEU.TOKENIZERS),
         help="sacrebleu's tokenizer for BLEU, which the signature names: zh for Chinese, ja-mecab, ko-mecab, char",
-        on_resume="may_change",
     )
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from joblib import Parallel, cpu_count, delayed
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.app.cli import option, parse_dataclass, part
+from utils.app.cli import changeable, option, parse_dataclass, part
 from utils.app.progress import progress
 from utils.app.tables import plain_table
 from utils.metrics.files import FileOptions, label_of, print_scores
@@ -90,22 +90,20 @@ TOKENIZER_HELP = (
 class RougeOptions:
     """The ROUGE that summaries are scored by."""
 
-    rouge_mode: str = option(
+    rouge_mode: str = changeable(
         ROUGE_MODES[0],
         section="scoring",
         choices=ROUGE_MODES,
         help="rouge-score: Google's package; rouge-1.5.5: the numbers of the Perl script that papers report",
-        on_resume="may_change",
     )
     rouge_tokenizer: str = option(
         ROUGE_TOKENIZERS[0], choices=ROUGE_TOKENIZERS, help=TOKENIZER_HELP, on_resume="validation"
     )
-    wordnet_exceptions: str | None = option(
+    wordnet_exceptions: str | None = changeable(
         None,
         metavar="DIR",
         help="folder of {adj,adv,noun,verb}.exc for --rouge_mode rouge-1.5.5; by default those of nltk's corpus "
         "wordnet, if it is installed",
-        on_resume="may_change",
     )
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from utils.app.cli import option
+from utils.app.cli import changeable, option
 
 GENERATE = "options of generate"  # a section of --help
 # Options that NVIDIA's scripts know by other names than generate does, and their names there.
@@ -39,10 +39,8 @@ class DecodingOptions:
         help="tokens to generate at most, for each token of the source that is read"
     )
     min_ratio: float | None = decoding_option(help="no end before so many tokens for each token of the source")
-    drop_repeated_sentences: bool = option(
-        False,
-        on_resume="may_change",
-        help="leave out sentences that a text has said before, whatever their case and white space",
+    drop_repeated_sentences: bool = changeable(
+        False, help="leave out sentences that a text has said before, whatever their case and white space"
     )
 
     @property

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.modeling.checkpoint import stored_configs
-from utils.app.cli import option, part
+from utils.app.cli import card_option, changeable, option, part
 from utils.models.loading import read_config
 
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
@@ -18,6 +19,7 @@ DEFAULT_CONFIG = "configs/config.json"
 DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerdrop")
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 LORA_DEFAULT = ("q_proj", "v_proj")  # Hu et al. (2021), section 7.1
+dropout_option = partial(option, None, least=0, most=0.99, on_resume="by_content")
 
 
 def shipped_config(name: str) -> str:
@@ -70,45 +72,20 @@ def _config_of(options: WeightsOptions | NewModelOptions, kinds: Sequence[type[M
 class ComputingOptions:
     """The way in which the model is computed in training."""
 
-    activation_checkpointing: bool = option(
-        False,
-        section="model",
-        help="recompute activations in the backward pass: less memory, a third more time",
-        on_resume="may_change",
+    activation_checkpointing: bool = changeable(
+        False, section="model", help="recompute activations in the backward pass: less memory, a third more time"
     )
-    compile: bool = option(
+    compile: bool = changeable(
         False,
         help="train layers that torch.compile has compiled, which takes a minute or more; meant for GPUs, no faster on "
         "CPUs",
-        on_resume="may_change",
     )
-    dropout: float | None = option(
-        None,
-        section="regularisation",
-        least=0,
-        most=0.99,
-        help="of embeddings and layer outputs; by default the config's",
-        on_resume="by_content",
-        in_card=True,
+    dropout: float | None = dropout_option(
+        section="regularisation", help="of embeddings and layer outputs; by default the config's", in_card=True
     )
-    attention_dropout: float | None = option(
-        None,
-        least=0,
-        most=0.99,
-        help="of attention weights; by default the config's",
-        on_resume="by_content",
-        in_card=True,
-    )
-    encoder_layerdrop: float | None = option(
-        None,
-        least=0,
-        most=0.99,
-        help="chance to skip an encoder layer; by default the config's",
-        on_resume="by_content",
-    )
-    decoder_layerdrop: float | None = option(
-        None, least=0, most=0.99, help="chance to skip a decoder layer; by default the config's", on_resume="by_content"
-    )
+    attention_dropout: float | None = dropout_option(help="of attention weights; by default the config's", in_card=True)
+    encoder_layerdrop: float | None = dropout_option(help="chance to skip an encoder layer; by default the config's")
+    decoder_layerdrop: float | None = dropout_option(help="chance to skip a decoder layer; by default the config's")
 
     def set_dropouts(self, config: ModelConfig) -> None:
         """Put the dropouts that are given in place of the config's own.
@@ -128,39 +105,32 @@ class ComputingOptions:
 class AdaptationOptions:
     """The changes that fine-tuning makes to the weights it starts from: frozen parts, layers left out, adapters."""
 
-    freeze_embeds: bool = option(
-        False, section="model", help="do not train token and position embeddings", in_card=True
-    )
-    freeze_encoder: bool = option(False, help="do not train the encoder", in_card=True)
-    distill: str | None = option(
+    freeze_embeds: bool = card_option(False, section="model", help="do not train token and position embeddings")
+    freeze_encoder: bool = card_option(False, help="do not train the encoder")
+    distill: str | None = card_option(
         None,
         choices=("sft",),
         help="sft, shrink and fine-tune, starts from some --layers of the weights (Shleifer & Rush, 2020)",
-        in_card=True,
     )
-    layers: str | None = option(None, help="layers that --distill keeps, counted from 0, such as 0-6-11", in_card=True)
+    layers: str | None = card_option(None, help="layers that --distill keeps, counted from 0, such as 0-6-11")
     do_encoder: bool = option(False, help="--distill shrinks the encoder")
     do_decoder: bool = option(False, help="--distill shrinks the decoder")
-    lora_rank: int | None = option(
+    lora_rank: int | None = card_option(
         None,
         section="LoRA",
         least=1,
         help="train adapters of this rank and freeze all weights (Hu et al., 2021); the export has them merged in; by "
         "default all weights are trained",
-        in_card=True,
     )
-    lora_alpha: float | None = option(
-        None, above=0, help="adapters are scaled by lora_alpha / lora_rank; by default twice the rank", in_card=True
+    lora_alpha: float | None = card_option(
+        None, above=0, help="adapters are scaled by lora_alpha / lora_rank; by default twice the rank"
     )
-    lora_dropout: float | None = option(
-        None, least=0, most=0.99, help="of the adapters' inputs; by default 0", in_card=True
-    )
-    lora_targets: tuple[str, ...] | None = option(
+    lora_dropout: float | None = card_option(None, least=0, most=0.99, help="of the adapters' inputs; by default 0")
+    lora_targets: tuple[str, ...] | None = card_option(
         None,
         choices=LORA_TARGETS,
         metavar="LAYER",
         help=f"layers that get adapters, of {', '.join(LORA_TARGETS)}; by default {' '.join(LORA_DEFAULT)}",
-        in_card=True,
     )
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bart.errors import InputError
-from utils.app.cli import early_option, option, parse_dataclass
+from utils.app.cli import changeable, early_option, option, parse_dataclass
 from utils.data.options import LengthBatchOptions, Place, PlaceOptions
 from utils.data.places import is_streamed
 from utils.evaluation.options import ScoringOptions
@@ -32,16 +32,13 @@ class FinetuneArguments(TrainingArguments):
         section="run",
         help=f"what to train: {', '.join(TASKS)}, or the path of a Python file that defines a task",
     )
-    do_train: bool = option(False, help="train on the train split", on_resume="may_change")
-    do_predict: bool = option(
-        False, help="score a split, by default test, with the best checkpoint after training", on_resume="may_change"
-    )
-    pred_batch_size: int | None = option(
+    do_train: bool = changeable(False, help="train on the train split")
+    do_predict: bool = changeable(False, help="score a split, by default test, with the best checkpoint after training")
+    pred_batch_size: int | None = changeable(
         None,
         section="prediction",
         least=1,
         help="examples per process and batch in scoring; by default --eval_batch_size",
-        on_resume="may_change",
     )
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError, naming
-from utils.app.cli import early_option, option, parse_dataclass
+from utils.app.cli import changeable, early_option, option, parse_dataclass
 from utils.corpora.text_shards import ShardOptions, is_text, shards_of_text
 from utils.data.options import Place
 from utils.data.shard_format import MANIFEST
@@ -49,11 +49,10 @@ class PretrainingArguments(TrainingArguments):
         choices=tuple(TASKS),
         help="what is trained: BART by denoising; BERT by mlm, or with next sentences by mlm_nsp",
     )
-    load_model_weights_only: bool = option(
+    load_model_weights_only: bool = changeable(
         False,
         help="begin a new run, such as the second phase, with the weights of --resume_from_checkpoint: a checkpoint "
         "file, run directory or export",
-        on_resume="may_change",
     )
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import OnResume, all_options
@@ -41,9 +41,9 @@ class TrainingArguments(ABC):
     model: ModelOptions | NewModelOptions
     task_options: Any
     training: Any
-    do_train: ClassVar[bool] = True
-    lengths: ClassVar[LengthBatchOptions] = LengthBatchOptions()
-    epochs: ClassVar[EpochOptions] = EpochOptions()
+    # Fields of those that have such options; an annotation would place them here on the command line.
+    do_train = True
+    lengths, epochs = LengthBatchOptions(), EpochOptions()
 
     def __post_init__(self) -> None:
         if self.optimisation.learning_rate is None:

@@ -25,7 +25,7 @@ from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.configuration.configuration_bert import BertConfig
-from utils.app.cli import option, part
+from utils.app.cli import card_option, option, part
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.models import loading, model_to_train
@@ -43,8 +43,8 @@ MOST_READ = 512  # tokens of a text that are read by default, where the model ha
 class ReadingOptions:
     """The part of a text that is read."""
 
-    max_source_length: int | None = option(
-        None, section="texts", least=8, help=f"tokens read at once; by default {MOST_READ} at most", in_card=True
+    max_source_length: int | None = card_option(
+        None, section="texts", least=8, help=f"tokens read at once; by default {MOST_READ} at most"
     )
 
 
@@ -66,8 +66,8 @@ class HeadTrainingOptions:
     """The options that finetune.py adds for a head."""
 
     new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
-    classifier_dropout: float | None = option(
-        None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's", in_card=True
+    classifier_dropout: float | None = card_option(
+        None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's"
     )
 
 

@@ -13,7 +13,7 @@ from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.app.cli import option
+from utils.app.cli import card_option, option
 from utils.data.batches import Inputs
 from utils.data.noise import Noise
 from utils.data.options import Place
@@ -36,13 +36,12 @@ MOST_OF_TEXT = 128  # tokens of an example of text by default
 class PretrainingOptions:
     """The options of all tasks of pretraining."""
 
-    max_source_length: int | None = option(
+    max_source_length: int | None = card_option(
         None,
         section="data",
         least=3,
         help="tokens of the longest example; by default as the shards have it, and of text "
         f"{MOST_OF_TEXT}, or the positions of the model if they are fewer",
-        in_card=True,
     )
     tokenizer: str | None = option(
         None,

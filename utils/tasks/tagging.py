@@ -25,7 +25,7 @@ from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
-from utils.app.cli import option
+from utils.app.cli import card_option, option
 from utils.data.batches import Inputs, pad
 from utils.data.columns import Record, column_of, of_split, read_records
 from utils.data.options import Place
@@ -82,12 +82,8 @@ class TaggingOptions(LabelOptions):
 class TaggingTrainingOptions(LabelTrainingOptions):
     """The options that finetune.py adds."""
 
-    token_states: str | None = option(
-        None,
-        section="model",
-        choices=STACKS,
-        help="the stack whose states are classified; by default the decoder",
-        in_card=True,
+    token_states: str | None = card_option(
+        None, section="model", choices=STACKS, help="the stack whose states are classified; by default the decoder"
     )
 
 

@@ -19,7 +19,7 @@ from bart.files import PathName
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.app.cli import option
+from utils.app.cli import card_option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
 from utils.data.columns import Record, records_of
@@ -45,13 +45,12 @@ class NoOptions:
 class SmoothingOptions:
     """The smoothing of targets that are classes or tokens."""
 
-    label_smoothing: float = option(
+    label_smoothing: float = card_option(
         0.0,
         section="regularisation",
         least=0,
         most=1,
         help="probability spread over the vocabulary or, of a head, over its labels",
-        in_card=True,
     )
 
 

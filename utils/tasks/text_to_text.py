@@ -20,7 +20,7 @@ from bart.errors import InputError
 from bart.files import PathName
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.app.cli import option, part
+from utils.app.cli import card_option, changeable, option, part
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad
 from utils.data.columns import Record
@@ -58,11 +58,10 @@ class TextToTextOptions:
         help="column of the sources where data_dir is no directory; by default as published sets do it",
     )
     target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
-    max_source_length: int | None = option(
+    max_source_length: int | None = card_option(
         None,
         least=3,
         help=f"tokens a source is cut to; by default the model's positions, in finetune.py at most {SOURCE_LENGTH}",
-        in_card=True,
     )
     decoding: GenerationOptions = part(GenerationOptions)
 
@@ -72,18 +71,14 @@ class TextToTextTrainingOptions:
     """The options that finetune.py adds."""
 
     smoothing: SmoothingOptions = part(SmoothingOptions)
-    max_target_length: int | None = option(
-        None,
-        section="texts",
-        least=3,
-        help=f"tokens of a training target; by default {TARGET_LENGTH} at most",
-        in_card=True,
+    max_target_length: int | None = card_option(
+        None, section="texts", least=3, help=f"tokens of a training target; by default {TARGET_LENGTH} at most"
     )
     val_max_target_length: int | None = option(
         None, least=3, help="of a validation target; by default as in training", on_resume="validation"
     )
-    test_max_target_length: int | None = option(
-        None, least=3, help="of a target that is scored, for its loss; the same default", on_resume="may_change"
+    test_max_target_length: int | None = changeable(
+        None, least=3, help="of a target that is scored, for its loss; the same default"
     )
     eval_beams: int | None = option(
         None,
@@ -93,9 +88,7 @@ class TextToTextTrainingOptions:
         "validation by the teacher-forced arg-max, without search, and leaves scoring at the config's num_beams",
         on_resume="validation",
     )
-    pred_beams: int | None = option(
-        None, least=1, help="beams in scoring; by default --eval_beams", on_resume="may_change"
-    )
+    pred_beams: int | None = changeable(None, least=1, help="beams in scoring; by default --eval_beams")
 
     def lengths(self) -> dict[str, int | None]:
         """The lengths of targets by the names of their options."""

@@ -11,7 +11,7 @@ from bart.errors import InputError
 from bart.files import PathName
 from bart.modeling.checkpoint import stored_configs
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.app.cli import option, part
+from utils.app.cli import card_option, option, part
 from utils.data.parallel_text import Pairs
 from utils.metrics.bleu import BleuOptions, translation_scores
 from utils.models import loading
@@ -41,20 +41,18 @@ class TranslationOptions(TextToTextOptions):
 class TranslationTrainingOptions(TextToTextTrainingOptions):
     """The options that finetune.py adds."""
 
-    source_encoder_layers: int | None = option(
+    source_encoder_layers: int | None = card_option(
         None,
         section="source language",
         least=1,
         help="put a new encoder of so many layers, with --source_tokenizer, in place of the encoder's token embeddings",
-        in_card=True,
     )
     source_tokenizer: str | None = option(None, help="vocabulary of the sources: a Hub name or directory")
-    translation_stage: int | None = option(
+    translation_stage: int | None = card_option(
         None,
         least=1,
         most=2,
         help="1 trains the new encoder, the positions, and the first layer's input projection; 2 all; by default all",
-        in_card=True,
     )
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bart.errors import InputError
-from utils.app.cli import option
+from utils.app.cli import card_option, changeable, option
 from utils.runs.run_directory import LAST
 
 FINE_TUNING_RATE, SCRATCH_RATE = 3e-5, 1e-3  # learning rates of trained and of random weights
@@ -37,46 +37,40 @@ AMP_LEVELS = ("O0", "O1", "O2", "O3")
 class RunOptions:
     """Where a run writes, where it begins, and when it saves, validates and logs."""
 
-    config: str | None = option(
-        None, section="run", help="YAML file of these options by name; the command line wins", on_resume="may_change"
+    config: str | None = changeable(
+        None, section="run", help="YAML file of these options by name; the command line wins"
     )
-    output_dir: str | None = option(
+    output_dir: str | None = changeable(
         None,
         help="where everything is written; by default results/NAME_TIME, of the model or, from scratch, the config",
-        on_resume="may_change",
     )
-    seed: int = option(42, least=0, help="seed of weights, order and dropout", in_card=True)
-    resume_from_checkpoint: str | None = option(
+    seed: int = card_option(42, least=0, help="seed of weights, order and dropout")
+    resume_from_checkpoint: str | None = changeable(
         None,
         help="checkpoint to go on from, with its weights, optimizer, schedule, random state and position in the data; "
         f"'{LAST}' takes the newest whole one of --output_dir, and starts afresh where there is none",
-        on_resume="may_change",
     )
-    overwrite_output_dir: bool = option(
-        False,
-        help="remove what an earlier run has written to --output_dir, and nothing else, before this one starts",
-        on_resume="may_change",
+    overwrite_output_dir: bool = changeable(
+        False, help="remove what an earlier run has written to --output_dir, and nothing else, before this one starts"
     )
-    save_top_k: int = option(1, least=1, help="best checkpoints to keep, by val_metric", on_resume="may_change")
-    save_every_n_steps: int | None = option(
+    save_top_k: int = changeable(1, least=1, help="best checkpoints to keep, by val_metric")
+    save_every_n_steps: int | None = changeable(
         None,
         alias="save_checkpoint_steps",
         least=1,
         help="optimizer steps between two writings of last.ckpt, besides every validation",
-        on_resume="may_change",
     )
-    log_every_n_steps: int = option(
-        10, alias="log_freq", least=1, help="optimizer steps between two lines of the logs", on_resume="may_change"
+    log_every_n_steps: int = changeable(
+        10, alias="log_freq", least=1, help="optimizer steps between two lines of the logs"
     )
-    wandb_project: str | None = option(None, help="Weights & Biases project to log to as well", on_resume="may_change")
+    wandb_project: str | None = changeable(None, help="Weights & Biases project to log to as well")
 
-    val_check_interval: float = option(
+    val_check_interval: float = changeable(
         1.0,
         section="validation",
         above=0,
         help="up to 1, validate after every such share of an epoch or, of a stream and in pretraining, of the run; "
         "above 1, after every so many training samples",
-        on_resume="may_change",
     )
     val_metric: str | None = option(
         None,
@@ -84,18 +78,14 @@ class RunOptions:
         "rougeLsum, for pretraining accuracy; by default the task's choice",
         on_resume="validation",
     )
-    early_stopping_patience: int = option(
-        -1,
-        least=-1,
-        help="validations without a better val_metric that end the run; -1 for never",
-        on_resume="may_change",
+    early_stopping_patience: int = changeable(
+        -1, least=-1, help="validations without a better val_metric that end the run; -1 for never"
     )
-    num_sanity_val_steps: int | None = option(
+    num_sanity_val_steps: int | None = changeable(
         None,
         least=-1,
         help="validation batches before training; -1 for all, whose metrics are then logged, as of step 0; by default "
         "none, and all in pretraining with --model_name_or_path",
-        on_resume="may_change",
     )
 
     def __post_init__(self) -> None:
@@ -111,53 +101,44 @@ class RunOptions:
 class OptimisationOptions:
     """The optimizer, its schedule and the length of training."""
 
-    optimizer: str = option(
+    optimizer: str = card_option(
         "adamw",
         section="training",
         choices=OPTIMIZERS,
         flags={"lamb": "lamb"},
         help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
         "fused AdamW and our lamb serve",
-        in_card=True,
     )
-    learning_rate: float | None = option(
+    learning_rate: float | None = card_option(
         None,
         above=0,
         help=f"peak; by default {FINE_TUNING_RATE:g} for trained weights, {SCRATCH_RATE:g} from scratch, and in "
         f"pretraining with lamb {LAMB_RATE:g}",
-        in_card=True,
     )
-    lr_scheduler: str = option(
+    lr_scheduler: str = card_option(
         "linear",
         choices=tuple(SCHEDULES),
         help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_SQRT} by "
         "the root of what is left of the whole run, and so falls at the end of the warm-up",
-        in_card=True,
     )
-    warmup_steps: int = option(0, least=0, help="optimizer steps of linear warm-up", in_card=True)
-    warmup_proportion: float = option(0.0, least=0, most=1, help="the same as a share of the run's steps", in_card=True)
-    max_steps: int = option(
-        -1,
-        least=-1,
-        help="optimizer steps to train; -1 leaves it to the epochs, and pretraining must have a number",
-        on_resume="may_change",
+    warmup_steps: int = card_option(0, least=0, help="optimizer steps of linear warm-up")
+    warmup_proportion: float = card_option(0.0, least=0, most=1, help="the same as a share of the run's steps")
+    max_steps: int = changeable(
+        -1, least=-1, help="optimizer steps to train; -1 leaves it to the epochs, and pretraining must have a number"
     )
-    weight_decay: float = option(0.0, least=0, help="of all but biases and norms", in_card=True)
-    gradient_clip_val: float = option(
-        1.0, least=0, help="gradient norm limit, which is lamb's pre-normalisation too; 0 for none", in_card=True
+    weight_decay: float = card_option(0.0, least=0, help="of all but biases and norms")
+    gradient_clip_val: float = card_option(
+        1.0, least=0, help="gradient norm limit, which is lamb's pre-normalisation too; 0 for none"
     )
-    adam_epsilon: float | None = option(
+    adam_epsilon: float | None = card_option(
         None,
         above=0,
         help="added to the root of the second moment by adamw and lamb; by default 1e-8, of lamb in fine-tuning 1e-6",
-        in_card=True,
     )
-    nvlamb: bool = option(
-        False, help="let lamb scale the steps of biases and norms too, which have no weight decay", in_card=True
+    nvlamb: bool = card_option(
+        False, help="let lamb scale the steps of biases and norms too, which have no weight decay"
     )
-    dropout_off_ratio: float = option(
-        0.0, least=0, most=1, help="share of the run's last steps without dropout", in_card=True
-    )
+    dropout_off_ratio: float = card_option(0.0, least=0, most=1, help="share of the run's last steps without dropout")
 
     def __post_init__(self) -> None:
         if self.warmup_steps and self.warmup_proportion:
@@ -188,14 +169,13 @@ class OptimisationOptions:
 class EpochOptions:
     """The length of a run in epochs, which a run over a stream has not."""
 
-    max_epochs: int | None = option(
+    max_epochs: int | None = changeable(
         None,
         section="training",
         least=1,
         help="epochs to train; by default 1, and unlimited where --max_steps is given",
-        on_resume="may_change",
     )
-    min_epochs: int = option(1, least=0, help="epochs before early stopping may end the run", on_resume="may_change")
+    min_epochs: int = changeable(1, least=0, help="epochs before early stopping may end the run")
 
 
 @dataclass(frozen=True)
@@ -223,9 +203,9 @@ class HardwareOptions:
         choices=STRATEGIES,
         help="how several processes train together: ddp copies the model to all, fsdp shards it",
     )
-    fp16: bool = option(False, help="half precision, with loss scaling; needs a GPU", in_card=True)
-    bf16: bool = option(False, help="bfloat16 precision", in_card=True)
-    tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products", in_card=True)
+    fp16: bool = card_option(False, help="half precision, with loss scaling; needs a GPU")
+    bf16: bool = card_option(False, help="bfloat16 precision")
+    tf32: bool = card_option(False, help="fp32 with TF32 tensor cores in matrix products")
     amp_level: str = option(
         "O1",
         choices=AMP_LEVELS,
