@@ -87,11 +87,7 @@ def _read_torch(path: Path, zipped: bool) -> dict[str, Any]:
     if zipped and not is_whole(path):
         raise InputError(f"{path}: a damaged, truncated or foreign torch file (its checksums do not fit)")
     try:
-        with (
-            path.open("rb") as file,
-            torch.serialization.safe_globals([argparse.Namespace]),
-            warnings.catch_warnings(),
-        ):
+        with path.open("rb") as file, torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected pickle protocol")  # the error below says more
             content = torch.load(path if mapped else file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch's restricted unpickler raises nearly anything on damaged bytes

@@ -57,7 +57,7 @@ class PredictArguments:
         section=MODEL,
         help=f"{', '.join(TASKS)}, or the path of a Python file with a task; by default that of the model",
     )
-    batch_size: int = option(8, section=MODEL, least=1, help="inputs that are predicted at once")
+    batch_size: int = option(8, least=1, help="inputs that are predicted at once")
     output: str | None = option(
         None,
         section="output",

@@ -197,13 +197,7 @@ class Kernels:
         return out
 
     def attend_dropped(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | Spans | None,
-        is_causal: bool,
-        draws: Draws,
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Spans | None, is_causal: bool, draws: Draws
     ) -> Tensor:
         """Attention with dropout of its weights, of queries (B, H, K, Dh) to keys and values (B, H, L, Dh).
 
@@ -402,12 +396,7 @@ class Kernels:
         return codes, peak
 
     def finish_rows(
-        self,
-        products: Tensor,
-        peak: Tensor,
-        bias: Tensor,
-        with_gelu: bool = False,
-        dtype: torch.dtype = torch.float32,
+        self, products: Tensor, peak: Tensor, bias: Tensor, with_gelu: bool = False, dtype: torch.dtype = torch.float32
     ) -> Tensor:
         """bias + products · peak, for products (N, O), peak (N, 1) and bias (O,) in fp32.
 

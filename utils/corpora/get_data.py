@@ -33,17 +33,11 @@ logger = logging.getLogger("utils.corpora.get_data")
 
 # Examples of train, val and test, as published; and the places of the sets on the Hub.
 PUBLISHED_SIZES = {"cnn_dm": (287_113, 13_368, 11_490), "xsum": (204_045, 11_332, 11_334)}
-ON_HUB = {
-    "cnn_dm": "abisee/cnn_dailymail:3.0.0",
-    "xsum": "EdinburghNLP/xsum",
-}
+ON_HUB = {"cnn_dm": "abisee/cnn_dailymail:3.0.0", "xsum": "EdinburghNLP/xsum"}
 CONVERTED = "@refs/convert/parquet"  # where the Hub keeps Parquet files that it makes of sets in other formats
 STORY_FILES = ("cnn_stories", "dailymail_stories", "url_lists")  # options that name the files of --sources stories
 # The sets that an option is for.
-USERS = {
-    **dict.fromkeys(("sources", *STORY_FILES, "datelines"), ("cnn_dm",)),
-    "allow_other_sizes": ("cnn_dm", "xsum"),
-}
+USERS = {**dict.fromkeys(("sources", *STORY_FILES, "datelines"), ("cnn_dm",)), "allow_other_sizes": ("cnn_dm", "xsum")}
 SETS = (*PUBLISHED_SIZES, "sample")
 # The last commit of the Hub's repository that had the archives of stories, and the commit of the lists of URLs.
 ARCHIVES = "hf://datasets/abisee/cnn_dailymail@11343c3752184397d56efc19a8a7cceb68089318/data"
@@ -243,9 +237,7 @@ def _story_row(url: str, content: bytes) -> Row:
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the sets that the command line names."""
     options = parse_dataclass(
-        GetDataOptions,
-        argv,
-        "Write CNN-DM, XSum and the sample corpus to FOLDER/SET/{train,val,test}.{source,target}.",
+        GetDataOptions, argv, "Write CNN-DM, XSum and the sample corpus to FOLDER/SET/{train,val,test}.{source,target}."
     )
     start_log()
     for name in options.sets:

@@ -33,10 +33,7 @@ class MakeShardsOptions:
         128, least=16, most=65535, help="the longest example in tokens, special ones included"
     )
     bins: tuple[int, ...] = option(
-        (),
-        least=3,
-        metavar="N",
-        help="lengths by which examples are put into files, rising to --sequence_length",
+        (), least=3, metavar="N", help="lengths by which examples are put into files, rising to --sequence_length"
     )
     val_input: tuple[str, ...] = option(
         (), metavar="PATH", help="held-out documents; those in --input too are left out there"

@@ -74,9 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             vocabulary already.
     """
     options = parse_dataclass(
-        TrainTokenizerOptions,
-        argv,
-        "Train a vocabulary on the training split of a data directory, or on raw text.",
+        TrainTokenizerOptions, argv, "Train a vocabulary on the training split of a data directory, or on raw text."
     )
     folder = writable_folder("--output_dir", options.output_dir)
     names = {TOKENIZER_FILE, SETTINGS_FILE, *BartTokenizer.vocabulary_files, *BertTokenizer.vocabulary_files}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,10 +78,7 @@ def column_in(path: str, option: str, given: str | None, known: Collection[str])
     Raises:
         InputError: the table is malformed or empty, or there is no such column.
     """
-
-    def chosen(columns: Collection[str]) -> str:
-        return column_of(option, given, known, columns, path)
-
+    chosen = partial(column_of, option, given, known, where=path)
     records = read_records(path, WHOLE, chosen)
     return records, chosen(records[0].values)
 

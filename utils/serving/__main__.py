@@ -117,9 +117,7 @@ class Server(uvicorn.Server):
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
-        ServeArguments,
-        argv,
-        "Serve summaries, or predictions of a model of another task, over HTTP.",
+        ServeArguments, argv, "Serve summaries, or predictions of a model of another task, over HTTP."
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when torch first computes

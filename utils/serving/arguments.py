@@ -10,7 +10,6 @@ from bart.errors import InputError
 from utils.app.cli import option
 from utils.prediction.options import MODEL, InferenceOptions, LongDocumentOptions
 
-LIMITS, SERVER = "limits", "server"
 API_KEY = "BART_API_KEY"
 SUMMARIZATION = "summarization"
 HEAD_PATHS = {"classification": "/classify", "tagging": "/tag", "question_answering": "/answer"}
@@ -27,45 +26,37 @@ class ServeArguments:
         help="what the model does: summaries at /summarize, "
         + ", ".join(f"{name} at {path}" for name, path in HEAD_PATHS.items()),
     )
-    threads: int | None = option(
-        None, section=MODEL, least=1, help="threads that compute on the CPU; by default torch's choice"
-    )
-    batch_size: int = option(32, section=MODEL, least=1, help="articles decoded at once; halved if memory runs out")
+    threads: int | None = option(None, least=1, help="threads that compute on the CPU; by default torch's choice")
+    batch_size: int = option(32, least=1, help="articles decoded at once; halved if memory runs out")
 
-    max_body_bytes: int = option(1 << 20, section=LIMITS, least=1, help="bytes of a request's body")
-    max_articles_per_request: int = option(64, section=LIMITS, least=1, help="articles of a request, however long")
-    max_queue: int = option(256, section=LIMITS, least=1, help="articles that wait, however long each of them is")
+    max_body_bytes: int = option(1 << 20, section="limits", least=1, help="bytes of a request's body")
+    max_articles_per_request: int = option(64, least=1, help="articles of a request, however long")
+    max_queue: int = option(256, least=1, help="articles that wait, however long each of them is")
     max_option_sets: int = option(
         8,
-        section=LIMITS,
         least=1,
         help="different sets of decoding options that may wait at once, because each is decoded in batches of its own",
     )
-    max_clients: int = option(512, section=LIMITS, least=1, help="requests that are answered at once")
-    max_beams: int = option(8, section=LIMITS, least=1, help="num_beams that a request may ask for")
+    max_clients: int = option(512, least=1, help="requests that are answered at once")
+    max_beams: int = option(8, least=1, help="num_beams that a request may ask for")
     max_summary_length: int | None = option(
-        None, section=LIMITS, least=2, help="max_length that a request may ask for; by default the model's positions"
+        None, least=2, help="max_length that a request may ask for; by default the model's positions"
     )
-    read_timeout: float = option(
-        10.0, section=LIMITS, above=0, help="seconds that a client may take to send a request's body"
-    )
-    request_timeout: float = option(60.0, section=LIMITS, above=0, help="seconds from then on to the answer")
+    read_timeout: float = option(10.0, above=0, help="seconds that a client may take to send a request's body")
+    request_timeout: float = option(60.0, above=0, help="seconds from then on to the answer")
 
-    host: str = option("127.0.0.1", section=SERVER, help="address to listen at; 0.0.0.0 for all of the machine's")
-    port: int = option(8000, section=SERVER, least=0, most=65535, help="0 takes one that is free")
+    host: str = option("127.0.0.1", section="server", help="address to listen at; 0.0.0.0 for all of the machine's")
+    port: int = option(8000, least=0, most=65535, help="0 takes one that is free")
     allowed_hosts: tuple[str, ...] = option(
         (),
-        section=SERVER,
         help="further names by which clients call the service in the Host header, such as *.example.com; IP addresses, "
         "localhost and the machine's own name are always allowed",
     )
     api_key: str | None = option(
-        None,
-        section=SERVER,
-        help=f"key that requests must carry; in {API_KEY} other users of the machine do not see it",
+        None, help=f"key that requests must carry; in {API_KEY} other users of the machine do not see it"
     )
     drain_seconds: int = option(
-        30, section=SERVER, least=0, help="seconds after SIGTERM in which requests that are in work are answered"
+        30, least=0, help="seconds after SIGTERM in which requests that are in work are answered"
     )
 
     inference: InferenceOptions

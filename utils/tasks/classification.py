@@ -33,15 +33,7 @@ from utils.metrics.classification import each_count, in_order, name_of, of_class
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
-from utils.tasks.head import (
-    Example,
-    HeadExamples,
-    HeadTask,
-    LabelOptions,
-    Labels,
-    LabelTrainingOptions,
-    logits_of,
-)
+from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores
 
 logger = logging.getLogger(__name__)

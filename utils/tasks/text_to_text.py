@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 LOSSES_AT_ONCE = 8
 # Tokens that fine-tuning cuts sources and targets to by default, as in the published recipe for CNN-DM.
 SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
+TARGET_LENGTHS = ("max_target_length", "val_max_target_length", "test_max_target_length")  # options of training
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,6 @@ class TextToTextTrainingOptions:
         on_resume="validation",
     )
     pred_beams: int | None = changeable(None, least=1, help="beams in scoring; by default --eval_beams")
-
-    def lengths(self) -> dict[str, int | None]:
-        """The lengths of targets by the names of their options."""
-        return {
-            "max_target_length": self.max_target_length,
-            "val_max_target_length": self.val_max_target_length,
-            "test_max_target_length": self.test_max_target_length,
-        }
 
 
 @dataclass(frozen=True)
@@ -230,14 +223,15 @@ class TextToText(Task[BartForConditionalGeneration]):
     def fitted(self, config: BartConfig) -> Self:
         """This task, with the lengths that are not given filled in for a model of so many positions."""
         positions, training = config.max_position_embeddings, self.training
-        longest = {"max_source_length": self.options.max_source_length, **training.lengths()}
+        lengths = {name: getattr(training, name) for name in TARGET_LENGTHS}
+        longest = {"max_source_length": self.options.max_source_length, **lengths}
         check_lengths(config, **longest, eval_max_gen_length=self.options.decoding.eval_max_gen_length)
         target = training.max_target_length or min(TARGET_LENGTH, positions)
         fitted = copy.copy(self)
         fitted.options = replace(
             self.options, max_source_length=self.options.max_source_length or min(SOURCE_LENGTH, positions)
         )
-        fitted.training = replace(training, **{name: length or target for name, length in training.lengths().items()})
+        fitted.training = replace(training, **{name: length or target for name, length in lengths.items()})
         return fitted
 
     def initial_model(self, model: ModelOptions, learned: None) -> LoadedBart:

@@ -265,10 +265,7 @@ def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Pat
     summary = {"steps": trainer.global_step, "steps_since_start": len(measured.step_times)}
     if data.steps_per_epoch:
         summary |= {"epochs": trainer.global_step / data.steps_per_epoch, "train_examples": len(data.train)}
-    summary |= {
-        SECONDS: measured.wall_seconds,
-        "training_seconds": measured.run_seconds,
-    }
+    summary |= {SECONDS: measured.wall_seconds, "training_seconds": measured.run_seconds}
     if measured.step_times:
         summary |= {
             "samples_per_second": measured.run_samples / measured.run_seconds,

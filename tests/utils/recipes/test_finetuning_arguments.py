@@ -17,6 +17,7 @@ from utils.recipes.data import with_table_prepared
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
 from utils.recipes.training_arguments import STAMP
+from utils.tasks.text_to_text import TARGET_LENGTHS
 
 ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --fp16 --bf16 --amp_level --do_train
 --do_predict --n_train --n_val --n_test --train_batch_size --eval_batch_size --gradient_accumulation_steps --max_steps
@@ -206,7 +207,7 @@ def test_lengths_follow_the_model(tmp_path: Path) -> None:
         args = parse("--config_path", str(tmp_path / "config.json"), *options)
         task = args.make_task()
         task = task.fitted(task.config(args.model))
-        return [task.options.max_source_length, *task.training.lengths().values()]
+        return [task.options.max_source_length, *(getattr(task.training, name) for name in TARGET_LENGTHS)]
 
     assert lengths(2000) == [1024, 142, 142, 142]
     assert lengths(64) == [64, 64, 64, 64]
