@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from bart.errors import InputError
-from utils.app.cli import card_option, changeable, option, part
+from utils.app.cli import card_option, changeable, option
 from utils.data.places import KINDS
 from utils.data.splits import Choice
 
@@ -57,18 +58,14 @@ class LengthBatchOptions:
     )
 
 
-@dataclass(frozen=True)
-class SplitOptions:
-    """The splits that data lack."""
-
-    val_ratio: float | None = option(
-        None,
-        section="data",
-        least=0.001,
-        most=0.9,
-        help="the share of the training examples that are held out for validation, by a hash of their texts, where the "
-        "data have no validation split",
-    )
+val_ratio_option = partial(
+    option,
+    None,
+    least=0.001,
+    most=0.9,
+    help="the share of the training examples that are held out for validation, by a hash of their texts, where the "
+    "data have no validation split",
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class PlaceOptions:
         help="folder for what is made of the data once: token ids, the splits of a file; by default .cache in the data "
         "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
     )
-    splits: SplitOptions = part(SplitOptions)
+    val_ratio: float | None = val_ratio_option()
     n_test: int = changeable(ALL, least=-1, help="test examples to use, chosen likewise; -1 for all")
 
     def __post_init__(self) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.app.cli import early_option, option, parse_dataclass, part
-from utils.data.options import ALL, Place, SplitOptions, check_limit
+from utils.app.cli import early_option, option, parse_dataclass
+from utils.data.options import ALL, Place, check_limit, val_ratio_option
 from utils.data.places import KINDS
 from utils.data.splits import SPLITS
 from utils.evaluation.options import ScoringOptions
@@ -35,7 +35,7 @@ class ModelAndDataOptions:
         None, section="data", help="vocabulary; by default the one that lies with the weights"
     )
     n_obs: int = option(ALL, least=-1, help="examples to use, chosen by a hash of their texts; -1 for all")
-    splits: SplitOptions = part(SplitOptions)
+    val_ratio: float | None = val_ratio_option()
 
     def __post_init__(self) -> None:
         check_limit("n_obs", self.n_obs)
@@ -112,7 +112,7 @@ class EvalArguments:
         Raises:
             InputError: options that it cannot obey, or that name files which are not there.
         """
-        limits, val_ratio = dict.fromkeys(SPLITS, self.places.n_obs), self.places.splits.val_ratio
+        limits, val_ratio = dict.fromkeys(SPLITS, self.places.n_obs), self.places.val_ratio
         place = Place(self.places.data_dir, limits=limits, val_ratio=val_ratio)
         return find_task(self.task)(place, self.task_options, evaluation=self.evaluation)
 

@@ -83,9 +83,9 @@ class FinetuneArguments(TrainingArguments):
                 f"--cache_dir is {self.places.cache_dir}, for token ids of line files; --data_dir {data_dir} is "
                 "streamed"
             )
-        if self.places.splits.val_ratio is not None:
+        if self.places.val_ratio is not None:
             raise InputError(
-                f"--val_ratio is {self.places.splits.val_ratio}; --data_dir {data_dir} is streamed; allowed: what "
+                f"--val_ratio is {self.places.val_ratio}; --data_dir {data_dir} is streamed; allowed: what "
                 "utils.corpora.prepare makes of it"
             )
         if self.lengths.max_tokens_per_batch is not None:
@@ -101,7 +101,7 @@ class FinetuneArguments(TrainingArguments):
     def make_task(self) -> Task:
         self.check_metric(self.task_class.metrics)
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
-        place = Place(self.places.data_dir, self.places.cache_dir, limits, self.places.splits.val_ratio)
+        place = Place(self.places.data_dir, self.places.cache_dir, limits, self.places.val_ratio)
         return self.task_class(place, self.task_options, self.training)
 
 

@@ -254,7 +254,7 @@ class Classification(TextTask):
     def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
         if learned is None:
             return
-        smoothing, class_weights = self.training.smoothing.label_smoothing, self.training.class_weights
+        smoothing, class_weights = self.training.label_smoothing, self.training.class_weights
         if smoothing and learned.problem != SINGLE_LABEL:
             raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
         if class_weights is not None and learned.problem == REGRESSION:

@@ -25,13 +25,13 @@ from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.configuration.configuration_bert import BertConfig
-from utils.app.cli import card_option, option, part
+from utils.app.cli import card_option, option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.models import loading, model_to_train
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.options import ModelOptions
-from utils.tasks.task import Prediction, SmoothingOptions, Task
+from utils.tasks.task import Prediction, Task, smoothing_option
 from utils.text.lines import read_lines
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class LabelTrainingOptions(HeadTrainingOptions):
         on_resume="by_content",
         in_card=True,
     )
-    smoothing: SmoothingOptions = part(SmoothingOptions)
+    label_smoothing: float = smoothing_option()
 
 
 @dataclass(frozen=True)
@@ -324,7 +324,7 @@ class HeadTask(Task[PretrainedModel]):
     def loss_options(self, batch: Inputs, logits: Tensor) -> dict[str, Any]:
         """The `weight` (N,), if there is one, and the `label_smoothing` of the training loss, for torch."""
         weights = batch["class_weights"][0].to(logits.dtype) if "class_weights" in batch else None
-        return {"weight": weights, "label_smoothing": self.training.smoothing.label_smoothing}
+        return {"weight": weights, "label_smoothing": self.training.label_smoothing}
 
     def sums_of(self, predictions: Sequence[Prediction], counts: Tensor, loaded: LoadedModel) -> Tensor:
         """The sums of a batch's validation: loss, targets, and what metrics are made of."""

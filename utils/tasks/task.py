@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -41,17 +42,14 @@ class NoOptions:
     """A group of options for tasks that have none of their own there."""
 
 
-@dataclass(frozen=True)
-class SmoothingOptions:
-    """The smoothing of targets that are classes or tokens."""
-
-    label_smoothing: float = card_option(
-        0.0,
-        section="regularisation",
-        least=0,
-        most=1,
-        help="probability spread over the vocabulary or, of a head, over its labels",
-    )
+smoothing_option = partial(
+    card_option,
+    0.0,
+    section="regularisation",
+    least=0,
+    most=1,
+    help="probability spread over the vocabulary or, of a head, over its labels",
+)
 
 
 @dataclass

@@ -34,7 +34,7 @@ from utils.models import loading, model_to_train
 from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
 from utils.models.loading import LoadedBart, LoadedModel, check_lengths
 from utils.models.options import ModelOptions
-from utils.tasks.task import Prediction, Scores, SmoothingOptions, Task
+from utils.tasks.task import Prediction, Scores, Task, smoothing_option
 from utils.text.lines import references_of
 from utils.text.sentences import without_repeats
 
@@ -71,7 +71,7 @@ class TextToTextOptions:
 class TextToTextTrainingOptions:
     """The options that finetune.py adds."""
 
-    smoothing: SmoothingOptions = part(SmoothingOptions)
+    label_smoothing: float = smoothing_option()
     max_target_length: int | None = card_option(
         None, section="texts", least=3, help=f"tokens of a training target; by default {TARGET_LENGTH} at most"
     )
@@ -288,7 +288,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         return operations_of(model, batch, not model.get_input_embeddings().weight.requires_grad)
 
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
-        return summed_loss(model, batch, self.training.smoothing.label_smoothing).loss
+        return summed_loss(model, batch, self.training.label_smoothing).loss
 
     def for_validation(self, loaded: LoadedBart, precision: str) -> LoadedBart:
         """With a copy for inference that decodes, on GPUs in half precision.
@@ -306,7 +306,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         """Sums (F + 3,): loss, targets, examples, and the metrics of each example."""
         model, tokenizer, labels = loaded.model, loaded.tokenizer, batch["labels"]
         output = teacher_forced(model, batch)
-        loss = smoothed_loss(output.logits, labels, self.training.smoothing.label_smoothing)
+        loss = smoothed_loss(output.logits, labels, self.training.label_smoothing)
         sums = [loss.double(), self.count(batch).double(), loss.new_tensor(len(labels), dtype=torch.float64)]
         if self.metrics:
             if self.training.eval_beams == 0:
