@@ -30,7 +30,7 @@ from utils.prediction.inputs import Source, batches
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.outputs import DELIMITERS, Format, Partial, write_file
 from utils.prediction.predictor import Predictor
-from utils.runs.outputs import check_output
+from utils.runs.outputs import check_output, held
 from utils.tasks import TASKS, find_task, task_of
 from utils.tasks.task import Prediction
 
@@ -121,7 +121,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             for text in form.texts(rows, source.columns):
                 print(text, end="", file=file, flush=True)
         return
-    with Partial(output, run.identity()) as noted:
+    partial = output.with_name(f"{output.name}.partial")
+    with held(Path(f"{partial}.lock"), f"{partial}: another process is at work on it"):
+        noted = Partial(partial, run.identity())
         if noted.rows:
             logger.warning("%s of %s rows were predicted before", f"{noted.rows:,}", f"{source.rows:,}")
         for part in run.predicted(noted.rows):

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from filelock import FileLock, Timeout
 from pyarrow import parquet
 
 from bart.errors import InputError
@@ -30,7 +29,7 @@ from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE
 from utils.data.places import HUB_NAME
 from utils.data.published import load_from_hub, opening
-from utils.runs.outputs import difference, writable_folder
+from utils.runs.outputs import difference, held, writable_folder
 
 if TYPE_CHECKING:
     import datasets
@@ -89,18 +88,15 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
         rows = _texts(rows, options.text_field, place)
     try:
         writable_folder("FOLDER", folder)
-        with FileLock(folder / ".lock", timeout=0):
+        with held(folder / ".lock", f"{folder}: another run is fetching it"):
             for leftover in folder.glob(".*.tmp"):  # of a process that was killed
                 leftover.unlink()
             write_json(folder / BEGUN, {**facts, "from": place})
             count = _fetch(rows, folder, name, options.max_documents)
             write_json(folder / PROVENANCE, {**facts, "from": place, "documents": count})
             (folder / BEGUN).unlink()
-    except Timeout:
-        raise InputError(f"{folder}: another run is fetching it") from None
     except OSError as error:
         raise unwritable(str(folder), error) from None
-    (folder / ".lock").unlink(missing_ok=True)
     print(f"{folder}: {count:,} documents of {place}")
 
 

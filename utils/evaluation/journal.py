@@ -10,18 +10,16 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
-
-from filelock import FileLock, Timeout
+from typing import Any
 
 from bart.errors import InputError
 from bart.files import PathName, read_json, write_json
 from bart.hub import resolve
 from utils.app.errors import unwritable
-from utils.runs.outputs import difference, file_digest
+from utils.runs.outputs import difference, file_digest, held
 from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)
@@ -36,8 +34,7 @@ class Journal:
 
     def __init__(self, save_dir: Path, split: str) -> None:
         self.folder = save_dir / f".{split}_progress"
-        self.file: TextIO | None = None
-        self.lock = FileLock(save_dir / f".{split}_progress.lock")
+        self.at_end = ExitStack()
 
     def resume(self, identity: Mapping[str, Any], replace: bool) -> dict[int, Prediction]:
         """The examples that an earlier attempt at the same run has finished.
@@ -51,7 +48,8 @@ class Journal:
         """
         record = self.folder / "run.json"
         try:
-            self.lock.acquire(timeout=0)
+            lock = self.folder.with_name(f"{self.folder.name}.lock")
+            self.at_end.enter_context(held(lock, f"save_dir {lock.parent}: another run is at work there"))
             stored: dict[str, Any] = {}
             with suppress(InputError):  # missing or damaged
                 stored = read_json(record)
@@ -67,8 +65,6 @@ class Journal:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(record, identity)
             return {number: entry for path in self.folder.glob("*.jsonl") for number, entry in _read(path).items()}
-        except Timeout:
-            raise InputError(f"save_dir {self.folder.parent}: another run is at work there") from None
         except OSError as error:
             raise unwritable(f"save_dir {self.folder.parent}", error) from None
 
@@ -76,7 +72,8 @@ class Journal:
         """Go on with this process's own file."""
         self.folder.mkdir(parents=True, exist_ok=True)  # on another machine it may be another folder
         # Line by line, so that a process that is killed loses nothing that it has finished.
-        self.file = (self.folder / f"rank{rank}.jsonl").open("a", encoding="utf-8", buffering=1)
+        file = (self.folder / f"rank{rank}.jsonl").open("a", encoding="utf-8", buffering=1)
+        self.file = self.at_end.enter_context(file)
         if self.file.tell():
             self.file.write("\n")  # ends a line that was broken off
 
@@ -86,11 +83,7 @@ class Journal:
 
     def close(self) -> None:
         """End this process's part, and let other runs use the directory."""
-        if self.file is not None:
-            self.file.close()
-        if self.lock.is_locked:
-            Path(self.lock.lock_file).unlink(missing_ok=True)
-            self.lock.release()
+        self.at_end.close()
 
     def remove(self) -> None:
         """Delete what is noted: nothing is left to go on with."""

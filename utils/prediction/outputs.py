@@ -13,8 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from bart.errors import InputError
 from bart.files import replacing
 from utils.app.errors import unwritable
@@ -98,30 +96,18 @@ class Partial:
     that was broken off is dropped.
 
     Raises:
-        InputError: another process writes the same output, or the file is of another run.
+        InputError: the file is of another run.
 
     Attributes:
         rows: that were predicted so far.
     """
 
-    def __init__(self, output: Path, identity: Mapping[str, Any]) -> None:
-        self.path = output.with_name(f"{output.name}.partial")
-        self.lock = FileLock(f"{self.path}.lock")
+    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self.path = path
         self.identity = json.loads(json.dumps(identity))
         self.rows = 0
-
-    def __enter__(self) -> Partial:
-        try:
-            self.lock.acquire(timeout=0)
-        except Timeout:
-            raise InputError(f"{self.path}: another process is at work on it") from None
-        if self.path.exists():
+        if path.exists():
             self._resume()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        Path(self.lock.lock_file).unlink(missing_ok=True)
-        self.lock.release()
 
     def _resume(self) -> None:
         lines = self._lines()

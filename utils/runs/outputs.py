@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import xxhash
+from filelock import FileLock, Timeout
 
 from bart.errors import InputError
 from bart.files import PathName, is_device, replacing, temporary_beside
@@ -66,6 +67,21 @@ def _remove_unused(folders: Sequence[Path], log: str) -> None:
             if os.listdir(folder) == [log]:
                 (folder / log).unlink()
             folder.rmdir()
+
+
+@contextmanager
+def held(path: Path, message: str) -> Iterator[None]:
+    """Hold a lock file, which goes in the end; InputError with this message where another process holds it."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(message) from None
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
 
 
 def write_whole(path: Path, text: str) -> None:
