@@ -10,15 +10,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock, Timeout
-
 from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.errors import unwritable
 from utils.data.parallel_text import SIDES
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
-from utils.runs.outputs import difference, write_whole
+from utils.runs.outputs import difference, held, write_whole
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
@@ -78,8 +76,6 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
             write_json(building / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in data.dropped)
             write_whole(building / DROPPED, "".join(lines))
-    except Timeout:
-        raise InputError(f"{folder}: another run is making it") from None
     except OSError as error:
         raise unwritable(str(folder), error) from None
     print(f"{folder}: {', '.join(f'{count:,} {split}' for split, count in data.written.items())} examples")
@@ -97,14 +93,13 @@ def _building(folder: Path) -> Iterator[Path]:
     that the next run deletes what a run that was killed has left.
 
     Raises:
-        InputError: something is in the data directory already.
-        Timeout: another run is at work there.
+        InputError: something is in the data directory already, or another run is at work there.
     """
     place = folder.resolve()
     exists = place.is_dir()
     workplace = (place if exists else place.parent) / f".{place.name}.building"
     workplace.mkdir(parents=True, exist_ok=True)
-    with FileLock(workplace / ".lock", timeout=0):
+    with held(workplace / ".lock", f"{folder}: another run is making it"):
         try:
             # Under the lock, since another run may have made it until then.
             taken = any(path != workplace for path in place.iterdir()) if place.is_dir() else place.exists()

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
-from filelock import FileLock, Timeout
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
@@ -47,7 +46,7 @@ from utils.corpora.shard_stages import (
     write_shard,
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
-from utils.runs.outputs import difference, writable_folder
+from utils.runs.outputs import difference, held, writable_folder
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -142,7 +141,7 @@ def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
     try:
         for name in ("documents", "repeats", "examples", "shards"):
             (work / name).mkdir(parents=True, exist_ok=True)
-        with FileLock(work / ".lock", timeout=0):
+        with held(work / ".lock", f"--output {folder}: another run is making it"):
             if (work / BEGUN).exists():
                 begun = {"task": DENOISING, **read_json(work / BEGUN)}
                 _refuse(folder, difference(begun, record), "holds what another run has begun")
@@ -151,8 +150,6 @@ def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
             finally:
                 if not (work / BEGUN).exists():
                     shutil.rmtree(work, ignore_errors=True)
-    except Timeout:
-        raise InputError(f"--output {folder}: another run is making it") from None
     except OSError as error:
         if error.errno is None:
             raise

@@ -60,7 +60,14 @@ def read_records(
     text_of = _reader_of(text_column)
     if is_streamed(data_dir):
         with opening(f"the {split} split of {data_dir}"):
-            rows = enumerate(_streamed_rows(data_dir, split), 1)
+            if data_dir.startswith(HUB):
+                splits, _ = load_from_hub(data_dir.removeprefix(HUB), streaming=True)
+                if split not in splits:
+                    raise MissingSplit(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
+                dataset = splits[split]
+            else:
+                dataset = parquet_rows(find_files_of(data_dir, split))
+            rows = enumerate(_with_class_names(dataset), 1)
             named = (Record(f"{data_dir}, {split} row {number}", values) for number, values in rows)
             records = choice.of(named, text_of)
     else:
@@ -139,15 +146,6 @@ def of_split(split: str, rows: Iterable[Row], text_of: Callable[[Row], str]) -> 
     """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
     shares = ratios_of(DEFAULT_RATIO)
     return (row for row in rows if split == WHOLE or split_of(text_of(row), shares, DEFAULT_SEED) == split)
-
-
-def _streamed_rows(data_dir: str, split: str) -> Iterator[Mapping[str, Any]]:
-    if data_dir.startswith(HUB):
-        splits, _ = load_from_hub(data_dir.removeprefix(HUB), streaming=True)
-        if split not in splits:
-            raise MissingSplit(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
-        return _with_class_names(splits[split])
-    return _with_class_names(parquet_rows(find_files_of(data_dir, split)))
 
 
 def _with_class_names(dataset: datasets.IterableDataset) -> Iterator[Mapping[str, Any]]:

@@ -78,15 +78,15 @@ def test_a_run_that_gets_the_lock_late_does_not_overwrite(
     folder = tmp_path / "out"
     if exists:
         folder.mkdir()
-    real = data_directory.FileLock
+    real = data_directory.held
 
     def late(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(data_directory, "FileLock", real)
+        monkeypatch.setattr(data_directory, "held", real)
         with making(folder, {"run": "first"}) as data:
             add_examples(data)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(data_directory, "FileLock", late)
+    monkeypatch.setattr(data_directory, "held", late)
     with pytest.raises(InputError, match="out is there already"), making(folder, {"run": "second"}):
         raise AssertionError("the second run must not begin")
     assert is_made(folder, {"set": None, "run": "first"})
