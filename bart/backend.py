@@ -82,13 +82,7 @@ class Backend:
         return Rows(past), source, source.mask
 
     def attend(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Any,
-        is_causal: bool = False,
-        dropout: float = 0.0,
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
         """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1).
 

@@ -67,11 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         texts = read_sources(args.file, "", source_field=args.source_field or next(iter(columns), None))
     elif args.lines:
         check_no_header(texts, args.file or "standard input", columns)
-    options = args.decoding.generation
-    if args.num_beams is not None:
-        options["num_beams"] = args.num_beams
-    if args.max_length is not None:
-        options["max_length"] = args.max_length
+    given = {"num_beams": args.num_beams, "max_length": args.max_length}
+    options = args.decoding.generation | {name: value for name, value in given.items() if value is not None}
     summaries = summarize(
         texts,
         model,

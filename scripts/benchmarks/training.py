@@ -176,7 +176,7 @@ def prepare(args: TrainerArguments, folder: Path) -> dict[str, float]:
     tokenizer = BartTokenizer.from_pretrained(args.tokenizer)
     network, dropouts = (
         measuring.NETWORKS[shape.network],
-        {"dropout": shape.dropout, "attention_dropout": shape.dropout},
+        dict.fromkeys(("dropout", "attention_dropout"), shape.dropout),
     )
     config = measuring.made_up_config(*network, vocab_size=len(tokenizer), max_position_embeddings=1024, **dropouts)
     torch.manual_seed(0)
