@@ -93,7 +93,7 @@ def option(
         help: what the option does; --help shows it with the default.
         section: the heading of --help under which the option stands; by default that of the option before it.
         positional: the option is given by its place and not by its name.
-        alias: another name, by which users of NVIDIA's example know the option.
+        alias: another name, by which users know the option.
         flags: names of flags that stand for a value of the option.
         choices: the strings that are allowed.
         least, most, above: the range that is allowed; `above` excludes its own value.

@@ -93,6 +93,7 @@ class RougeOptions:
     rouge_mode: str = changeable(
         ROUGE_MODES[0],
         section="scoring",
+        alias="mode",
         choices=ROUGE_MODES,
         help="rouge-score: Google's package; rouge-1.5.5: the numbers of the Perl script that papers report",
     )

@@ -276,7 +276,7 @@ def test_command_says_whether_there_were_exception_lists(
     main([str(first), str(gold), "--rouge_mode", "rouge-1.5.5", "--wordnet_exceptions", str(lists), "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert (printed["mode"], printed["wordnet_exceptions"]) == ("rouge-1.5.5", 7)
-    main([str(first), str(gold), "--rouge_mode", "rouge-1.5.5", "--json"])
+    main([str(first), str(gold), "--mode", "rouge-1.5.5", "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["wordnet_exceptions"] == 0
     assert printed["rouge1"] > 0
