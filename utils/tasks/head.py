@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import math
 import time
@@ -20,7 +21,7 @@ from torch import Tensor
 from bart.configuration.configuration import MULTI_LABEL, REGRESSION, ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.files import PathName, read_json
+from bart.files import PathName
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
@@ -362,22 +363,32 @@ def logits_of(output: Any) -> Tensor:
 
 def _read_weights(path: str, names: Sequence[str]) -> dict[str, float]:
     """The weights in a file, in the order of these labels."""
-    if not Path(path).is_file():
-        raise InputError(f"--class_weights is {path!r}; allowed: {BALANCED}, or a file of labels and weights")
-    lines = [line for line in read_lines(path, blank=True) if line.strip()]
-    is_json = any(line.lstrip().startswith("{") for line in lines[:1])
-    given = read_json(Path(path)).items() if is_json else [line.rpartition("\t")[::2] for line in lines]
+    option, file = f"--class_weights {path}", Path(path)
     listed = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
-    allowed = f"allowed: a number above 0 for each label once: {listed}"
+    form = f"a JSON object, or lines of label, tab and number, with a number above 0 for each label once: {listed}"
+    if not file.is_file():
+        raise InputError(f"--class_weights is {path!r}; allowed: {BALANCED}, or a file: {form}")
+    if not file.stat().st_size:
+        raise InputError(f"{option}: the file is empty; allowed: {form}")
+    lines = [(number, line) for number, line in enumerate(read_lines(path, blank=True), 1) if line.strip()]
+    given = [(f"{option}, line {number}", *line.rpartition("\t")) for number, line in lines]
+    if lines and lines[0][1].lstrip().startswith("{"):
+        try:
+            pairs = json.loads("\n".join(line for _, line in lines), object_pairs_hook=list)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{option}: not valid JSON ({error}); allowed: {form}") from None
+        given = [(option, label, "\t", value) for label, value in pairs]
     weights: dict[str, float] = {}
-    for label, value in given:
+    for where, label, tab, value in given:
         try:
             weight = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
             weight = math.nan
         if label.strip() not in names or label.strip() in weights or not 0 < weight < math.inf:
-            raise InputError(f"--class_weights {path}: {label!r} has the weight {value!r}; {allowed}")
+            again = "again " if label.strip() in weights else ""
+            wrong = f"{label!r} {again}has the weight {value!r}" if tab else f"{value[:80]!r} has no tab"
+            raise InputError(f"{where}: {wrong}; allowed: {form}")
         weights[label.strip()] = weight
     if missing := [name for name in names if name not in weights]:
-        raise InputError(f"--class_weights {path}: {missing[0]!r} has no weight; {allowed}")
+        raise InputError(f"{option}: {missing[0]!r} has no weight; allowed: {form}")
     return {name: weights[name] for name in names}

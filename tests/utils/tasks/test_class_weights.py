@@ -179,16 +179,34 @@ def test_weights_of_a_file_are_kept_and_named(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "content", "options", "message"),
     [
-        ("single", None, (), "^--class_weights is 'balance'; allowed: balanced, or a file of labels and weights$"),
-        ("single", "x\t1\ny\t2\n", (), "weights: 'z' has no weight; allowed: a number above 0 for each .*: x, y, z$"),
-        ("single", "x\t1\ny\t0\nz\t1\n", (), "weights: 'y' has the weight '0'; allowed"),
-        ("single", "x\t1\ny 2\nz\t1\n", (), "weights: '' has the weight 'y 2'; allowed"),
-        ("single", "x\t1\nx\t2\ny\t1\nz\t1\n", (), "weights: 'x' has the weight '2'; allowed"),
+        (
+            "single",
+            None,
+            (),
+            "^--class_weights is 'balance'; allowed: balanced, or a file: a JSON object, or",
+        ),
+        (
+            "single",
+            "x\t1\ny\t2\n",
+            (),
+            "weights: 'z' has no weight; allowed: a JSON object, .* a number above 0 for each label once: x, y, z$",
+        ),
+        ("single", "x\t1\ny\t0\nz\t1\n", (), "^--class_weights .*weights, line 2: 'y' has the weight '0'; al"),
+        ("single", "x\t1\ny 2\nz\t1\n", (), "weights, line 2: 'y 2' has no tab; allowed: a JSON object, or"),
+        (
+            "single",
+            "[1, 2]",
+            (),
+            "weights, line 1: '.1, 2.' has no tab; allowed: a JSON object, or lines of label",
+        ),
+        ("single", " \n", (), "weights: 'x' has no weight; allowed: a JSON .* for each label once: x, y, z$"),
+        ("single", "x\t1\nx\t2\ny\t1\nz\t1\n", (), "weights, line 2: 'x' again has the weight '2'; allowed"),
+        ("single", '{"x": 1, "x": 2, "y": 1, "z": 1}', (), "weights: 'x' again has the weight 2; allowed"),
         ("single", '{"x": 1, "w": 2}', (), "weights: 'w' has the weight 2; allowed"),
         ("single", '{"x": true}', (), "weights: 'x' has the weight True; allowed"),
         ("single", f'{{"x": 1{"0" * 400}}}', (), "weights: 'x' has the weight 10*; allowed"),
         ("single", '{"x": null}', (), "weights: 'x' has the weight None; allowed"),
-        ("single", '{"x": 1', (), "weights: not valid JSON"),
+        ("single", '{"x": 1', (), "^--class_weights .*weights: not valid JSON .*; allowed: a JSON"),
         ("tagging", '{"x": 1, "y": Infinity}', (), "weights: 'y' has the weight inf; allowed"),
         ("numbers", None, (), "^--class_weights is 'balance'; the labels are numbers, which have no classes$"),
         ("numbers", "", ("--label_smoothing", 0.1), "^--label_smoothing is 0.1; allowed with one class for each text$"),
@@ -203,6 +221,12 @@ def test_what_is_refused(
     given = () if content == "" else ("--class_weights", "balance" if content is None else file)
     with pytest.raises(InputError, match=message):
         run("run", kind, *given, *options)
+
+
+def test_an_empty_file_of_weights_is_named_with_its_option(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(InputError, match="^--class_weights .*empty: the file is empty; allowed: a JSON object"):
+        run("run", "single", "--class_weights", tmp_path / "empty")
 
 
 def test_labels_of_a_cell_are_those_of_a_list(run: Run, tmp_path: Path) -> None:
