@@ -12,7 +12,7 @@ from bart.errors import InputError
 from utils.data.parallel_text import one_line
 from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of, table_in
 from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
-from utils.data.rows import ABSENT, READERS, SURROGATE
+from utils.data.rows import ABSENT, READERS, SURROGATE, check_names
 from utils.data.splits import (
     DEFAULT_RATIO,
     DEFAULT_SEED,
@@ -22,6 +22,7 @@ from utils.data.splits import (
     Choice,
     MissingSplit,
     Row,
+    check_split,
     ratios_of,
     split_of,
 )
@@ -74,8 +75,7 @@ def read_records(
         path = Path(data_dir).expanduser()
         of_table = records_of(_table_of(path, split))
         records = choice.of(of_split(split, of_table, text_of) if path.is_file() else of_table, text_of)
-    if not records:
-        raise InputError(f"{data_dir}: the {split} split has no rows")
+    check_split(records, data_dir, split, "rows")
     return records
 
 
@@ -87,7 +87,7 @@ def column_in(path: str, option: str, given: str | None, known: Collection[str])
     """
     chosen = partial(column_of, option, given, known, where=path)
     records = read_records(path, WHOLE, chosen)
-    return records, chosen(records[0].values)
+    return records, chosen(names_in(records))
 
 
 def names_in(records: Iterable[Record]) -> list[str]:
@@ -125,7 +125,9 @@ def records_of(path: Path) -> Iterator[Record]:
     from pyarrow.parquet import read_metadata
 
     with opening(str(path)):
-        if read_metadata(path).num_rows:  # `datasets` reads no file without rows
+        metadata = read_metadata(path)
+        check_names(path, metadata.schema.to_arrow_schema().names)
+        if metadata.num_rows:  # `datasets` reads no file without rows
             for number, values in enumerate(_with_class_names(parquet_rows([str(path.absolute())])), 1):
                 yield Record(f"{path}:{number}", values)
 

@@ -62,9 +62,22 @@ def split_tables(data_dir: str | Path) -> dict[str, Path]:
 
 
 def table_in(folder: Path, split: str, suffixes: Sequence[str] = TABLES) -> Path | None:
-    """The table of a split in a directory, such as train.jsonl, or None; other suffixes find other files."""
+    """The table of a split in a directory, such as train.jsonl, or None; other suffixes find other files.
+
+    Raises:
+        InputError: there are several.
+    """
     tables = [folder / f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in suffixes]
-    return next((table for table in (*tables, *(Path(f"{table}.gz") for table in tables)) if table.is_file()), None)
+    present = [table for table in (*tables, *(Path(f"{table}.gz") for table in tables)) if table.is_file()]
+    check_one(folder, split, present)
+    return next(iter(present), None)
+
+
+def check_one(folder: Path, split: str, files: Sequence[Path]) -> None:
+    """Raise InputError where several files of a directory hold the same split."""
+    if len(files) > 1:
+        names = " and ".join(file.name for file in files)
+        raise InputError(f"{folder}: {names} are {'both' if len(files) == 2 else 'all'} {split}; allowed: one of them")
 
 
 def suffix_of(path: Path) -> str:

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice, tee
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bart.errors import InputError
+from bart.files import PathName
 from utils.data.places import suffix_of
 from utils.text.lines import iter_lines
 
@@ -83,6 +84,12 @@ def _json_rows(path: Path) -> NumberedRows:
         yield number, row
 
 
+def check_names(path: PathName, names: Iterable[str]) -> None:
+    """Raise InputError where columns of a file have the same name, or more than one has none; one would be lost."""
+    if repeated := [name or "no name" for name, count in Counter(names).items() if count > 1]:
+        raise InputError(f"{path}: the header has {', '.join(repeated)} more than once; allowed: each column once")
+
+
 def _csv_rows(path: Path) -> NumberedRows:
     csv.field_size_limit(2**31 - 1)  # documents may exceed the usual limit of 128 KiB
     lines = iter_lines(path, blank=True, ends=True)
@@ -91,11 +98,7 @@ def _csv_rows(path: Path) -> NumberedRows:
         delimiter, quoting = "\t", csv.QUOTE_MINIMAL if _has_quoted_fields(path) else csv.QUOTE_NONE
     reader = csv.DictReader(lines, restval=ABSENT, delimiter=delimiter, strict=True, quoting=quoting)
     try:
-        names = Counter(reader.fieldnames)
-        if repeated := [name for name in names if name and names[name] > 1]:
-            raise InputError(
-                f"{path}: the header names {', '.join(repeated)} more than once; allowed: each column once"
-            )
+        check_names(path, reader.fieldnames)
         for row in reader:
             if None in row:
                 raise InputError(

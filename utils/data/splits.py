@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import itemgetter
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from bart.errors import InputError
 
@@ -77,17 +78,39 @@ class Choice:
         return self.limit < 0 and (self.begin, self.end) == (0, 1)
 
     def of(self, rows: Iterable[Row], text_of: Callable[[Row], str]) -> list[Row]:
-        """Choose rows by their texts; they stay in their order, and only the chosen ones are held in memory."""
-        numbered = enumerate(rows)
-        if (self.begin, self.end) != (0, 1):
+        """Choose rows by their texts; they stay in their order, and only the chosen ones are held in memory.
+
+        Raises:
+            InputError: none lies in a part that --val_ratio makes.
+        """
+        numbered, is_part = enumerate(rows), (self.begin, self.end) != (0, 1)
+        if is_part:
             numbered = (row for row in numbered if self.begin <= _place(text_of(row[1]), "held out") < self.end)
         if self.limit >= 0:
             least = nsmallest(self.limit, numbered, key=lambda row: (_place(text_of(row[1]), "drawn"), row[0]))
             numbered = sorted(least, key=itemgetter(0))
-        return [row for _, row in numbered]
+        chosen = [row for _, row in numbered]
+        if is_part and not chosen:
+            ratio, split, share = (self.begin, "train", "less") if self.begin else (self.end, "val", "more")
+            raise InputError(
+                f"--val_ratio is {ratio:g}, which leaves no training example for the {split} split; allowed: {share}, "
+                "or data of more texts"
+            )
+        return chosen
 
 
 EVERY = Choice()
+
+
+def check_split(examples: Sequence[Any], place: str, split: str, kind: str) -> None:
+    """Raise InputError where a split of a data directory, or of one file, has no examples, which are of this kind."""
+    if not examples and split != WHOLE and Path(place).expanduser().is_file():
+        raise InputError(
+            f"{place} is split by a hash of its texts, and none of its {kind} come into the {split} split; allowed: "
+            "more of them, or a directory with a file of each split"
+        )
+    if not examples:
+        raise InputError(f"{place}: " + (f"has no {kind}" if split == WHOLE else f"the {split} split has no {kind}"))
 
 
 def _place(text: str, seed: int | str) -> float:

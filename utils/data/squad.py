@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ from typing import Any
 from bart.errors import InputError
 from utils.data.columns import Record, of_split, read_records
 from utils.data.parallel_text import one_line
-from utils.data.places import is_streamed
-from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice
+from utils.data.places import check_one, is_streamed, table_in
+from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")
@@ -73,8 +75,7 @@ def read_questions(
             raise InputError(f"{text}: {named}; --skip_bad_answers leaves them out")
         without = len(every) - len(questions)
         logger.warning("%s and left out, with %d questions that have no others: %s", text, without, named)
-    if not questions:
-        raise InputError(f"{file or data_dir}: the {split} split has no questions")
+    check_split(questions, data_dir, split, "questions")
     if file == place:
         logger.info(
             "%s is split by its contexts, and %d questions are its %s split; a directory with %s.json is read whole",
@@ -93,10 +94,12 @@ def read_answers(path: str) -> dict[str, Question]:
     rows = read_records(path, WHOLE, lambda _: "context") if file is None else squad_rows(file)
     questions = []
     for name, values in rows:
-        question, answers = question_of(name, values), values.get("answers")
+        question, answers = question_of(name, values), _answers_in(values)
         texts = answers.get("text") if isinstance(answers, Mapping) else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise InputError(f"{name}: answers are {str(answers)[:80]}; allowed: an object with a list of texts")
+            raise InputError(
+                f"{name}: answers are {str(answers)[:80]}; allowed: an object whose text is a list of texts"
+            )
         questions.append(replace(question, answers=tuple(texts)))
     if not questions:
         raise InputError(f"{path}: no questions in it")
@@ -124,8 +127,8 @@ def _squad_file(path: Path, split: str) -> Path | None:
         # Once each: validation.json begins with val, valid and validation.
         files = dict.fromkeys(file for name in SPLIT_NAMES[split] for file in sorted(path.glob(f"{name}*.json")))
     squad = list(filter(is_squad, files))
-    if len(squad) > 1:
-        raise InputError(f"{path}: {' and '.join(file.name for file in squad)} are both {split}; allowed: one of them")
+    table = table_in(path, split) if squad and path.is_dir() else None
+    check_one(path, split, [*squad, *({table} - {None, *squad})])
     return squad[0] if squad else None
 
 
@@ -158,6 +161,16 @@ def squad_rows(file: Path) -> Iterator[Record]:
         raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
 
 
+def _answers_in(values: Mapping[str, Any]) -> Any:
+    """The answers of a row, which a cell of CSV holds as JSON or as Python prints them."""
+    answers = values.get("answers")
+    if isinstance(answers, str):
+        for parse in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                return parse(answers)
+    return answers
+
+
 def question_of(
     name: str, values: Mapping[str, Any], labelled: bool = False, bad: list[str] | None = None
 ) -> Question | None:
@@ -170,7 +183,7 @@ def question_of(
     question = Question(name, str(values.get("id", name)), values["question"], context)
     if not labelled:
         return question
-    answers = values.get("answers")
+    answers = _answers_in(values)
     if isinstance(answers, Mapping) and answers.get("text") and None in (answers.get("answer_start") or [None]):
         raise InputError(f"{name}: its answers have no answer_start; allowed: the character where each begins")
     try:

@@ -1,10 +1,11 @@
 """Tables of documents and summaries: files of rows, and published sets that are read one row after the other.
 
 All of them are read here, by one rule. The columns of documents and summaries of a published set must hold texts, or
-lists of texts, or the set is refused when it is opened. A list of sentences is joined to a document; a list of
-summaries is a target of several references, as `references_of` reads it. A row in which one of the two is missing,
-null, no text, or empty once it is made one line is no example, and is left out. A command that writes a data directory
-lists such rows with the reason in dropped.jsonl; training and scoring count them in the log.
+lists of texts, or the set is refused when it is opened. A list of sentences, which a cell of CSV holds as JSON or as
+Python prints it, is joined to a document; a list of summaries is a target of several references, as `references_of`
+reads it. A row in which one of the two is missing, null, no text, or empty once it is made one line is no example, and
+is left out. A command that writes a data directory lists such rows with the reason in dropped.jsonl; training and
+scoring count them in the log.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from utils.app.progress import progress
 from utils.data.parallel_text import SIDES, Pairs, one_line, read_pairs
 from utils.data.places import HUB, TABLES, fields_of, is_streamed, suffix_of
 from utils.data.published import digest_of_files, find_files_of, load_from_hub, opening, parquet_rows, reason_of
-from utils.data.rows import ABSENT, READERS, SURROGATE, NumberedRows
+from utils.data.rows import ABSENT, READERS, SURROGATE, NumberedRows, check_names
 from utils.data.splits import EVERY, Choice, MissingSplit
-from utils.text.lines import read_lines, references_of
+from utils.text.lines import list_in, read_lines, references_of
 
 if TYPE_CHECKING:
     import datasets
@@ -59,6 +60,8 @@ class Row:
             if field not in values:
                 return cls(name, fault=f"no field {field}")
             value = values[field]
+            if side == "source" and isinstance(value, str) and (parts := list_in(value)) is not None:
+                value = parts
             if isinstance(value, list) and all(isinstance(part, str) for part in value):
                 parts = [part for part in map(one_line, value) if part]
                 value = json.dumps(parts, ensure_ascii=False) if parts and side == "target" else " ".join(parts)
@@ -173,7 +176,9 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
     for file in files:
         if "://" not in file:
             # `datasets` would turn numbers into texts where only the first file holds texts.
-            features = Features.from_arrow_schema(read_schema(file))
+            schema = read_schema(file)
+            check_names(file, schema.names)
+            features = Features.from_arrow_schema(schema)
             fields = _text_fields(features, fields, file)
             first = first or features
             for column in fields:

@@ -15,6 +15,7 @@ from utils.app.progress import progress
 from utils.data.columns import Record, names_in
 from utils.data.places import suffix_of
 from utils.data.published import opening
+from utils.data.rows import check_names
 from utils.prediction.documents import check_no_header, read_documents
 from utils.runs.outputs import file_digest
 from utils.tasks.task import Task
@@ -95,6 +96,7 @@ class Source:
         from pyarrow.parquet import ParquetFile
 
         with opening(self.name), ParquetFile(self.path) as file:
+            check_names(self.name, file.schema_arrow.names)
             for batch in file.iter_batches(AT_ONCE):
                 yield pa.Table.from_batches([batch])
 

@@ -30,7 +30,7 @@ from utils.data.batches import Inputs, pad
 from utils.data.columns import Record, column_of, of_split, read_records
 from utils.data.options import Place
 from utils.data.places import TABLES, TAGS, WORDS, suffix_of, table_in
-from utils.data.splits import WHOLE, Choice
+from utils.data.splits import WHOLE, Choice, check_split
 from utils.data.tokenized import warn_of, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, surest_errors
 from utils.metrics.entities import (
@@ -140,8 +140,7 @@ class Tagging(HeadTask):
             if self.is_labelled and options.tag_names is not None:
                 names = self._tag_names()
                 sentences = [replace(s, tags=[_named(s.name, tag, names) for tag in s.tags]) for s in sentences]
-        if not sentences:
-            raise InputError(f"{file or data_dir}: the {split} split has no sentences")
+        check_split(sentences, data_dir, split, "sentences")
         return sentences
 
     def learn(self, train: list[Sentence]) -> Labels:

@@ -83,8 +83,8 @@ def references_of(line: str, where: str = "") -> list[str]:
     Raises:
         InputError: the list has no text, or something that is none.
     """
-    values = _list_in(line.strip())
-    if values is None or (values and all(isinstance(value, (int, float)) for value in values)):
+    values = list_in(line)
+    if values is None:
         return [line]
     texts = [" ".join(value.split()) for value in values if isinstance(value, str)]
     if len(texts) < len(values) or not any(texts):
@@ -110,7 +110,13 @@ def iter_references(path: PathName) -> Iterator[str]:
         yield line
 
 
-def _list_in(line: str) -> list[object] | None:
+def list_in(text: str) -> list[object] | None:
+    """The list that a text is, in JSON or as Python or numpy prints it; None of other texts, and lists of numbers."""
+    values = _parsed(text.strip())
+    return None if values and all(isinstance(value, (int, float)) for value in values) else values
+
+
+def _parsed(line: str) -> list[object] | None:
     if line.startswith("[") and line.endswith("]"):
         with suppress(ValueError, RecursionError):
             return json.loads(line)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bart.errors import InputError
-from utils.data.columns import read_records
-from utils.data.splits import Choice
+from utils.data.columns import read_records, records_of
+from utils.data.places import split_tables
+from utils.data.splits import SPLITS, Choice
 from utils.data.squad import read_questions
 
 
@@ -32,6 +37,57 @@ def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
         read_records(str(tmp_path), "test", min)
 
 
+@pytest.mark.parametrize("read", [read_records, read_questions])
+def test_a_split_that_nothing_comes_into_is_named(read: Callable[..., Any], tmp_path: Path) -> None:
+    """By its option, or its file: that has rows."""
+    row = {"question": "q", "context": "c", "answers": {"text": ["c"], "answer_start": [0]}}
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n")
+    text_of = (lambda _: "context",) if read is read_records else ()
+    for part, message in (
+        (Choice(0, 0.001), "^--val_ratio is 0.001, which leaves no training example for the val split; allowed: more"),
+        (
+            Choice(0.999, 1),
+            "^--val_ratio is 0.999, which leaves no training example for the train split; allowed: less",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            read(str(tmp_path), "train", *text_of, part)
+    file, counts = str(tmp_path / "train.jsonl"), 0
+    for split in SPLITS:
+        try:
+            counts += len(read(file, split, *text_of))
+        except InputError as error:
+            assert str(error).startswith(f"{file} is split by a hash of its texts, and none of its ")
+            assert f" come into the {split} split; allowed: more of them, or a directory" in str(error)
+    assert counts == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "split"),
+    [(("train.csv", "train.tsv"), "train"), (("val.csv", "dev.jsonl"), "val"), (("test.json", "test.json.gz"), "test")],
+)
+def test_several_tables_of_a_split_are_refused(names: tuple[str, str], split: str, tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_text("text\na\n")
+    with pytest.raises(InputError, match=f"{names[0]} and {names[1]} are both {split}; allowed: one of them$"):
+        read_records(str(tmp_path), split, min)
+    with pytest.raises(InputError, match=f"are both {split}"):
+        split_tables(tmp_path)
+
+
+def test_columns_without_their_own_names_are_refused(tmp_path: Path) -> None:
+    """No column is lost; one without a name is that of pandas' row numbers."""
+    for names in (["", "text"], ["text", "text", "b"], ["", "", "text"]):
+        pq.write_table(pa.table([["a"]] * len(names), names), tmp_path / "a.parquet")
+        (tmp_path / "a.csv").write_text(f"{','.join(names)}\n{','.join('a' * len(names))}\n")
+        for file in (tmp_path / "a.csv", tmp_path / "a.parquet"):
+            if len(names) == 2:
+                assert [record.values for record in records_of(file)] == [dict.fromkeys(names, "a")]
+            else:
+                with pytest.raises(InputError, match=f"the header has {names[0] or 'no name'} more than once; allowed"):
+                    list(records_of(file))
+
+
 def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": ["a" * 99]}).to_parquet(tmp_path / "val.parquet")
     data = (tmp_path / "val.parquet").read_bytes()
@@ -47,6 +103,10 @@ def test_a_file_of_squad_is_found_once_by_any_of_its_names(name: str, tmp_path: 
     squad = {"data": [{"title": "t", "paragraphs": [{"context": "a cat", "qas": [question]}]}]}
     (tmp_path / name).write_text(json.dumps(squad))
     assert [question.id for question in read_questions(str(tmp_path), "val")] == ["1"]
+    (tmp_path / "val.csv").write_text("question,context\n")
+    with pytest.raises(InputError, match=f"({name} and val.csv|val.csv and {name}) are both val"):
+        read_questions(str(tmp_path), "val")
+    (tmp_path / "val.csv").unlink()
     (tmp_path / "val-2.json").write_text(json.dumps(squad))
     with pytest.raises(InputError, match=f"{name}.* are both val|val-2.json and {name} are both val"):
         read_questions(str(tmp_path), "val")

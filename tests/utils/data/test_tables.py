@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -76,6 +77,14 @@ def test_files_are_read_in_any_order_and_from_any_position(place: str) -> None:
         ({"a": "one"}, Row("7", fault="no field b")),
         ({"a": "one", "b": " \ufeff "}, Row("7", fault="empty target")),
         ({"a": "", "b": None}, Row("7", fault="empty source")),
+        ({"a": ["a  b\n", "c"], "b": "two"}, Row("7", "a  b c", "two")),
+        ({"a": str(["a  b\n", "it's"]), "b": "two"}, Row("7", "a  b it's", "two")),
+        ({"a": json.dumps(["a  b\n", "it's"]), "b": "two"}, Row("7", "a  b it's", "two")),
+        ({"a": str(np.array(["a b", "it's"])), "b": "two"}, Row("7", "a b it's", "two")),
+        ({"a": "[]", "b": "two"}, Row("7", fault="empty source")),
+        ({"a": '["a", null]', "b": "two"}, Row("7", fault="a is no text")),
+        ({"a": "[1, 2]", "b": "two"}, Row("7", "[1, 2]", "two")),
+        ({"a": "[sic] so [it is]", "b": "two"}, Row("7", "[sic] so [it is]", "two")),
     ],
 )
 def test_a_row_is_a_pair_of_texts_or_says_why_not(values: dict[str, Any], expected: Row) -> None:
@@ -265,11 +274,13 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
     (tmp_path / "c.jsonl").write_text('{"body": "A cat."}\n')
     (tmp_path / "d.jsonl").write_text("\n")
     (tmp_path / "e.csv").write_text("text,id,text,,\na,1,b,,\n")
+    pq.write_table(pa.table([["a"], ["b"]], ["text", "text"]), tmp_path / "f.parquet")
     for name, message in (
         ("b.jsonl", "b.jsonl:2: empty source; a document is expected in every row"),
         ("c.jsonl", "has the fields body: name those of documents by --source_field"),
         ("d.jsonl", "d.jsonl: has no rows"),
-        ("e.csv", "e.csv: the header names text more than once; allowed: each column once"),
+        ("e.csv", "e.csv: the header has text, no name more than once; allowed: each column once"),
+        ("f.parquet", "f.parquet: the header has text more than once; allowed: each column once"),
         ("absent.jsonl", r"^/.*/absent.jsonl: no such file"),
         ("absent.parquet", r"^/.*/absent.parquet cannot be opened \(FileNotFoundError"),
         ("absent", "absent: no such file"),
